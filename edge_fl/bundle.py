@@ -1,0 +1,196 @@
+"""The bundle: a folder with manifest, weights and one set of programs per runtime; written once, verified always.
+
+::
+
+    manifest.json                 everything below, by name, size and SHA-256
+    weights.safetensors           the initial weights (the coordinator's; devices get models as frames)
+    onnx/step.onnx ...            programs, one folder per runtime
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.errors import BundleError
+from edge_fl.layout import Layout
+
+__all__ = ["SCHEMA", "WEIGHTS", "Bundle", "File", "Input", "Manifest", "Parity", "Program"]
+
+SCHEMA = 1
+MANIFEST = "manifest.json"
+WEIGHTS = "weights.safetensors"
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a file of the bundle must be: its SHA-256 in hex and its size in bytes."""
+
+    sha256: str
+    size: int
+
+
+class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One sample of the model's input or target: shape without the batch axis, and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: Literal["float32", "int64"]
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One program file.
+
+    ``kept`` and ``batch`` are what a static program was compiled for; None stands for any.
+    """
+
+    file: str
+    kind: Literal["step", "eval"]
+    variant: str = "plain"
+    kept: dict[str, int] | None = None
+    batch: int | None = None
+
+
+class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the exporter measured: the largest absolute difference of any weight from torch eager after ``steps``
+    steps with a new pattern each, and of any evaluation output.
+    """
+
+    steps: int
+    weights: float
+    outputs: float
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a coordinator or a device needs to know of a model."""
+
+    schema: int
+    name: str
+    dataset: str
+    classes: int
+    input: Input
+    target: Input
+    loss: str
+    layout: Layout
+    programs: dict[str, tuple[Program, ...]]
+    parity: dict[str, Parity]
+    tools: dict[str, str]
+    notes: tuple[str, ...] = ()
+    files: dict[str, File] = {}
+
+    def program_files(self, runtime: str) -> list[str]:
+        """The files a device with ``runtime`` needs."""
+        return [program.file for program in self.programs.get(runtime, ())]
+
+
+class Bundle:
+    """A verified bundle on disk.
+
+    Parameters
+    ----------
+    root
+        Its folder.
+    manifest
+        The manifest as it stands there.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        self.root = root
+        self.manifest = manifest
+
+    @property
+    def layout(self) -> Layout:
+        """The model's layout."""
+        return self.manifest.layout
+
+    @classmethod
+    def load(cls, root: Path, *, runtime: str | None = None) -> "Bundle":
+        """Open a bundle and verify it.
+
+        Parameters
+        ----------
+        root
+            The folder.
+        runtime
+            Verify (and require) only the programs of this runtime, as a device does; None for every file.
+
+        Raises
+        ------
+        BundleError
+            Naming the first file that is missing, damaged or unknown.
+        """
+        try:
+            raw = (root / MANIFEST).read_bytes()
+        except OSError as error:
+            raise BundleError(f"There is no bundle at '{root}': {MANIFEST} cannot be read.") from error
+        manifest = parse_manifest(raw, where=str(root / MANIFEST))
+        wanted = list(manifest.files) if runtime is None else manifest.program_files(runtime)
+        for name in wanted:
+            _verify(root / name, manifest.files[name])
+        return cls(root, manifest)
+
+    @classmethod
+    def save(cls, root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> "Bundle":
+        """Write a bundle: files first, manifest last, so that a half-written one is none.
+
+        Raises BundleError when ``root`` cannot be written.
+        """
+        entries = {name: File(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
+        manifest = msgspec.structs.replace(manifest, files=entries)
+        text = msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1)
+        try:
+            (root / MANIFEST).unlink(missing_ok=True)
+            for name, data in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_bytes(data)
+            partial = root / f"{MANIFEST}.partial"
+            partial.write_bytes(text + b"\n")
+            partial.replace(root / MANIFEST)
+        except OSError as error:
+            raise BundleError(f"The bundle cannot be written to '{root}': {error.strerror}.") from error
+        return cls(root, manifest)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file of the bundle."""
+        return (self.root / name).read_bytes()
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """The initial weights, in the layout's order (needs safetensors: not on devices)."""
+        from safetensors.numpy import load_file
+
+        held = load_file(self.root / WEIGHTS)
+        tensors = self.layout.tensors
+        if sorted(held) != sorted(t.name for t in tensors) or any(held[t.name].shape != t.shape for t in tensors):
+            raise BundleError(f"'{self.root / WEIGHTS}' holds other tensors than the layout names.")
+        return {tensor.name: held[tensor.name] for tensor in tensors}
+
+
+def parse_manifest(raw: bytes, *, where: str) -> Manifest:
+    """Read a manifest's bytes; raises BundleError, naming ``where``, on anything this version does not know."""
+    try:
+        schema = msgspec.json.decode(raw, type=dict[str, object]).get("schema")
+        if schema != SCHEMA:
+            raise BundleError(f"'{where}' has schema version {schema}; this edge-fl reads version {SCHEMA}.")
+        manifest = msgspec.json.decode(raw, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BundleError(f"'{where}' is no manifest: {error}.") from error
+    for name in manifest.files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name:
+            raise BundleError(f"'{where}' names the file '{name}', which lies outside the bundle.")
+    listed = [p.file for programs in manifest.programs.values() for p in programs]
+    missing = [name for name in listed if name not in manifest.files]
+    if missing:
+        raise BundleError(f"'{where}' names the program '{missing[0]}' but gives no checksum for it.")
+    return manifest
+
+
+def _verify(path: Path, expected: File) -> None:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"The bundle's file '{path}' cannot be read: {error.strerror}.") from error
+    if len(data) != expected.size or hashlib.sha256(data).hexdigest() != expected.sha256:
+        raise BundleError(f"The bundle's file '{path}' is damaged: its checksum is not the manifest's.")

@@ -1,0 +1,38 @@
+"""The `edge-fl` command: gathers the subcommands, and turns every refusal into one sentence and an exit code."""
+
+import os
+import sys
+import traceback
+
+import typer
+
+from edge_fl.errors import EdgeFLError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="Take a PyTorch model to a fleet, train it there, upload only the rows each device trained.",
+)
+
+
+def run() -> None:
+    """Run the command line; EDGE_FL_DEBUG=1 shows tracebacks."""
+    try:
+        app()
+    except EdgeFLError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("Interrupted.", 130)
+    except Exception as error:  # the last resort: a user is owed a sentence, whatever broke
+        _fail(f"Unexpected {type(error).__name__}: {error} (EDGE_FL_DEBUG=1 shows where).", 1)
+
+
+def _fail(sentence: str, code: int) -> None:
+    if os.environ.get("EDGE_FL_DEBUG"):
+        traceback.print_exc()
+    print(f"edge-fl: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""Data sets, their partition over clients, and the batcher every trainer shares."""

@@ -1,0 +1,120 @@
+"""Every way edge-fl refuses: one sentence to the user, one documented exit code (docs/exit-codes.md)."""
+
+from typing import ClassVar
+
+__all__ = [
+    "BrokerError",
+    "BundleError",
+    "ConfigError",
+    "DataError",
+    "EdgeFLError",
+    "FrameError",
+    "ModelError",
+    "ParityError",
+    "PortError",
+    "RefusedError",
+    "RunError",
+    "RuntimeMissingError",
+    "StateError",
+    "UnsupportedModelError",
+]
+
+
+class EdgeFLError(Exception):
+    """A refusal the user can act on; ``str(error)`` is the one sentence shown.
+
+    ``exit_code`` is what the command line exits with. 1 is left to faults of edge-fl itself, 2 to wrong
+    usage (as typer has it).
+    """
+
+    exit_code: ClassVar[int] = 1
+
+
+class ModelError(EdgeFLError):
+    """The model file or function cannot be found, or raises."""
+
+    exit_code = 10
+
+
+class UnsupportedModelError(EdgeFLError):
+    """The model holds an operation or a layer that the exporter cannot mask or a runtime cannot train."""
+
+    exit_code = 11
+
+
+class ParityError(EdgeFLError):
+    """An exported program does not compute what torch computes, so no bundle was written."""
+
+    exit_code = 12
+
+
+class BundleError(EdgeFLError):
+    """A bundle is missing, damaged, or of a kind this version does not know."""
+
+    exit_code = 13
+
+
+class DataError(EdgeFLError):
+    """A data set is unknown, damaged, not to be had, or does not fit the model."""
+
+    exit_code = 14
+
+
+class ConfigError(EdgeFLError):
+    """Settings that make no sense, alone or together; an unknown method or parameter."""
+
+    exit_code = 15
+
+
+class BrokerError(EdgeFLError):
+    """The MQTT broker cannot be reached or does not answer."""
+
+    exit_code = 16
+
+
+class PortError(EdgeFLError):
+    """The embedded broker's port is taken."""
+
+    exit_code = 17
+
+
+class RuntimeMissingError(EdgeFLError):
+    """The runtime asked for is not installed, or the bundle holds no program for it."""
+
+    exit_code = 18
+
+
+class RunError(EdgeFLError):
+    """A run could not be finished: too few devices came, or answered in time."""
+
+    exit_code = 19
+
+
+class FrameError(EdgeFLError):
+    """Bytes from outside that are no valid frame or message.
+
+    Parameters
+    ----------
+    code
+        The reason as a rejection code (docs/protocol.md), counted and sent back to the device.
+    sentence
+        What is wrong, for a person.
+    """
+
+    exit_code = 20
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+class StateError(EdgeFLError):
+    """The device's state folder cannot be used, or belongs to another device."""
+
+    exit_code = 21
+
+
+class RefusedError(EdgeFLError):
+    """The coordinator refused this device; the sentence carries its reason."""
+
+    exit_code = 22

@@ -1,0 +1,87 @@
+"""What a pattern keeps of each tensor: gathering kept entries, and putting them back.
+
+The compact program runs on what ``gather`` returns in ``units`` mode; a frame carries what it returns in the
+method's own mode.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.layout import Axis, Layout, Mode, Tensor
+from edge_fl.pattern import Pattern
+
+__all__ = ["Selection", "Weights"]
+
+Weights = Mapping[str, NDArray[np.float32]]
+"""Tensors by name, in the layout's order."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The kept indices of every axis of every tensor under one pattern; None stands for a whole axis."""
+
+    layout: Layout
+    axes: dict[str, tuple[NDArray[np.int64] | None, ...]]
+
+    @classmethod
+    def of(cls, pattern: Pattern, mode: Mode) -> "Selection":
+        """The selection that ``pattern`` makes in ``mode``."""
+        layout = pattern.layout
+        return cls(layout, {t.name: tuple(_indices(a, pattern) for a in t.axes(mode)) for t in layout.tensors})
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...]:
+        """The shape of what is kept of ``tensor``."""
+        axes = self.axes[tensor.name]
+        return tuple(n if kept is None else len(kept) for n, kept in zip(tensor.shape, axes, strict=True))
+
+    def gather_into(self, tensor: Tensor, full: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """Copy the kept entries of ``full`` into ``out`` (of :meth:`shape`), with one pass over what is kept."""
+        narrowed = [(axis, kept) for axis, kept in enumerate(self.axes[tensor.name]) if kept is not None]
+        match narrowed:
+            case []:
+                out[...] = full
+            case [(axis, kept)]:
+                np.take(full, kept, axis=axis, out=out, mode="clip")
+            case _:
+                out[...] = full[self.index(tensor)]
+
+    def gather(self, weights: Weights) -> dict[str, NDArray[np.float32]]:
+        """The kept entries of every tensor, as new C-contiguous arrays."""
+        kept = {}
+        for tensor in self.layout.tensors:
+            kept[tensor.name] = np.empty(self.shape(tensor), dtype=np.float32)
+            self.gather_into(tensor, weights[tensor.name], kept[tensor.name])
+        return kept
+
+    def scatter(self, kept: Weights, into: Mapping[str, NDArray[np.float32]]) -> None:
+        """Write kept entries back into the full tensors, leaving every other entry as it is."""
+        for tensor in self.layout.tensors:
+            into[tensor.name][self.index(tensor)] = kept[tensor.name]
+
+    def index(self, tensor: Tensor) -> tuple[NDArray[np.int64] | slice, ...]:
+        """A numpy index of the kept entries of ``tensor``."""
+        axes = self.axes[tensor.name]
+        if sum(kept is not None for kept in axes) <= 1:
+            return tuple(slice(None) if kept is None else kept for kept in axes)
+        whole = [np.arange(n) if kept is None else kept for n, kept in zip(tensor.shape, axes, strict=True)]
+        return np.ix_(*whole)
+
+
+def _indices(axis: Axis, pattern: Pattern) -> NDArray[np.int64] | None:
+    sizes = pattern.layout.sizes
+    if all(s.block is None or pattern.counts[s.block] == sizes[s.block] for s in axis):
+        return None
+    parts, start = [], 0
+    for segment in axis:
+        length = segment.length(sizes)
+        if segment.block is None:
+            parts.append(np.arange(start, start + length))
+        else:
+            units = sizes[segment.block]
+            grid = np.arange(length).reshape(segment.outer, units, segment.inner)
+            parts.append(start + grid[:, pattern.kept[segment.block]].reshape(-1))
+        start += length
+    return np.concatenate(parts)

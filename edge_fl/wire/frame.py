@@ -1,0 +1,131 @@
+"""The frame: a model or an update as bytes, self-describing and checksummed (docs/protocol.md, section 2).
+
+Layout of the bytes, all little-endian, each section starting at a multiple of 8::
+
+    0  magic "EFLF"    4  version u8    5  reserved, zero    8  header bytes u32    12  mask bytes u32
+    16 value bytes u64    24 CRC-32 of everything but these four bytes u32    28 reserved, zero
+    32 header (msgpack)    mask section    value section
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.errors import FrameError
+from edge_fl.layout import Layout, Mode
+from edge_fl.pattern import Pattern
+from edge_fl.selection import Selection, Weights
+from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
+from edge_fl.wire.values import ValueEncoding, decode_values, encode_values_into, values_size
+
+__all__ = ["VERSION", "Frame", "Header", "decode_frame", "encode_frame"]
+
+VERSION = 1
+_MAGIC = b"EFLF"
+_PRELUDE = struct.Struct("<4sB3sIIQI4s")
+_CHECKSUM = slice(24, 28)
+_ALIGN = 8
+
+
+class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a frame says of itself.
+
+    ``version`` is the number of rounds behind the model: of the model itself in a ``model`` frame, of the model
+    that training started from in an ``update``. ``values`` of an update are new weights minus old ones.
+    """
+
+    kind: Literal["model", "update"]
+    run: str
+    round: int
+    version: int
+    layout: str
+    method: str
+    mode: Mode = "units"
+    client: str = ""
+    samples: int = 0
+    loss: float = 0.0
+    mask: MaskEncoding = "prefix"
+    values: ValueEncoding = "float32"
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A decoded frame; ``values`` are the kept entries of each tensor, views of the bytes it came from."""
+
+    header: Header
+    pattern: Pattern
+    selection: Selection
+    values: dict[str, NDArray[np.float32]]
+
+
+def encode_frame(header: Header, pattern: Pattern, tensors: Weights) -> bytes:
+    """Encode what ``pattern`` keeps of the full ``tensors``; the header's ``mask`` and ``layout`` are filled in.
+
+    Parameters
+    ----------
+    header
+        Its ``mode`` decides which columns travel with a row.
+    tensors
+        Full-size float32 arrays by name: weights for a ``model``, differences for an ``update``.
+    """
+    encoding, mask = encode_mask(pattern)
+    header = msgspec.structs.replace(header, mask=encoding, layout=pattern.layout.digest)
+    head = msgspec.msgpack.encode(header)
+    selection = Selection.of(pattern, header.mode)
+    size = values_size(selection)
+    mask_at = _aligned(_PRELUDE.size + len(head))
+    values_at = _aligned(mask_at + len(mask))
+    frame = bytearray(values_at + size)
+    _PRELUDE.pack_into(frame, 0, _MAGIC, VERSION, bytes(3), len(head), len(mask), size, 0, bytes(4))
+    frame[_PRELUDE.size : _PRELUDE.size + len(head)] = head
+    frame[mask_at : mask_at + len(mask)] = mask
+    encode_values_into(memoryview(frame)[values_at:], selection, tensors)
+    struct.pack_into("<I", frame, _CHECKSUM.start, _checksum(memoryview(frame)))
+    return bytes(frame)
+
+
+def decode_frame(data: bytes | memoryview, layout: Layout) -> Frame:
+    """Decode and check a frame made for ``layout``.
+
+    Raises
+    ------
+    FrameError
+        With the code ``truncated``, ``magic``, ``version``, ``checksum``, ``header``, ``layout``, ``mask``,
+        ``values`` or ``not-finite``.
+    """
+    view = memoryview(data)
+    if len(view) < _PRELUDE.size:
+        raise FrameError("truncated", f"The frame has {len(view)} bytes, fewer than its own prelude.")
+    magic, version, _, head_size, mask_size, value_size, checksum, _ = _PRELUDE.unpack_from(view)
+    if magic != _MAGIC:
+        raise FrameError("magic", "These bytes are no edge-fl frame.")
+    if version != VERSION:
+        raise FrameError("version", f"The frame has version {version}; this edge-fl reads version {VERSION}.")
+    mask_at = _aligned(_PRELUDE.size + head_size)
+    values_at = _aligned(mask_at + mask_size)
+    if len(view) != values_at + value_size:
+        raise FrameError("truncated", f"The frame has {len(view)} bytes and announces {values_at + value_size}.")
+    if _checksum(view) != checksum:
+        raise FrameError("checksum", "The frame's checksum does not match its bytes.")
+    try:
+        header = msgspec.msgpack.decode(view[_PRELUDE.size : _PRELUDE.size + head_size], type=Header)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameError("header", f"The frame's header cannot be read: {error}.") from error
+    if header.layout != layout.digest:
+        raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
+    pattern = decode_mask(header.mask, view[mask_at : mask_at + mask_size], layout)
+    selection = Selection.of(pattern, header.mode)
+    return Frame(header, pattern, selection, decode_values(view[values_at:], selection))
+
+
+def _aligned(offset: int) -> int:
+    return -(-offset // _ALIGN) * _ALIGN
+
+
+def _checksum(frame: memoryview) -> int:
+    return zlib.crc32(frame[_CHECKSUM.stop :], zlib.crc32(frame[: _CHECKSUM.start]))

@@ -1,0 +1,235 @@
+"""Topics and control messages (docs/protocol.md, sections 3 and 4). Bulk bytes travel as chunks, not here."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from edge_fl.errors import ConfigError, FrameError
+
+__all__ = [
+    "CHUNK_SIZE",
+    "PROTOCOL",
+    "Failed",
+    "Finished",
+    "FromDevice",
+    "Gone",
+    "Hello",
+    "Offer",
+    "Ref",
+    "Refused",
+    "Register",
+    "Registered",
+    "Task",
+    "ToDevice",
+    "Topics",
+    "Verdict",
+    "Want",
+    "check_client",
+    "decode_from_device",
+    "decode_to_device",
+    "encode_message",
+]
+
+PROTOCOL = 1
+CHUNK_SIZE = 256 * 1024
+_CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
+    """A control message: a msgpack map whose ``type`` names the class in lower case."""
+
+
+class Ref(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bytes by content: ``digest`` is the 64 hex digits of their SHA-256, ``size`` their number."""
+
+    digest: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-f]{64}", self.digest) or self.size < 0:
+            raise ValueError("a content reference needs 64 hex digits and a size of at least 0")
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks the bytes travel in."""
+        return -(-self.size // CHUNK_SIZE)
+
+
+class Hello(_Message, frozen=True):
+    """Coordinator to all: I am here; whoever can hear me registers."""
+
+    run: str
+
+
+class Register(_Message, frozen=True):
+    """Device to coordinator: who I am and what I can do. Sent on every connect and on every Hello."""
+
+    protocol: int
+    agent: str
+    runtime: str
+    samples: int
+    tier: int = 0
+    platform: str = ""
+    cpus: int = 0
+    memory_mb: int = 0
+
+
+class Registered(_Message, frozen=True):
+    """Coordinator to device: you are in; ``manifest`` is the bundle's manifest."""
+
+    run: str
+    manifest: Ref
+
+
+class Refused(_Message, frozen=True):
+    """Coordinator to device: you are not in, and why."""
+
+    code: str
+    reason: str
+
+
+class Task(_Message, frozen=True):
+    """Coordinator to device: train this model.
+
+    ``accepted`` is the last round whose update the coordinator took from this device (0: none), from which the
+    device knows whether the state it staged for that round holds.
+    """
+
+    run: str
+    round: int
+    accepted: int
+    model: Ref
+    method: str
+    parameters: dict[str, Any]
+    steps: int
+    batch: int
+    lr: float
+    seed: int
+
+
+class Want(_Message, frozen=True):
+    """Receiver to sender: publish these chunks of that content (again)."""
+
+    digest: str
+    chunks: tuple[int, ...]
+
+
+class Offer(_Message, frozen=True):
+    """Device to coordinator: the update of this round is ready to be fetched. Repeated until a Verdict comes."""
+
+    run: str
+    round: int
+    update: Ref
+
+
+class Verdict(_Message, frozen=True):
+    """Coordinator to device: the update was taken, or rejected and why. Only then does device state advance."""
+
+    run: str
+    round: int
+    digest: str
+    accepted: bool
+    code: str = ""
+    reason: str = ""
+
+
+class Failed(_Message, frozen=True):
+    """Device to coordinator: this task cannot be done, and why."""
+
+    run: str
+    round: int
+    code: str
+    reason: str
+
+
+class Gone(_Message, frozen=True):
+    """The broker in a device's name (its MQTT will): the connection was lost."""
+
+
+class Finished(_Message, frozen=True):
+    """Coordinator to all: the run is over."""
+
+    run: str
+    rounds: int
+
+
+FromDevice = Register | Want | Offer | Failed | Gone
+ToDevice = Hello | Registered | Refused | Task | Want | Verdict | Finished
+
+_encoder = msgspec.msgpack.Encoder()
+_from_device = msgspec.msgpack.Decoder(FromDevice)
+_to_device = msgspec.msgpack.Decoder(ToDevice)
+
+
+def encode_message(message: FromDevice | ToDevice) -> bytes:
+    """A control message as msgpack."""
+    return _encoder.encode(message)
+
+
+def decode_from_device(data: bytes) -> FromDevice:
+    """Read a device's message; raises FrameError (``message``) on anything else."""
+    try:
+        message: FromDevice = _from_device.decode(data)
+        return message
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameError("message", f"The message cannot be read: {error}.") from error
+
+
+def decode_to_device(data: bytes) -> ToDevice:
+    """Read a coordinator's message; raises FrameError (``message``) on anything else."""
+    try:
+        message: ToDevice = _to_device.decode(data)
+        return message
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameError("message", f"The message cannot be read: {error}.") from error
+
+
+def check_client(client: str) -> str:
+    """A client id, if it can stand in a topic and a file name; else raises ConfigError."""
+    if not _CLIENT.fullmatch(client):
+        raise ConfigError(f"A client id has 1 to 64 letters, digits, '.', '_' or '-', unlike '{client}'.")
+    return client
+
+
+class Topics:
+    """The topic tree of one fleet: ``<fleet>/1/...``, laid out so that one ACL pattern (%u) fences a device in.
+
+    Parameters
+    ----------
+    fleet
+        Keeps fleets on one broker apart.
+    """
+
+    def __init__(self, fleet: str = "edge-fl") -> None:
+        self._root = f"{fleet}/{PROTOCOL}"
+        self.all = f"{self._root}/all"
+
+    def up(self, client: str) -> str:
+        """Control messages from a device (``+`` for all of them)."""
+        return f"{self._root}/up/{client}"
+
+    def down(self, client: str) -> str:
+        """Control messages to a device."""
+        return f"{self._root}/down/{client}"
+
+    def chunk(self, side: str, digest: str, index: int) -> str:
+        """Where chunk ``index`` of the content ``digest`` goes, ``side`` being an :meth:`up` or :meth:`down`."""
+        return f"{side}/chunk/{digest}/{index}"
+
+    def parse(self, topic: str) -> tuple[str, str, tuple[str, int] | None]:
+        """Split a topic into direction (up, down, all), client, and (digest, index) if it carries a chunk.
+
+        Raises FrameError (``topic``) on a topic that is none of these.
+        """
+        parts = topic.removeprefix(f"{self._root}/").split("/")
+        match parts:
+            case ["all"]:
+                return "all", "", None
+            case [("up" | "down") as direction, client] if _CLIENT.fullmatch(client):
+                return direction, client, None
+            case [("up" | "down") as direction, client, "chunk", digest, index] if (
+                _CLIENT.fullmatch(client) and index.isascii() and index.isdigit()
+            ):
+                return direction, client, (digest, int(index))
+        raise FrameError("topic", f"No message belongs on topic '{topic[:120]}'.")
