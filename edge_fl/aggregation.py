@@ -1,0 +1,113 @@
+"""Aggregation: sums over updates in float64, and the rules that make new weights of them.
+
+Written once against the array API, for numpy and for torch on CPU or CUDA: the caller brings the namespace.
+Updates must be added in an order of the caller's choosing that does not depend on arrival.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.errors import ConfigError
+from edge_fl.layout import Layout, Tensor
+from edge_fl.selection import Selection, Weights
+
+__all__ = ["RULES", "Accumulator", "rule_names"]
+
+
+def _mean(xp: Any, old: Any, total: Any, held: Any, samples: float) -> Any:
+    """``U + sum w (U_k - U) / sum w``: an entry that a client does not send counts as unchanged.
+
+    With dense updates this is FedAvg; with patterns it is ``U + sum |D_k| beta (U_k - U) / sum |D_k|``, the
+    ``delta`` rule.
+    """
+    del xp, held
+    return old + total / samples
+
+
+def _holders(xp: Any, old: Any, total: Any, held: Any, samples: float) -> Any:
+    """The mean over the clients that hold an entry; one that nobody holds keeps its value (FjORD eq. (2))."""
+    del samples
+    return old + xp.where(held > 0, total / xp.where(held > 0, held, 1.0), 0.0)
+
+
+def _zeros(xp: Any, old: Any, total: Any, held: Any, samples: float) -> Any:
+    """FedBIAD eq. (10) to the letter: a dropped entry counts as zero."""
+    del xp
+    return (total + held * old) / samples
+
+
+RULES: dict[str, Callable[[Any, Any, Any, Any, float], Any]] = {
+    "mean": _mean,
+    "delta": _mean,
+    "holders": _holders,
+    "zeros": _zeros,
+}
+
+
+def rule_names() -> list[str]:
+    """The rules by name."""
+    return sorted(RULES)
+
+
+class Accumulator:
+    """Running float64 sums of one round's updates.
+
+    Parameters
+    ----------
+    layout
+        The model's.
+    xp
+        An array API namespace (``array_api_compat.numpy`` or ``array_api_compat.torch``).
+    device
+        Where the sums live, as ``xp`` names devices.
+    """
+
+    def __init__(self, layout: Layout, *, xp: Any, device: Any) -> None:
+        self._layout, self._xp, self._device = layout, xp, device
+        self._total = {t.name: xp.zeros(t.shape, dtype=xp.float64, device=device) for t in layout.tensors}
+        self._held = {t.name: xp.zeros(_held_shape(t), dtype=xp.float64, device=device) for t in layout.tensors}
+        self._samples = 0.0
+
+    def add(self, selection: Selection, values: Weights, samples: int) -> None:
+        """Add one update: the kept differences ``values`` under ``selection``, weighted by ``samples``."""
+        xp = self._xp
+        for tensor in self._layout.tensors:
+            index = self._on_device(selection.index(tensor))
+            kept = xp.asarray(np.array(values[tensor.name]), device=self._device)
+            self._total[tensor.name][index] += samples * xp.astype(kept, xp.float64)
+            self._held[tensor.name][self._on_device(_held_index(tensor, selection))] += samples
+        self._samples += samples
+
+    def apply(self, rule: str, weights: Weights) -> dict[str, NDArray[np.float32]]:
+        """The new weights: ``rule`` applied to ``weights`` and the sums; ConfigError on an unknown rule."""
+        if rule not in RULES:
+            raise ConfigError(f"There is no aggregation rule '{rule}'; there are {', '.join(rule_names())}.")
+        xp, new = self._xp, {}
+        for tensor in self._layout.tensors:
+            old = xp.astype(xp.asarray(np.array(weights[tensor.name]), device=self._device), xp.float64)
+            held = self._held[tensor.name]
+            result = RULES[rule](xp, old, self._total[tensor.name], held, self._samples)
+            new[tensor.name] = np.asarray(result.cpu() if hasattr(result, "cpu") else result, dtype=np.float32)
+        return new
+
+    def _on_device(self, index: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(i if isinstance(i, slice) else self._xp.asarray(i, device=self._device) for i in index)
+
+
+def _held_shape(tensor: Tensor) -> tuple[int, ...]:
+    """Axes that no block narrows need one count for all their indices."""
+    return tuple(
+        n if any(s.block is not None for s in axis) else 1
+        for n, axis in zip(tensor.shape, tensor.units, strict=True)
+    )
+
+
+def _held_index(tensor: Tensor, selection: Selection) -> tuple[Any, ...]:
+    shape = _held_shape(tensor)
+    axes = [
+        np.arange(n) if kept is None else kept for n, kept in zip(shape, selection.axes[tensor.name], strict=True)
+    ]
+    return np.ix_(*axes)

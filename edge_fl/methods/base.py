@@ -1,0 +1,128 @@
+"""What a dropping method is: a server half that sets and checks, a device half that drops and adapts.
+
+A method is one module of this package, named as on the command line, that defines ``METHOD``, a subclass of
+:class:`Method`. Both halves need numpy alone.
+"""
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+from numpy.typing import NDArray
+
+from edge_fl import methods
+from edge_fl.errors import ConfigError, FrameError
+from edge_fl.layout import Layout, Mode
+from edge_fl.pattern import Pattern
+
+__all__ = ["Job", "LocalHalf", "Method", "State", "method_names", "open_method"]
+
+State = Mapping[str, NDArray[Any]]
+"""What a device keeps for a method between rounds, by name."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's part in one round, as far as a method cares.
+
+    ``state`` is what the method kept after the last accepted round; empty at first.
+    """
+
+    layout: Layout
+    client: str
+    round: int
+    seed: int
+    state: State
+
+
+class LocalHalf:
+    """The device half of a method during one round: which rows to train now, and what to remember."""
+
+    pattern: Pattern
+    """The pattern to train with next, and, after the last step, the one to upload."""
+
+    scale: float = 1.0
+    """Factor on the outputs of every block's layer during local training."""
+
+    variance: float = 0.0
+    """Variance of the Gaussian that weights are drawn from at each step (FedBIAD's s2)."""
+
+    def after_step(self, step: int, loss: float) -> None:
+        """Take note of the loss of ``step`` (0, 1, ...), and perhaps change ``pattern``."""
+
+    def state(self) -> State:
+        """What to keep if the coordinator accepts this round's update."""
+        return {}
+
+
+class Method(ABC):
+    """One dropping method with its parameters.
+
+    Parameters
+    ----------
+    parameters
+        An instance of ``Parameters``.
+    """
+
+    name: ClassVar[str]
+    variant: ClassVar[str] = "plain"
+    """The train-step program the method needs."""
+
+    Parameters: ClassVar[type[msgspec.Struct]]
+    """Its parameters, with defaults; unknown ones are refused."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.parameters = parameters
+
+    @property
+    @abstractmethod
+    def rule(self) -> str:
+        """The aggregation rule, by name."""
+
+    @property
+    @abstractmethod
+    def mode(self) -> Mode:
+        """Which columns travel with a kept row."""
+
+    def for_tier(self, tier: int) -> dict[str, Any]:
+        """The parameters to send to a device of ``tier`` (0, 1, ...)."""
+        del tier
+        return msgspec.to_builtins(self.parameters)  # type: ignore[no-any-return]
+
+    @abstractmethod
+    def counts(self, layout: Layout, tier: int) -> dict[str, int]:
+        """How many units of each block a device of ``tier`` trains, by block."""
+
+    @abstractmethod
+    def local(self, job: Job) -> LocalHalf:
+        """Start the device half for one round."""
+
+    def check(self, pattern: Pattern, tier: int) -> None:
+        """Refuse an uploaded pattern that this method cannot have made: FrameError (``pattern``)."""
+        expected = self.counts(pattern.layout, tier)
+        for block, count in pattern.counts.items():
+            if count != expected[block]:
+                raise FrameError(
+                    "pattern",
+                    f"The pattern keeps {count} units of block '{block}', not the {expected[block]} assigned.",
+                )
+
+
+def method_names() -> list[str]:
+    """The methods this version knows."""
+    return sorted(m.name for m in pkgutil.iter_modules(methods.__path__) if m.name != "base")
+
+
+def open_method(name: str, parameters: Mapping[str, Any]) -> Method:
+    """The method ``name`` with ``parameters``; raises ConfigError on an unknown one of either."""
+    if name not in method_names():
+        raise ConfigError(f"There is no method '{name}'; there are {', '.join(method_names())}.")
+    method: type[Method] = importlib.import_module(f"edge_fl.methods.{name}").METHOD
+    try:
+        return method(msgspec.convert(dict(parameters), method.Parameters, strict=False))
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"The method '{name}' cannot take these parameters: {error}.") from error

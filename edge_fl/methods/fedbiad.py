@@ -1,0 +1,146 @@
+"""FedBIAD (Xue et al., 2023), Algorithm 1: Bayesian inference-based adaptive dropout of weight rows.
+
+Drops rows of every matrix but the output layer's, with their biases. In ``rows`` mode, the paper's, a kept row
+travels whole: the FMNIST MLP 784-256-256-10 at p = 0.5 sends 128*784 + 128*256 + 10*256 weights, the 530 KB of
+Table I, and the biases of what is kept. In ``units`` mode the columns of dropped units stay home too.
+
+Where the paper can be read in two ways, both are parameters:
+
+- Eq. (10) as printed counts dropped rows as zeros (rule ``zeros``) and shrinks every weight by p a round. The
+  default is ``holders``: each row is averaged over the clients that hold it.
+- Kept activations are scaled by 1/(1-p) in local training (``scale``), as dropout is; the paper does not say.
+- Line 26 of Algorithm 1 updates the scores every iteration (``score_every = "step"``); the text of section IV-D
+  can also be read as once every tau iterations (``"tau"``).
+"""
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from edge_fl.errors import ConfigError
+from edge_fl.layout import Layout, Mode
+from edge_fl.methods.base import Job, LocalHalf, Method, State
+from edge_fl.pattern import Pattern, kept_units
+from edge_fl.randomness import Stream, stream_key
+
+__all__ = ["METHOD", "FedBiad", "FedBiadParameters"]
+
+
+class FedBiadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What FedBIAD is run with.
+
+    ``dropout`` is p in thousandths, one a tier (the last serves every tier beyond); ``stage_boundary`` is R_b,
+    the last round of stage one; ``tau`` the steps between two looks at the loss; ``variance`` is s2, of which
+    eq. (13) gives about 5e-29 for the FMNIST MLP, which float32 cannot tell from 0.
+    """
+
+    dropout: tuple[int, ...] = (500,)
+    stage_boundary: int = 55
+    tau: int = 3
+    mode: Mode = "rows"
+    rule: Literal["holders", "zeros", "delta"] = "holders"
+    scale: bool = True
+    variance: float = 0.0
+    score_every: Literal["step", "tau"] = "step"
+
+    def __post_init__(self) -> None:
+        if not self.dropout or any(not 0 <= p < 1000 for p in self.dropout):
+            raise ConfigError("FedBIAD's dropout rates must be in [0, 1), one or more of them.")
+        if self.tau < 1 or self.variance < 0:
+            raise ConfigError("FedBIAD's tau must be at least 1 and its variance at least 0.")
+
+
+class _Local(LocalHalf):
+    """ClientUpdate of Algorithm 1 (lines 9 to 28), without the gradient step."""
+
+    def __init__(self, job: Job, parameters: FedBiadParameters) -> None:
+        self._job, self._parameters = job, parameters
+        self._dropout = parameters.dropout[0]
+        self._scores = np.array(job.state.get("scores", np.zeros(job.layout.units)), dtype=np.float64)
+        self._losses: list[float] = []
+        self._draws = 0
+        self.scale = 1000 / (1000 - self._dropout) if parameters.scale else 1.0
+        self.variance = parameters.variance
+        self._exploring = job.round <= parameters.stage_boundary
+        self.pattern = self._draw() if self._exploring else self._best()
+
+    def _draw(self) -> Pattern:
+        """A pattern from Z_N^S (lines 11 and 21)."""
+        key = stream_key(
+            seed=self._job.seed,
+            purpose="fedbiad-pattern",
+            client=self._job.client,
+            round=self._job.round,
+            index=self._draws,
+        )
+        self._draws += 1
+        return Pattern.seeded(self._job.layout, self._dropout, key)
+
+    def _best(self) -> Pattern:
+        """The highest-scored rows (line 13): exactly S_b a block, where the p-quantile alone can keep too few."""
+        ties = Stream.of(
+            seed=self._job.seed, purpose="fedbiad-ties", client=self._job.client, round=self._job.round
+        )
+        return Pattern.highest(self._job.layout, self._dropout, self._scores, ties)
+
+    def after_step(self, step: int, loss: float) -> None:
+        """Lines 18 to 26: every tau steps keep or redraw the pattern; score the rows held."""
+        self._losses.append(loss)
+        if not self._exploring:
+            return
+        tau, held = self._parameters.tau, self.pattern.mask
+        looking = step > tau and step % tau == 0
+        if looking and self._gap() > 0:
+            self.pattern = self._draw()
+        if looking or self._parameters.score_every == "step":
+            # Eq. (9): a held row scores, unless the loss rose and the redraw leaves it behind.
+            self._scores += held & self.pattern.mask
+
+    def _gap(self) -> float:
+        """Eq. (8): mean loss of the last tau steps minus that of the tau before."""
+        tau = self._parameters.tau
+        recent, before = self._losses[-tau:], self._losses[-2 * tau : -tau]
+        return float(np.mean(recent) - np.mean(before))
+
+    def state(self) -> State:
+        """The scores E (``[J]`` float64), which survive rounds and restarts."""
+        return {"scores": self._scores}
+
+
+class FedBiad(Method):
+    """Rows are dropped by each client, redrawn while its loss rises, and at last chosen by experience."""
+
+    name = "fedbiad"
+    Parameters = FedBiadParameters
+    parameters: FedBiadParameters
+
+    @property
+    def rule(self) -> str:
+        """``holders`` unless told otherwise; ``zeros`` is eq. (10) to the letter."""
+        return self.parameters.rule
+
+    @property
+    def mode(self) -> Mode:
+        """``rows`` as in the paper unless told otherwise."""
+        return self.parameters.mode
+
+    def for_tier(self, tier: int) -> dict[str, object]:
+        """The parameters with the tier's own dropout rate alone."""
+        own = msgspec.structs.replace(self.parameters, dropout=(self._dropout(tier),))
+        return msgspec.to_builtins(own)  # type: ignore[no-any-return]
+
+    def counts(self, layout: Layout, tier: int) -> dict[str, int]:
+        """S_b of each block at the tier's rate."""
+        return {block.name: kept_units(block.size, self._dropout(tier)) for block in layout.blocks}
+
+    def local(self, job: Job) -> LocalHalf:
+        """Start Algorithm 1's ClientUpdate."""
+        return _Local(job, self.parameters)
+
+    def _dropout(self, tier: int) -> int:
+        rates = self.parameters.dropout
+        return rates[min(tier, len(rates) - 1)]
+
+
+METHOD = FedBiad

@@ -1,0 +1,105 @@
+"""One client's local training: the loop that real agents and the simulator's runtime trainer share."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.data.batcher import batches
+from edge_fl.data.registry import Samples
+from edge_fl.errors import RunError
+from edge_fl.methods.base import Job, LocalHalf, Method, State
+from edge_fl.pattern import Pattern
+from edge_fl.randomness import Stream
+from edge_fl.runtimes.base import Batch, Runtime, TrainStep
+from edge_fl.selection import Selection, Weights
+
+__all__ = ["LocalResult", "LocalSettings", "train_locally"]
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """Local steps a round (V), samples a batch, and SGD's step size (eta)."""
+
+    steps: int
+    batch: int
+    lr: float
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a round of local training gave.
+
+    ``delta`` holds full-size differences to the weights training started from; ``pattern`` says which of them
+    to upload; ``loss`` is the mean over the steps; ``state`` replaces the method's state once accepted.
+    """
+
+    pattern: Pattern
+    delta: dict[str, NDArray[np.float32]]
+    loss: float
+    samples: int
+    state: State
+
+
+def train_locally(
+    *, runtime: Runtime, method: Method, job: Job, weights: Weights, samples: Samples, settings: LocalSettings
+) -> LocalResult:
+    """Train ``weights`` on ``samples`` with the rows ``method`` keeps.
+
+    Rows that a method leaves behind in mid-round keep what they learned locally (FedBIAD eq. (7)), but only the
+    rows of the last pattern are uploaded.
+
+    Raises
+    ------
+    RunError
+        When the loss is no longer finite.
+    """
+    local = method.local(job)
+    new = {name: np.array(tensor, dtype=np.float32) for name, tensor in weights.items()}
+    stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
+    losses = []
+    compact = _Compact(runtime, local.pattern, settings, new)
+    for step, batch in enumerate(batches(samples, steps=settings.steps, size=settings.batch, stream=stream)):
+        loss = compact.step(batch, local, _noise_stream(job, step))
+        if not np.isfinite(loss):
+            raise RunError(f"The loss of client '{job.client}' is {loss} at step {step + 1}; lower the step size.")
+        losses.append(loss)
+        local.after_step(step, loss)
+        if local.pattern is not compact.pattern:
+            compact.put_back(new)
+            compact = _Compact(runtime, local.pattern, settings, new)
+    compact.put_back(new)
+    delta = {name: new[name] - weights[name] for name in new}
+    return LocalResult(local.pattern, delta, float(np.mean(losses)), len(samples.y), local.state())
+
+
+class _Compact:
+    """The kept entries under one pattern, and the program that trains them."""
+
+    def __init__(self, runtime: Runtime, pattern: Pattern, settings: LocalSettings, full: Weights) -> None:
+        self.pattern = pattern
+        self._selection = Selection.of(pattern, "units")
+        self._kept = self._selection.gather(full)
+        self._run: TrainStep = runtime.train_step(pattern.counts, settings.batch)
+        self._lr = settings.lr
+
+    def step(self, batch: Batch, local: LocalHalf, noise: Stream) -> float:
+        if local.variance == 0.0:
+            loss, self._kept = self._run(self._kept, batch, lr=self._lr, scale=local.scale)
+            return loss
+        # FedBIAD lines 16 and 17: the gradient at theta ~ N(U, s2 I) moves U.
+        spread = np.sqrt(local.variance)
+        theta = {
+            name: (mean + spread * noise.normal(mean.size).reshape(mean.shape)).astype(np.float32)
+            for name, mean in self._kept.items()
+        }
+        loss, moved = self._run(theta, batch, lr=self._lr, scale=local.scale)
+        self._kept = {name: self._kept[name] + (moved[name] - theta[name]) for name in theta}
+        return loss
+
+    def put_back(self, full: dict[str, NDArray[np.float32]]) -> None:
+        self._selection.scatter(self._kept, full)
+
+
+def _noise_stream(job: Job, step: int) -> Stream:
+    return Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)

@@ -1,0 +1,163 @@
+"""One MQTT session that heals itself: reconnects with backoff, resubscribes, hands everything to one queue.
+
+Only MQTT 3.1.1 semantics are used. Nothing is retained, and an acknowledged publish is not taken for a delivered
+one: whatever matters is repeated by the protocol above, so that publishing while offline is simply dropped.
+"""
+
+import queue
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+from edge_fl.errors import BrokerError, ConfigError
+
+__all__ = ["BrokerAddress", "Connected", "Connection", "Disconnected", "Event", "Message"]
+
+_QOS = 1
+_IN_FLIGHT = 20  # publishes awaiting PUBACK: faster than one big PUBLISH, and pings still get through
+_RETRY_SECONDS = (1, 30)
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where a broker listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, url: str) -> "BrokerAddress":
+        """Read ``mqtt://host[:port]``; raises ConfigError on anything else."""
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port or 1883
+        except ValueError as error:
+            raise ConfigError(f"'{url}' is no broker address: {error}.") from error
+        if parts.scheme != "mqtt" or not host or parts.path.strip("/"):
+            raise ConfigError(f"A broker address looks like mqtt://host:1883, not '{url}'.")
+        return cls(host, port)
+
+    def __str__(self) -> str:
+        return f"mqtt://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The session is up and every subscription acknowledged."""
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The session is down; it is being brought up again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message that arrived."""
+
+    topic: str
+    payload: bytes
+
+
+Event = Connected | Disconnected | Message
+
+
+class Connection:
+    """One MQTT session.
+
+    Parameters
+    ----------
+    address
+        The broker.
+    client_id
+        The MQTT client id; a second session with the same id ends the first.
+    subscriptions
+        Topic filters, subscribed anew on every connect.
+    will
+        Topic and payload that the broker publishes when the session is lost.
+    keepalive
+        Seconds of silence after which either side pings.
+
+    Attributes
+    ----------
+    events
+        Everything that happens, in order.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: BrokerAddress,
+        client_id: str,
+        subscriptions: Sequence[str],
+        will: tuple[str, bytes] | None = None,
+        keepalive: int = 20,
+    ) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._address, self._keepalive = address, keepalive
+        self._subscriptions = [(topic, _QOS) for topic in subscriptions]
+        self._client = client = mqtt.Client(
+            CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv311, clean_session=True
+        )
+        client.max_inflight_messages_set(_IN_FLIGHT)
+        client.reconnect_delay_set(*_RETRY_SECONDS)
+        client.on_connect = self._on_connect
+        client.on_subscribe = lambda *_: self.events.put(Connected())
+        client.on_disconnect = self._on_disconnect
+        client.on_message = lambda _c, _u, m: self.events.put(Message(m.topic, m.payload))
+        client.on_socket_open = _no_delay
+        if will is not None:
+            client.will_set(*will, qos=_QOS)
+
+    def open(self, *, timeout: float) -> None:
+        """Connect for the first time, retrying for ``timeout`` seconds; raises BrokerError after that."""
+        deadline, pause = time.monotonic() + timeout, 0.2
+        while True:
+            try:
+                self._client.connect(self._address.host, self._address.port, keepalive=self._keepalive)
+                break
+            except (OSError, ValueError) as error:
+                if time.monotonic() + pause > deadline:
+                    raise BrokerError(f"No MQTT broker answers at {self._address}: {error}.") from error
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+        self._client.loop_start()
+
+    def publish(self, topic: str, payload: bytes) -> None:
+        """Publish at QoS 1; dropped while disconnected."""
+        if self._client.is_connected():
+            self._client.publish(topic, payload, qos=_QOS)
+
+    def next(self, timeout: float) -> Event | None:
+        """The next event, or None after ``timeout`` seconds."""
+        try:
+            return self.events.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """End the session cleanly (the will is not published), sending what is queued first."""
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _on_connect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if reason.is_failure:
+            self.events.put(Disconnected(str(reason)))
+        else:
+            self._client.subscribe(self._subscriptions)
+
+    def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        self.events.put(Disconnected(str(reason)))
+
+
+def _no_delay(_client: Any, _userdata: Any, sock: Any) -> None:
+    """Small messages wait 40 ms for the previous packet's ACK otherwise."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

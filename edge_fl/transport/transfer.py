@@ -1,0 +1,134 @@
+"""Content transfer in chunks, driven by the receiver (docs/protocol.md, section 5).
+
+The receiver names at most ``WINDOW`` missing chunks at a time and asks again for what does not come, so a sender
+keeps no state, either end may vanish, and what has arrived is never sent twice but by accident.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from edge_fl.errors import FrameError
+from edge_fl.wire.messages import CHUNK_SIZE, Ref, Want
+
+__all__ = ["WINDOW", "Fetcher", "chunks_of", "ref_of"]
+
+WINDOW = 20
+STALL_SECONDS = 2.0
+_STALL_LIMIT = 30.0
+
+
+def ref_of(content: bytes) -> Ref:
+    """The reference by which ``content`` is asked for and verified."""
+    return Ref(hashlib.sha256(content).hexdigest(), len(content))
+
+
+def chunks_of(content: bytes, want: Want) -> list[tuple[int, memoryview]]:
+    """The chunks that ``want`` asks for, by index; those beyond the content are left out."""
+    view, count = memoryview(content), -(-len(content) // CHUNK_SIZE)
+    asked = [i for i in want.chunks[:WINDOW] if 0 <= i < count]
+    return [(i, view[i * CHUNK_SIZE : (i + 1) * CHUNK_SIZE]) for i in asked]
+
+
+@dataclass
+class _Inbound:
+    """One content on its way in. ``asked`` are the chunks wanted and not here yet."""
+
+    ref: Ref
+    buffer: bytearray
+    missing: set[int]
+    asked: set[int] = field(default_factory=set)
+    progress: float = 0.0
+    stall: float = STALL_SECONDS
+
+    def next_window(self) -> tuple[int, ...]:
+        return tuple(sorted(self.missing)[:WINDOW])
+
+
+class Fetcher:
+    """Everything one end is receiving from one peer.
+
+    Parameters
+    ----------
+    send
+        Publishes a Want to the peer.
+    clock
+        Monotonic seconds.
+    """
+
+    def __init__(self, send: Callable[[Want], None], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._send, self._clock = send, clock
+        self._inbound: dict[str, _Inbound] = {}
+
+    def want(self, ref: Ref) -> bytes | None:
+        """Begin to fetch ``ref`` unless that is under way; empty content needs no fetching and is returned."""
+        if ref.size == 0:
+            return b""
+        if ref.digest not in self._inbound:
+            self._inbound[ref.digest] = _Inbound(ref, bytearray(ref.size), set(range(ref.chunks)))
+            self._ask(self._inbound[ref.digest])
+        return None
+
+    def drop(self, digest: str) -> None:
+        """Stop fetching a content that is no longer of use."""
+        self._inbound.pop(digest, None)
+
+    def chunk(self, digest: str, index: int, payload: bytes) -> bytes | None:
+        """Take a chunk in; returns the whole content once it is complete and its SHA-256 right.
+
+        A chunk nobody waits for is ignored (duplicates and late chunks are normal).
+
+        Raises
+        ------
+        FrameError
+            ``chunk`` on a chunk of another size, ``digest`` when the whole does not hash to its name; what was
+            received is then thrown away and asked for anew.
+        """
+        inbound = self._inbound.get(digest)
+        if inbound is None or index not in inbound.missing:
+            return None
+        start = index * CHUNK_SIZE
+        if len(payload) != min(CHUNK_SIZE, inbound.ref.size - start):
+            raise FrameError("chunk", f"Chunk {index} of {digest[:12]} has {len(payload)} bytes, not its size.")
+        inbound.buffer[start : start + len(payload)] = payload
+        inbound.missing.discard(index)
+        inbound.asked.discard(index)
+        inbound.progress, inbound.stall = self._clock(), STALL_SECONDS
+        if inbound.missing:
+            if len(inbound.asked) <= WINDOW // 2 and inbound.missing - inbound.asked:
+                self._ask(inbound)
+            return None
+        return self._finish(inbound)
+
+    def tick(self) -> None:
+        """Ask again for what has stalled, ever more patiently."""
+        now = self._clock()
+        for inbound in self._inbound.values():
+            if now - inbound.progress > inbound.stall:
+                inbound.stall = min(2 * inbound.stall, _STALL_LIMIT)
+                inbound.asked.clear()
+                self._ask(inbound)
+
+    def resume(self) -> None:
+        """After a reconnect: ask at once for everything still missing."""
+        for inbound in self._inbound.values():
+            inbound.stall = STALL_SECONDS
+            inbound.asked.clear()
+            self._ask(inbound)
+
+    def _ask(self, inbound: _Inbound) -> None:
+        fresh = tuple(i for i in inbound.next_window() if i not in inbound.asked)
+        inbound.asked.update(fresh)
+        inbound.progress = self._clock()
+        if fresh:
+            self._send(Want(inbound.ref.digest, fresh))
+
+    def _finish(self, inbound: _Inbound) -> bytes:
+        content = bytes(inbound.buffer)
+        if hashlib.sha256(content).hexdigest() == inbound.ref.digest:
+            del self._inbound[inbound.ref.digest]
+            return content
+        inbound.missing = set(range(inbound.ref.chunks))
+        self._ask(inbound)
+        raise FrameError("digest", f"Content {inbound.ref.digest[:12]} arrived damaged and is fetched again.")
