@@ -1,0 +1,70 @@
+"""Where a data set's files come from: the user's folder, else pooch's cache; checksummed always."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_fl.errors import DataError
+
+__all__ = ["RemoteFile", "read_file"]
+
+_TIMEOUT = 10.0  # seconds of silence from the server
+_RETRIES = 1
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A published file: ``name`` is its path in the user's folder and in the cache, ``sha256`` 64 hex digits."""
+
+    name: str
+    url: str
+    sha256: str
+
+
+def read_file(file: RemoteFile, folder: Path | None) -> bytes:
+    """The verified bytes of ``file``.
+
+    Parameters
+    ----------
+    folder
+        Looked in first; None when the user has none.
+
+    Raises
+    ------
+    DataError
+        When the file is nowhere to be had, or is another than the published one.
+    """
+    local = folder / file.name if folder is not None else None
+    path = local if local is not None and local.exists() else _download(file)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"The data file '{path}' cannot be read: {error.strerror}.") from error
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise DataError(f"The data file '{path}' is damaged: its SHA-256 is not {file.sha256}; replace it.")
+    return content
+
+
+def _download(file: RemoteFile) -> Path:
+    try:
+        import pooch
+    except ImportError as error:
+        raise DataError(
+            f"'{file.name}' must be downloaded and pooch is not installed:"
+            " install it, or set EDGE_FL_DATA to a folder that holds the file."
+        ) from error
+    try:
+        store = pooch.create(
+            path=pooch.os_cache("edge-fl"),
+            base_url="",
+            registry={file.name: file.sha256},
+            urls={file.name: file.url},
+            retry_if_failed=_RETRIES,
+        )
+        return Path(store.fetch(file.name, downloader=pooch.HTTPDownloader(progressbar=True, timeout=_TIMEOUT)))
+    except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise DataError(
+            f"'{file.name}' cannot be downloaded from {file.url} ({reason});"
+            " set EDGE_FL_DATA to a folder that holds the file."
+        ) from error

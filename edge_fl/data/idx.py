@@ -1,0 +1,60 @@
+"""The idx format of MNIST and its descendants, gzipped or plain: an array of unsigned bytes behind its shape."""
+
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.errors import DataError
+
+__all__ = ["decode_idx"]
+
+_GZIP = b"\x1f\x8b"
+_ANY_GZIP_HEADER = 16 + zlib.MAX_WBITS
+_UNSIGNED_BYTE = 8
+
+
+def decode_idx(content: bytes, shape: tuple[int, ...], *, where: str) -> NDArray[np.uint8]:
+    """Decode an idx file.
+
+    Parameters
+    ----------
+    content
+        The file's bytes, gzipped or not.
+    shape
+        The shape that belongs there. No more than its bytes are ever decompressed, whatever the file says.
+    where
+        The file's name, for the error's sentence.
+
+    Returns
+    -------
+    ``shape`` uint8, read-only.
+
+    Raises
+    ------
+    DataError
+        When the file is damaged, truncated, or holds anything but unsigned bytes of this shape.
+    """
+    header = struct.pack(f">HBB{len(shape)}I", 0, _UNSIGNED_BYTE, len(shape), *shape)
+    expected = len(header) + int(np.prod(shape, dtype=np.int64))
+    raw = _gunzip(content, expected, where) if content.startswith(_GZIP) else content
+    if not header.startswith(raw[:3]):
+        raise DataError(f"'{where}' is no idx file of unsigned bytes.")
+    if not header.startswith(raw[: len(header)]):
+        raise DataError(f"'{where}' holds an array of another shape than {shape}.")
+    if len(raw) != expected:
+        raise DataError(f"'{where}' is truncated or too long: {shape} takes {expected} bytes.")
+    return np.frombuffer(raw, dtype=np.uint8, offset=len(header)).reshape(shape)
+
+
+def _gunzip(content: bytes, expected: int, where: str) -> bytes:
+    stream = zlib.decompressobj(_ANY_GZIP_HEADER)
+    try:
+        # One byte more than expected: it lets the decompressor reach the trailer, and tells a file too long.
+        raw = stream.decompress(content, expected + 1)
+    except zlib.error as error:
+        raise DataError(f"'{where}' is damaged: {error}.") from error
+    if not stream.eof and len(raw) <= expected:
+        raise DataError(f"'{where}' is truncated: its gzip stream does not end.")
+    return raw
