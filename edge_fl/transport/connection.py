@@ -112,7 +112,7 @@ class Connection:
         client.on_connect = self._on_connect
         client.on_subscribe = lambda *_: self.events.put(Connected())
         client.on_disconnect = self._on_disconnect
-        client.on_message = lambda _c, _u, m: self.events.put(Message(m.topic, m.payload))
+        client.on_message = lambda _c, _u, m: self.events.put(Message(m.topic, bytes(m.payload)))
         client.on_socket_open = _no_delay
         if will is not None:
             client.will_set(*will, qos=_QOS)

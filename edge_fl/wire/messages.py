@@ -25,7 +25,7 @@ __all__ = [
     "Topics",
     "Verdict",
     "Want",
-    "check_client",
+    "check_id",
     "decode_from_device",
     "decode_to_device",
     "encode_message",
@@ -33,7 +33,7 @@ __all__ = [
 
 PROTOCOL = 1
 CHUNK_SIZE = 256 * 1024
-_CLIENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
@@ -185,11 +185,11 @@ def decode_to_device(data: bytes) -> ToDevice:
         raise FrameError("message", f"The message cannot be read: {error}.") from error
 
 
-def check_client(client: str) -> str:
-    """A client id, if it can stand in a topic and a file name; else raises ConfigError."""
-    if not _CLIENT.fullmatch(client):
-        raise ConfigError(f"A client id has 1 to 64 letters, digits, '.', '_' or '-', unlike '{client}'.")
-    return client
+def check_id(name: str) -> str:
+    """A client or run id, if it can stand in a topic and a file name; else raises ConfigError."""
+    if not _ID.fullmatch(name):
+        raise ConfigError(f"An id has 1 to 64 letters, digits, '.', '_' or '-', unlike '{name}'.")
+    return name
 
 
 class Topics:
@@ -226,10 +226,10 @@ class Topics:
         match parts:
             case ["all"]:
                 return "all", "", None
-            case [("up" | "down") as direction, client] if _CLIENT.fullmatch(client):
+            case [("up" | "down") as direction, client] if _ID.fullmatch(client):
                 return direction, client, None
             case [("up" | "down") as direction, client, "chunk", digest, index] if (
-                _CLIENT.fullmatch(client) and index.isascii() and index.isdigit()
+                _ID.fullmatch(client) and index.isascii() and index.isdigit()
             ):
                 return direction, client, (digest, int(index))
         raise FrameError("topic", f"No message belongs on topic '{topic[:120]}'.")

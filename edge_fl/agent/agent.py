@@ -1,0 +1,292 @@
+"""The device agent: a loop that follows what the coordinator wants, and can be killed at any point of it."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_fl.agent.capabilities import registration
+from edge_fl.agent.state import StateFolder, write_atomically
+from edge_fl.bundle import MANIFEST, Bundle, parse_manifest
+from edge_fl.data.registry import Samples
+from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
+from edge_fl.methods.base import Job, open_method
+from edge_fl.runtimes.base import Runtime, open_runtime
+from edge_fl.training import LocalResult, LocalSettings, train_locally
+from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
+from edge_fl.transport.transfer import Fetcher, chunks_of, ref_of
+from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
+from edge_fl.wire.messages import (
+    Failed,
+    Finished,
+    FromDevice,
+    Gone,
+    Hello,
+    Offer,
+    Ref,
+    Refused,
+    Registered,
+    Task,
+    Topics,
+    Verdict,
+    Want,
+    decode_to_device,
+    encode_message,
+)
+
+__all__ = ["Agent", "AgentSettings"]
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
+_OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """How one device runs.
+
+    ``tier`` is its class of hardware (0, 1, ...), ``once`` ends the process with the run, ``connect_timeout`` are
+    the seconds for which the first connection is tried (afterwards the agent never gives up).
+    """
+
+    broker: BrokerAddress
+    client: str
+    state: Path
+    runtime: str = "onnx"
+    tier: int = 0
+    once: bool = False
+    threads: int = 1
+    connect_timeout: float = 15.0
+    fleet: str = "edge-fl"
+
+
+class _Superseded(Exception):  # noqa: N818  (not an error: something newer is wanted)
+    """What the agent was doing is no longer wanted."""
+
+
+class Agent:
+    """One device.
+
+    Parameters
+    ----------
+    settings
+        How it runs.
+    samples
+        Its own training data.
+    """
+
+    def __init__(self, settings: AgentSettings, samples: Samples) -> None:
+        self._settings, self._samples = settings, samples
+        self._folder = StateFolder(settings.state, settings.client)
+        topics = Topics(settings.fleet)
+        self._topics, self._up = topics, topics.up(settings.client)
+        down = topics.down(settings.client)
+        self._connection = Connection(
+            address=settings.broker,
+            client_id=settings.client,
+            subscriptions=[topics.all, down, f"{down}/chunk/#"],
+            will=(self._up, encode_message(Gone())),
+        )
+        self._fetcher = Fetcher(self._send)
+        self._arrived: dict[str, bytes] = {}
+        self._outgoing: dict[str, bytes] = {}
+        self._registered: Registered | None = None
+        self._task: Task | None = None
+        self._verdict: Verdict | None = None
+        self._finished: Finished | None = None
+        self._runtime: tuple[Registered, Runtime] | None = None
+
+    def run(self) -> None:
+        """Serve until the run ends (``once``) or for ever.
+
+        Raises
+        ------
+        BrokerError
+            When no broker answers at first.
+        RefusedError
+            When the coordinator does not want this device.
+        """
+        self._connection.open(timeout=self._settings.connect_timeout)
+        try:
+            while True:
+                self._pump()
+                try:
+                    self._follow()
+                except _Superseded:
+                    continue
+                if self._finished is not None and self._settings.once:
+                    _log.info("run %s is over after %d rounds", self._finished.run, self._finished.rounds)
+                    return
+        finally:
+            self._connection.close()
+            self._folder.close()
+
+    def _follow(self) -> None:
+        """Bring what the device has to what the coordinator wants."""
+        registered, task = self._registered, self._task
+        if registered is None:
+            return
+        if self._runtime is None or self._runtime[0] != registered:
+            bundle = self._fetch_bundle(registered)
+            runtime = open_runtime(self._settings.runtime, bundle, threads=self._settings.threads)
+            self._runtime = (registered, runtime)
+        if task is not None:
+            self._work(task, self._runtime[1])
+            self._task = None
+
+    # --- what arrives
+
+    def _pump(self) -> None:
+        """Take one event in, if one comes, and keep transfers going."""
+        match self._connection.next(_POLL_SECONDS):
+            case Connected():
+                self._register()
+                self._fetcher.resume()
+            case Disconnected(reason=reason):
+                _log.warning("connection lost (%s); reconnecting", reason)
+            case Message(topic=topic, payload=payload):
+                try:
+                    self._take(topic, payload)
+                except FrameError as error:
+                    _log.warning("ignored a message: %s", error)
+        self._fetcher.tick()
+
+    def _take(self, topic: str, payload: bytes) -> None:
+        _, _, chunk = self._topics.parse(topic)
+        if chunk is not None:
+            content = self._fetcher.chunk(*chunk, payload)
+            if content is not None:
+                self._arrived[chunk[0]] = content
+            return
+        match decode_to_device(payload):
+            case Hello():
+                self._register()
+            case Registered() as message:
+                self._registered, self._finished = message, None
+            case Refused(reason=reason):
+                raise RefusedError(f"The coordinator refused '{self._settings.client}': {reason}")
+            case Task() as message if message != self._task:
+                self._task = message
+            case Want() as message:
+                self._serve(message)
+            case Verdict() as message:
+                self._verdict = message
+            case Finished() as message:
+                self._finished, self._task = message, None
+
+    def _register(self) -> None:
+        s = self._settings
+        self._send(registration(runtime=s.runtime, samples=len(self._samples.y), tier=s.tier))
+
+    def _serve(self, want: Want) -> None:
+        content = self._outgoing.get(want.digest)
+        if content is not None:
+            for index, chunk in chunks_of(content, want):
+                self._connection.publish(self._topics.chunk(self._up, want.digest, index), bytes(chunk))
+
+    def _send(self, message: FromDevice) -> None:
+        self._connection.publish(self._up, encode_message(message))
+
+    def _fetch(self, ref: Ref, *, wanted: Callable[[], bool]) -> bytes:
+        """Wait for content; raises _Superseded once it is no longer wanted."""
+        content = self._fetcher.want(ref)
+        while content is None:
+            if not wanted():
+                self._fetcher.drop(ref.digest)
+                raise _Superseded
+            self._pump()
+            content = self._arrived.pop(ref.digest, None)
+        return content
+
+    # --- what the device does
+
+    def _fetch_bundle(self, registered: Registered) -> Bundle:
+        """The bundle's manifest and this runtime's programs, fetched once and kept in the state folder."""
+
+        def wanted() -> bool:
+            return self._registered == registered
+
+        folder = self._folder.bundle(registered.manifest.digest)
+        try:
+            return Bundle.load(folder, runtime=self._settings.runtime)
+        except BundleError:
+            _log.info("fetching bundle %s", registered.manifest.digest[:12])
+        raw = self._fetch(registered.manifest, wanted=wanted)
+        manifest = parse_manifest(raw, where=f"manifest {registered.manifest.digest[:12]}")
+        for name in manifest.program_files(self._settings.runtime):
+            entry = manifest.files[name]
+            write_atomically(folder / name, self._fetch(Ref(entry.sha256, entry.size), wanted=wanted))
+        write_atomically(folder / MANIFEST, raw)
+        return Bundle.load(folder, runtime=self._settings.runtime)
+
+    def _work(self, task: Task, runtime: Runtime) -> None:
+        """Train one task and see its update accepted or rejected; a failure is told to the coordinator."""
+        try:
+            started = time.perf_counter()
+            result, frame = self._train(task, runtime)
+            _log.info("round %d: loss %.4f in %.2f s", task.round, result.loss, time.perf_counter() - started)
+            state = self._folder.method(task.run)
+            state.stage(task.round, result.state)
+            verdict = self._upload(task, frame)
+        except EdgeFLError as error:
+            _log.error("round %d failed: %s", task.round, error)
+            self._send(Failed(task.run, task.round, str(error.exit_code), str(error)))
+            return
+        if verdict.accepted:
+            state.accept()
+        else:
+            state.discard()
+            _log.warning("round %d was rejected (%s): %s", task.round, verdict.code, verdict.reason)
+
+    def _train(self, task: Task, runtime: Runtime) -> tuple[LocalResult, bytes]:
+        content = self._fetch(task.model, wanted=lambda: self._task is task)
+        model: Frame = decode_frame(content, runtime.bundle.layout)
+        method = open_method(task.method, task.parameters)
+        job = Job(
+            layout=runtime.bundle.layout,
+            client=self._settings.client,
+            round=task.round,
+            seed=task.seed,
+            state=self._folder.method(task.run).before(task.accepted),
+        )
+        result = train_locally(
+            runtime=runtime,
+            method=method,
+            job=job,
+            weights=model.values,
+            samples=self._samples,
+            settings=LocalSettings(task.steps, task.batch, task.lr),
+        )
+        header = Header(
+            kind="update",
+            run=task.run,
+            round=task.round,
+            version=model.header.version,
+            layout=model.header.layout,
+            method=task.method,
+            mode=method.mode,
+            client=self._settings.client,
+            samples=result.samples,
+            loss=result.loss,
+        )
+        return result, encode_frame(header, result.pattern, result.delta)
+
+    def _upload(self, task: Task, frame: bytes) -> Verdict:
+        """Offer the update until the coordinator says what became of it."""
+        ref = ref_of(frame)
+        self._outgoing = {ref.digest: frame}
+        pause, offered = _OFFER_SECONDS[0], -_OFFER_SECONDS[0]
+        while (verdict := self._verdict_on(ref)) is None:
+            if self._task is not task:
+                raise _Superseded
+            if time.monotonic() - offered > pause:
+                offered, pause = time.monotonic(), min(2 * pause, _OFFER_SECONDS[1])
+                self._send(Offer(task.run, task.round, ref))
+            self._pump()
+        self._outgoing = {}
+        return verdict
+
+    def _verdict_on(self, ref: Ref) -> Verdict | None:
+        verdict = self._verdict
+        return verdict if verdict is not None and verdict.digest == ref.digest else None

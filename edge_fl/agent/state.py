@@ -1,0 +1,138 @@
+"""The device's state folder: who it is, the bundles it has fetched, and what its methods remember.
+
+Every write is atomic. Method state is versioned by round: what a round of training leaves behind is *staged*, and
+becomes the state only when the coordinator is known to have accepted that round's update. So a retry of round r
+starts from the state before r, and a refused update leaves no trace.
+"""
+
+import fcntl
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.errors import StateError
+from edge_fl.methods.base import State
+from edge_fl.wire.messages import check_id
+
+__all__ = ["MethodState", "StateFolder"]
+
+_ROUND = "__round__"
+
+
+class StateFolder:
+    """One device's folder, held by one process at a time.
+
+    Parameters
+    ----------
+    root
+        Made if need be.
+    client
+        The device's id; the folder belongs to it from then on.
+
+    Raises
+    ------
+    StateError
+        When the folder cannot be written, is in use, or belongs to another client.
+    """
+
+    def __init__(self, root: Path, client: str) -> None:
+        self.root = root
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._lock = (root / "lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._claim(client)
+        except BlockingIOError as error:
+            raise StateError(f"Another device process is using the state folder '{root}'.") from error
+        except OSError as error:
+            raise StateError(f"The state folder '{root}' cannot be used: {error.strerror}.") from error
+
+    def _claim(self, client: str) -> None:
+        identity = self.root / "identity.json"
+        if not identity.exists():
+            write_atomically(identity, json.dumps({"client": client}).encode())
+        try:
+            owner = json.loads(identity.read_bytes())["client"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"'{identity}' is damaged; remove it to let '{client}' take the folder.") from error
+        if owner != client:
+            raise StateError(f"The state folder '{self.root}' belongs to client '{owner}', not to '{client}'.")
+
+    def bundle(self, digest: str) -> Path:
+        """Where the bundle whose manifest hashes to ``digest`` is kept; bundles of other digests are removed."""
+        bundles = self.root / "bundles"
+        if bundles.exists():
+            for other in bundles.iterdir():
+                if other.name != digest:
+                    shutil.rmtree(other, ignore_errors=True)
+        return bundles / digest
+
+    def method(self, run: str) -> "MethodState":
+        """What methods remember of ``run``."""
+        return MethodState(self.root / "method" / check_id(run))
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+
+class MethodState:
+    """The accepted state of one run's method, and the staged one of the round under way.
+
+    Parameters
+    ----------
+    folder
+        Holds ``accepted.npz`` and, between training and verdict, ``staged.npz``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._accepted, self._staged = folder / "accepted.npz", folder / "staged.npz"
+
+    def before(self, accepted: int) -> State:
+        """The state to start a round from, given the last round the coordinator accepted (0: none).
+
+        A staged state of that very round is accepted now: its verdict was lost on the way.
+        """
+        if self._staged.exists():
+            if _read(self._staged)[0] == accepted:
+                self.accept()
+            else:
+                self.discard()
+        return _read(self._accepted)[1] if self._accepted.exists() else {}
+
+    def stage(self, round: int, state: State) -> None:
+        """Keep what ``round`` left behind, until its verdict."""
+        self._staged.parent.mkdir(parents=True, exist_ok=True)
+        with Path(f"{self._staged}.partial").open("wb") as file:
+            np.savez(file, allow_pickle=False, **{_ROUND: np.array(round), **dict(state)})
+        Path(f"{self._staged}.partial").replace(self._staged)
+
+    def accept(self) -> None:
+        """The staged round was accepted."""
+        self._staged.replace(self._accepted)
+
+    def discard(self) -> None:
+        """The staged round was rejected or is to be done again."""
+        self._staged.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` so that a reader sees the old file or the new one, never half of either."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_bytes(data)
+    partial.replace(path)
+
+
+def _read(path: Path) -> tuple[int, Mapping[str, NDArray[Any]]]:
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            state = {name: held[name] for name in held.files}
+        return int(state.pop(_ROUND)), state
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise StateError(f"The method state '{path}' is damaged ({error}); remove it to start afresh.") from error
