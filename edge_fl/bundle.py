@@ -8,8 +8,9 @@
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -24,6 +25,8 @@ __all__ = ["SCHEMA", "WEIGHTS", "Bundle", "File", "Input", "Manifest", "Parity",
 SCHEMA = 1
 MANIFEST = "manifest.json"
 WEIGHTS = "weights.safetensors"
+_STEP = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"  # of a path: no "..", nothing hidden, nothing a file system objects to
+_PATH = re.compile(rf"{_STEP}(/{_STEP})*")
 
 
 class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,6 +34,10 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     sha256: str
     size: int
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-f]{64}", self.sha256) or self.size < 0:
+            raise ValueError("a file needs a SHA-256 of 64 hex digits and a size of at least 0")
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,12 +181,11 @@ def parse_manifest(raw: bytes, *, where: str) -> Manifest:
         if schema != SCHEMA:
             raise BundleError(f"'{where}' has schema version {schema}; this edge-fl reads version {SCHEMA}.")
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"'{where}' is no manifest: {error}.") from error
     for name in manifest.files:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name:
-            raise BundleError(f"'{where}' names the file '{name}', which lies outside the bundle.")
+        if not _PATH.fullmatch(name) or name == MANIFEST:
+            raise BundleError(f"'{where}' names the file {name!r}, which cannot be a bundle's.")
     listed = [p.file for programs in manifest.programs.values() for p in programs]
     missing = [name for name in listed if name not in manifest.files]
     if missing:

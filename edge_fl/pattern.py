@@ -40,8 +40,8 @@ Origin = Bitmask | Prefix | Seeded
 
 def thousandths(rate: float) -> int:
     """A rate in [0, 1) as the integer that every language rounds alike; raises ConfigError outside."""
-    value = round(rate * 1000)
-    if not 0 <= value < 1000 or abs(rate * 1000 - value) > 1e-6:
+    value = round(rate * 1000) if 0 <= rate < 1 else 1000  # NaN compares false
+    if value == 1000 or abs(rate * 1000 - value) > 1e-6:
         raise ConfigError(f"A dropout rate must be in [0, 1) and a multiple of 0.001, not {rate}.")
     return value
 
@@ -71,7 +71,8 @@ class Pattern:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Pattern) and np.array_equal(self.mask, other.mask)
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash(self.mask.tobytes())
 
     @classmethod
     def full(cls, layout: Layout) -> "Pattern":

@@ -7,10 +7,11 @@ Layout of the bytes, all little-endian, each section starting at a multiple of 8
     32 header (msgpack)    mask section    value section
 """
 
+import math
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -30,6 +31,7 @@ _MAGIC = b"EFLF"
 _PRELUDE = struct.Struct("<4sB3sIIQI4s")
 _CHECKSUM = slice(24, 28)
 _ALIGN = 8
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,13 +43,13 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     kind: Literal["model", "update"]
     run: str
-    round: int
-    version: int
+    round: _Count
+    version: _Count
     layout: str
     method: str
     mode: Mode = "units"
     client: str = ""
-    samples: int = 0
+    samples: _Count = 0
     loss: float = 0.0
     mask: MaskEncoding = "prefix"
     values: ValueEncoding = "float32"
@@ -116,6 +118,8 @@ def decode_frame(data: bytes | memoryview, layout: Layout) -> Frame:
         header = msgspec.msgpack.decode(view[_PRELUDE.size : _PRELUDE.size + head_size], type=Header)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FrameError("header", f"The frame's header cannot be read: {error}.") from error
+    if not math.isfinite(header.loss):
+        raise FrameError("not-finite", f"The frame's header gives the loss as {header.loss}.")
     if header.layout != layout.digest:
         raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
     pattern = decode_mask(header.mask, view[mask_at : mask_at + mask_size], layout)

@@ -34,6 +34,8 @@ __all__ = [
 PROTOCOL = 1
 CHUNK_SIZE = 256 * 1024
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_INDEX = re.compile(r"[0-9]{1,9}")
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
@@ -47,7 +49,7 @@ class Ref(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[0-9a-f]{64}", self.digest) or self.size < 0:
+        if not _DIGEST.fullmatch(self.digest) or self.size < 0:
             raise ValueError("a content reference needs 64 hex digits and a size of at least 0")
 
     @property
@@ -172,7 +174,7 @@ def decode_from_device(data: bytes) -> FromDevice:
     try:
         message: FromDevice = _from_device.decode(data)
         return message
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError("message", f"The message cannot be read: {error}.") from error
 
 
@@ -181,7 +183,7 @@ def decode_to_device(data: bytes) -> ToDevice:
     try:
         message: ToDevice = _to_device.decode(data)
         return message
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError("message", f"The message cannot be read: {error}.") from error
 
 
@@ -222,14 +224,14 @@ class Topics:
 
         Raises FrameError (``topic``) on a topic that is none of these.
         """
-        parts = topic.removeprefix(f"{self._root}/").split("/")
-        match parts:
+        root, _, rest = topic.partition(f"{self._root}/")
+        match rest.split("/") if not root else []:
             case ["all"]:
                 return "all", "", None
             case [("up" | "down") as direction, client] if _ID.fullmatch(client):
                 return direction, client, None
             case [("up" | "down") as direction, client, "chunk", digest, index] if (
-                _ID.fullmatch(client) and index.isascii() and index.isdigit()
+                _ID.fullmatch(client) and _DIGEST.fullmatch(digest) and _INDEX.fullmatch(index)
             ):
                 return direction, client, (digest, int(index))
         raise FrameError("topic", f"No message belongs on topic '{topic[:120]}'.")
