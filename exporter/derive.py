@@ -1,0 +1,153 @@
+"""The layout of a feed-forward model of linear layers: proposed by its graph, kept where running it agrees.
+
+A block is kept when leaving its units out gives what zeroing their rows gives. That is what makes compact
+execution exact, and it decides by itself what stays dense: an activation that does not map 0 to 0, a
+LayerNorm over the units, a shape written into the forward pass, the output layer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from edge_fl.layout import Axis, Block, Layout, Mode, Segment, Tensor as Spec
+from edge_fl.pattern import Bitmask, Pattern
+from edge_fl.selection import Selection
+from exporter.groups import Group, propose_groups
+from exporter.segments import FREE, find_segments
+
+__all__ = ["Derivation", "derive"]
+
+_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A layout, and how it came about.
+
+    ``producers`` are the layers whose outputs are droppable units, ``dense`` the linear layers that no block
+    masks, each with the reason.
+    """
+
+    layout: Layout
+    producers: tuple[str, ...]
+    dense: dict[str, str]
+
+
+def derive(model: nn.Module, *, input_shape: tuple[int, ...]) -> Derivation:
+    """Derive blocks and axes of a model that :func:`exporter.accept.accept` let through.
+
+    Parameters
+    ----------
+    model
+        Maps ``[B, *input_shape]`` float32 to ``[B, classes]``.
+
+    Raises
+    ------
+    UnsupportedModelError
+        When the model's structure cannot be followed.
+    """
+    x = torch.randn(3, *input_shape, generator=torch.Generator().manual_seed(0))
+    dense: dict[str, str] = {}
+    kept: list[Group] = []
+    candidates = list(propose_groups(model, x))
+    for group in candidates:
+        reason = _conflict(group, candidates) or _differs(model, x, group)
+        if reason is None:
+            kept.append(group)
+        dense.update(dict.fromkeys(group.producers, reason) if reason else {})
+    called = {name for group in candidates for name in group.producers}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and name not in called:
+            dense[name] = "the forward pass does not call it"
+    layout = _layout(model, kept)
+    return Derivation(layout, tuple(p for group in kept for p in group.producers), dense)
+
+
+def _conflict(group: Group, others: list[Group]) -> str | None:
+    """A tied tensor whose uses disagree stays dense, and so does a tensor that no segments describe."""
+    for other in others:
+        shared = group.owners.keys() & other.owners.keys() if other is not group else set()
+        for key in shared:
+            if np.any((group.owners[key] >= 0) & (other.owners[key] >= 0)):
+                return f"'{key[0]}' is shared with '{other.name}', whose units are others"
+    for (name, axis), owners in group.owners.items():
+        if _axis([(group, owners)], len(owners)) is None:
+            return f"axis {axis} of '{name}' mixes its units in no regular order"
+    return None
+
+
+def _differs(model: nn.Module, x: Tensor, group: Group) -> str | None:
+    """Why leaving the group's units out is not the same as zeroing their rows; None when it is."""
+    layout = _layout(model, [group])
+    mask = np.ones(group.size, dtype=np.bool_)
+    mask[:: 2 if group.size > 1 else 1] = False
+    pattern = Pattern(layout, mask, Bitmask())
+    weights = _random_weights(model)
+    rows = Selection.of(pattern, "rows")
+    zeroed = {n: np.zeros_like(w) for n, w in weights.items()}
+    rows.scatter(rows.gather(weights), zeroed)
+    full = _run(model, zeroed, x)
+    try:
+        compact = _run(model, Selection.of(pattern, "units").gather(weights), x)
+    except (RuntimeError, ValueError, IndexError) as error:
+        if group.normalised_by is not None:
+            return f"'{group.normalised_by}' normalises over its units"
+        return f"the model does not run without some of its units ({str(error).strip().splitlines()[0]})"
+    if compact.shape != full.shape:
+        return "it is the output layer, whose rows are never dropped"
+    if (compact - full).abs().max() > _TOLERANCE * (1 + full.abs().max()):
+        return "zeroing its rows is not leaving its units out (an activation that does not map 0 to 0?)"
+    return None
+
+
+def _run(model: nn.Module, weights: dict[str, NDArray[np.float32]], x: Tensor) -> Tensor:
+    with torch.no_grad():
+        tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
+        outputs: Tensor = functional_call(model, tensors, (x,))
+        return outputs
+
+
+def _random_weights(model: nn.Module) -> dict[str, NDArray[np.float32]]:
+    """Weights that hide nothing: with a zero-initialised layer behind them, all blocks would look alike."""
+    rng = np.random.default_rng(0)
+    weights = {}
+    for name, parameter in model.named_parameters():
+        fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
+        weights[name] = (rng.standard_normal(tuple(parameter.shape)) / np.sqrt(fan_in)).astype(np.float32)
+    return weights
+
+
+def _layout(model: nn.Module, groups: list[Group]) -> Layout:
+    tensors = []
+    for name, parameter in model.named_parameters():
+        shape = tuple(parameter.shape)
+        rows, units = (
+            tuple(_tensor_axis(name, axis, length, groups, mode) for axis, length in enumerate(shape))
+            for mode in _MODES
+        )
+        tensors.append(Spec(name=name, shape=shape, rows=rows, units=units))
+    return Layout(tuple(Block(group.name, group.size) for group in groups), tuple(tensors))
+
+
+_MODES: tuple[Mode, Mode] = ("rows", "units")
+
+
+def _tensor_axis(name: str, axis: int, length: int, groups: list[Group], mode: Mode) -> Axis:
+    key = (name, axis)
+    claims = [(g, g.owners[key]) for g in groups if key in (g.owners if mode == "units" else g.own)]
+    found = _axis(claims, length)
+    return found if found is not None else (Segment(None, 1, length),)
+
+
+def _axis(claims: list[tuple[Group, NDArray[np.int64]]], length: int) -> Axis | None:
+    blocks = np.full(length, FREE, dtype=np.int64)
+    units = np.full(length, FREE, dtype=np.int64)
+    for number, (_, owners) in enumerate(claims):
+        blocks[owners >= 0] = number
+        units[owners >= 0] = owners[owners >= 0]
+    names = tuple(group.name for group, _ in claims)
+    return find_segments(blocks, units, names, tuple(group.size for group, _ in claims))
