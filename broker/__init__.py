@@ -1,0 +1,1 @@
+"""The server side: embedded MQTT broker, coordinator, registry of devices, rounds, run folder, live view."""

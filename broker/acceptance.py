@@ -1,0 +1,51 @@
+"""What an update must be to touch the model."""
+
+from dataclasses import dataclass
+
+from edge_fl.errors import FrameError
+from edge_fl.layout import Layout
+from edge_fl.methods.base import Method
+from edge_fl.wire.frame import Frame, decode_frame
+
+__all__ = ["Expected", "check_update"]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the coordinator asked of one client."""
+
+    layout: Layout
+    method: Method
+    run: str
+    round: int
+    version: int
+    client: str
+    tier: int
+    samples: int
+
+
+def check_update(content: bytes, expected: Expected) -> Frame:
+    """Decode an update and hold it against what was asked.
+
+    Raises
+    ------
+    FrameError
+        With the codes of :func:`edge_fl.wire.frame.decode_frame`, or ``kind``, ``foreign``, ``stale``,
+        ``method``, ``samples``, ``loss`` or ``pattern``.
+    """
+    frame = decode_frame(content, expected.layout)
+    header = frame.header
+    if header.kind != "update":
+        raise FrameError("kind", "The frame is a model, not an update.")
+    if header.client != expected.client:
+        raise FrameError("foreign", f"The update is signed '{header.client}', not '{expected.client}'.")
+    if (header.run, header.round, header.version) != (expected.run, expected.round, expected.version):
+        raise FrameError("stale", f"The update is for round {header.round} of run '{header.run}'.")
+    if header.method != expected.method.name or header.mode != expected.method.mode:
+        raise FrameError("method", f"The update was made by '{header.method}' in {header.mode} mode.")
+    if not 0 < header.samples <= expected.samples:
+        raise FrameError("samples", f"The update claims {header.samples} of {expected.samples} samples.")
+    if not 0 <= header.loss < float("inf"):
+        raise FrameError("loss", f"The update's loss is {header.loss}.")
+    expected.method.check(frame.pattern, expected.tier)
+    return frame

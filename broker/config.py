@@ -1,0 +1,52 @@
+"""What a run is set to; written to the run folder as config.json."""
+
+from typing import Any
+
+import msgspec
+
+from edge_fl.errors import ConfigError
+from edge_fl.training import LocalSettings
+from edge_fl.wire.messages import check_id
+
+__all__ = ["RunConfig"]
+
+
+class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One run.
+
+    ``clients_per_round`` devices are picked a round, and a round is closed when all have answered, or after
+    ``deadline`` seconds when at least ``quorum`` (a fraction) of them have. A device lost for ``gone_after``
+    seconds is not waited for. ``wait`` seconds are given to enough devices to register.
+    """
+
+    run: str
+    method: str
+    parameters: dict[str, Any]
+    rounds: int
+    clients_per_round: int
+    local_steps: int
+    batch: int
+    lr: float
+    seed: int
+    deadline: float = 120.0
+    quorum: float = 0.5
+    gone_after: float = 15.0
+    wait: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_id(self.run)
+        for name in ("rounds", "clients_per_round", "local_steps", "batch"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"A run needs {name.replace('_', ' ')} of at least 1, not {getattr(self, name)}."
+                )
+        if not 0 < self.quorum <= 1:
+            raise ConfigError(f"The quorum is a fraction in (0, 1], not {self.quorum}.")
+        for name in ("lr", "deadline", "gone_after", "wait"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
+
+    @property
+    def local(self) -> LocalSettings:
+        """The settings of local training."""
+        return LocalSettings(self.local_steps, self.batch, self.lr)

@@ -1,0 +1,46 @@
+"""What devices can fetch from the coordinator, by the SHA-256 of its bytes."""
+
+from edge_fl.bundle import MANIFEST, Bundle
+from edge_fl.transport.transfer import ref_of
+from edge_fl.wire.messages import Ref
+
+__all__ = ["Contents"]
+
+
+class Contents:
+    """The bundle's manifest and programs, and the current model.
+
+    Parameters
+    ----------
+    bundle
+        Its programs are read when asked for; its weights are never given out.
+
+    Attributes
+    ----------
+    manifest
+        The reference under which devices fetch the manifest.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+        raw = bundle.read(MANIFEST)
+        self.manifest = ref_of(raw)
+        self._held = {self.manifest.digest: raw}
+        files = bundle.manifest.files
+        names = [p.file for programs in bundle.manifest.programs.values() for p in programs]
+        self._programs = {files[name].sha256: name for name in names}
+        self._model: tuple[str, bytes] = ("", b"")
+
+    def offer_model(self, frame: bytes) -> Ref:
+        """Replace the model that devices can fetch."""
+        ref = ref_of(frame)
+        self._model = (ref.digest, frame)
+        return ref
+
+    def get(self, digest: str) -> bytes | None:
+        """The bytes of that digest, if they are to be had."""
+        if digest == self._model[0]:
+            return self._model[1]
+        if digest in self._programs and digest not in self._held:
+            self._held[digest] = self._bundle.read(self._programs[digest])
+        return self._held.get(digest)

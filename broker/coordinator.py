@@ -1,0 +1,174 @@
+"""The coordinator: picks devices, runs rounds, aggregates, evaluates. One thread; the gateway speaks for it."""
+
+import logging
+import time
+
+from broker.config import RunConfig
+from broker.evaluation import Evaluator
+from broker.gateway import Gateway
+from broker.model import GlobalModel
+from broker.observer import Observer
+from broker.rounds import Round
+from broker.run_folder import RoundMetrics, RunFolder
+from edge_fl.errors import RunError
+from edge_fl.methods.base import Method
+from edge_fl.wire.frame import decode_frame
+from edge_fl.wire.messages import Ref, Task
+
+__all__ = ["Coordinator"]
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 3
+_LINGER_SECONDS = 1.0
+
+
+class Coordinator:
+    """One run.
+
+    Parameters
+    ----------
+    config
+        How it goes.
+    method
+        Its server half.
+    model
+        What is trained.
+    gateway
+        Speaks with the devices.
+    folder
+        Where the run is kept.
+    evaluator
+        Scores the model after each round.
+    observer
+        Told of everything.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: RunConfig,
+        method: Method,
+        model: GlobalModel,
+        gateway: Gateway,
+        folder: RunFolder,
+        evaluator: Evaluator,
+        observer: Observer,
+    ) -> None:
+        self._config, self._method, self._model = config, method, model
+        self._gateway, self._folder = gateway, folder
+        self._evaluator, self._observer = evaluator, observer
+
+    def run(self) -> None:
+        """Run every round, write the final weights, and tell the devices that it is over.
+
+        Raises
+        ------
+        RunError
+            When too few devices come, or too few answer however often others are asked.
+        """
+        self._observer.started(self._config, len(self._model_frame(1)))
+        try:
+            for number in range(1, self._config.rounds + 1):
+                self._run_round(number)
+        finally:
+            self._folder.finish(self._model.weights)
+            self._farewell()
+
+    def _model_frame(self, number: int) -> bytes:
+        return self._model.frame(run=self._config.run, round=number, method=self._method.name)
+
+    def _run_round(self, number: int) -> None:
+        started = time.monotonic()
+        self._wait_for_devices()
+        quorum = max(1, round(self._config.quorum * self._config.clients_per_round))
+        current = Round(number, self._model.version, quorum)
+        self._gateway.sent = 0
+        model = self._gateway.open_round(current, self._model_frame(number))
+        for attempt in range(_ATTEMPTS):
+            self._ask(current, model, attempt)
+            while (progress := current.progress(time.monotonic(), self._lost())) == "open":
+                self._gateway.pump()
+            if progress == "complete":
+                self._close(current, started)
+                return
+            _log.warning("round %d is short of devices (attempt %d of %d)", number, attempt + 1, _ATTEMPTS)
+        raise RunError(
+            f"Round {number} got {len(current.reports)} of the {quorum} updates it needs in {_ATTEMPTS} attempts."
+        )
+
+    def _wait_for_devices(self) -> None:
+        needed, until = self._config.clients_per_round, time.monotonic() + self._config.wait
+        while (there := len(self._gateway.registry.present())) < needed:
+            if time.monotonic() > until:
+                raise RunError(
+                    f"Only {there} of {needed} devices were there within {self._config.wait:.0f} s; start more, "
+                    "or lower --clients-per-round."
+                )
+            self._gateway.pump()
+
+    def _ask(self, current: Round, model: Ref, attempt: int) -> None:
+        """Pick as many clients as the round still needs, anyone but those that have answered."""
+        for client in current.outstanding():
+            current.excuse(client, "late")
+        picked = self._gateway.registry.pick(
+            self._config.clients_per_round - len(current.reports),
+            seed=self._config.seed,
+            round=current.number,
+            attempt=attempt,
+            excluding=set(current.reports),
+        )
+        current.deadline = time.monotonic() + self._config.deadline
+        self._observer.round_started(current.number, picked)
+        for client in picked:
+            current.excused.pop(client, None)
+            current.tasks[client] = self._task(client, current, model)
+            self._gateway.ask(client, current.tasks[client])
+
+    def _task(self, client: str, current: Round, model: Ref) -> Task:
+        device = self._gateway.registry[client]
+        return Task(
+            run=self._config.run,
+            round=current.number,
+            accepted=device.accepted,
+            model=model,
+            method=self._method.name,
+            parameters=self._method.for_tier(device.profile.tier),
+            steps=self._config.local_steps,
+            batch=self._config.batch,
+            lr=self._config.lr,
+            seed=self._config.seed,
+        )
+
+    def _close(self, current: Round, started: float) -> None:
+        """Aggregate in the order of client ids, whatever the order of arrival; evaluate; keep."""
+        for client in current.outstanding():
+            current.excuse(client, "lost")
+        reports = {client: current.reports[client] for client in sorted(current.reports)}
+        frames = (decode_frame(r.path.read_bytes(), self._model.layout) for r in reports.values())
+        self._model.aggregate(self._method.rule, frames)
+        score = self._evaluator.score(self._model.weights)
+        metrics = RoundMetrics(
+            round=current.number,
+            seconds=time.monotonic() - started,
+            accuracy=score.accuracy,
+            loss=score.loss,
+            train_loss=sum(r.loss * r.samples for r in reports.values())
+            / sum(r.samples for r in reports.values()),
+            uplink={client: report.size for client, report in reports.items()},
+            downlink=self._gateway.sent,
+            excused=dict(current.excused),
+            rejections=dict(self._gateway.rejections),
+        )
+        self._gateway.rejections.clear()
+        self._folder.close_round(metrics, self._model.weights)
+        self._observer.round_closed(metrics)
+
+    def _farewell(self) -> None:
+        """Tell the devices for a while: one that is reconnecting just now would wait for ever."""
+        until = time.monotonic() + _LINGER_SECONDS
+        while time.monotonic() < until:
+            self._gateway.finish(self._model.version)
+            self._gateway.pump()
+
+    def _lost(self) -> set[str]:
+        return self._gateway.registry.lost(time.monotonic(), self._config.gone_after)

@@ -1,0 +1,278 @@
+"""The coordinator's side of the protocol: registers devices, gives out content, fetches and judges updates.
+
+It knows what a device may say and when; what a round is for is the coordinator's.
+"""
+
+import logging
+import time
+from collections import Counter
+
+from broker.acceptance import Expected, check_update
+from broker.contents import Contents
+from broker.observer import Observer
+from broker.registry import Device, Registry
+from broker.rounds import Report, Round
+from broker.run_folder import RunFolder
+from edge_fl.bundle import Bundle
+from edge_fl.errors import FrameError
+from edge_fl.methods.base import Method
+from edge_fl.transport.connection import Connected, Connection, Disconnected, Message
+from edge_fl.transport.transfer import Fetcher, chunks_of
+from edge_fl.wire.messages import (
+    PROTOCOL,
+    Failed,
+    Finished,
+    Gone,
+    Hello,
+    Offer,
+    Ref,
+    Refused,
+    Register,
+    Registered,
+    Task,
+    ToDevice,
+    Topics,
+    Verdict,
+    Want,
+    decode_from_device,
+    encode_message,
+)
+
+__all__ = ["Gateway"]
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.2
+_FRAME_OVERHEAD = 1 << 16  # an update may be this much larger than a dense model frame
+
+
+class Gateway:
+    """Everything devices hear and say.
+
+    Parameters
+    ----------
+    bundle
+        What devices fetch programs from.
+    method
+        Says how many units a device trains, and checks what it uploads.
+    batch
+        Samples a batch, which a static program must have been compiled for.
+    folder
+        Takes accepted updates.
+    connection
+        An MQTT session subscribed to :meth:`subscriptions`.
+    topics
+        The fleet's.
+    observer
+        Told of every device and rejection.
+
+    Attributes
+    ----------
+    registry
+        The devices known.
+    rejections
+        How many messages and updates were turned away, by code; the coordinator clears it every round.
+    sent
+        Bytes of content published to devices.
+    """
+
+    def __init__(
+        self,
+        *,
+        bundle: Bundle,
+        method: Method,
+        batch: int,
+        folder: RunFolder,
+        connection: Connection,
+        topics: Topics,
+        observer: Observer,
+    ) -> None:
+        self.registry = Registry()
+        self.rejections: Counter[str] = Counter()
+        self.sent = 0
+        self._bundle, self._method, self._batch = bundle, method, batch
+        self._folder, self._connection, self._topics, self._observer = folder, connection, topics, observer
+        self._contents = Contents(bundle)
+        self._fetchers: dict[str, Fetcher] = {}
+        self._offers: dict[str, Offer] = {}
+        self._round: Round | None = None
+        self._largest = 0
+
+    @staticmethod
+    def subscriptions(topics: Topics) -> list[str]:
+        """The topic filters that the connection must be subscribed to."""
+        return [topics.up("+"), f"{topics.up('+')}/chunk/#"]
+
+    def open_round(self, current: Round, model: bytes) -> Ref:
+        """Take updates of ``current`` from now on, and give out its ``model`` frame."""
+        self._round, self._largest = current, len(model) + _FRAME_OVERHEAD
+        self._offers.clear()
+        return self._contents.offer_model(model)
+
+    def ask(self, client: str, task: Task) -> None:
+        """Send a task."""
+        self._observer.device(client, "training")
+        self._send(client, task)
+
+    def finish(self, rounds: int) -> None:
+        """Tell all devices that the run is over."""
+        self._publish(self._topics.all, Finished(self._folder.run, rounds))
+
+    def pump(self) -> None:
+        """Take one event in, if one comes, and keep transfers going."""
+        match self._connection.next(_POLL_SECONDS):
+            case Connected():
+                self._publish(self._topics.all, Hello(self._folder.run))
+                for fetcher in self._fetchers.values():
+                    fetcher.resume()
+            case Disconnected(reason=reason):
+                _log.warning("connection to the broker lost (%s); reconnecting", reason)
+            case Message(topic=topic, payload=payload):
+                self._take(topic, payload)
+        for fetcher in self._fetchers.values():
+            fetcher.tick()
+
+    def _take(self, topic: str, payload: bytes) -> None:
+        client = ""
+        try:
+            _, client, chunk = self._topics.parse(topic)
+            if chunk is not None:
+                self._take_chunk(client, *chunk, payload)
+                return
+            match decode_from_device(payload):
+                case Register() as message:
+                    self._register(client, message)
+                case Want() as message:
+                    self._serve(client, message)
+                case Offer() as message:
+                    self._consider(client, message)
+                case Failed() as message:
+                    self._take_failure(client, message)
+                case Gone():
+                    self.registry.gone(client, time.monotonic())
+                    self._observer.device(client, "gone")
+        except FrameError as error:
+            self._reject(client, error.code, str(error))
+
+    # --- registration and content
+
+    def _register(self, client: str, profile: Register) -> None:
+        refusal = self._refusal(profile)
+        if refusal is not None:
+            self._reject(client, *refusal)
+            self._send(client, Refused(*refusal))
+            return
+        self.registry.register(client, profile)
+        self._fetchers.setdefault(client, Fetcher(lambda want: self._send(client, want)))
+        self._observer.registered(client, profile)
+        self._send(client, Registered(self._folder.run, self._contents.manifest))
+        if self._round is not None and client in self._round.outstanding():
+            self.ask(client, self._round.tasks[client])
+
+    def _refusal(self, profile: Register) -> tuple[str, str] | None:
+        if profile.protocol != PROTOCOL:
+            return "protocol", f"It speaks protocol {profile.protocol}, not {PROTOCOL}."
+        if profile.samples < 1 or profile.tier < 0:
+            return "profile", f"It registers {profile.samples} samples and tier {profile.tier}."
+        counts = self._method.counts(self._bundle.layout, profile.tier)
+        variant = self._method.variant
+        if self._bundle.manifest.step_program(profile.runtime, variant, counts, self._batch) is None:
+            wanted = ", ".join(f"{block} {count}" for block, count in counts.items())
+            return "runtime", (
+                f"The bundle has no '{variant}' program for runtime '{profile.runtime}', kept units {wanted}, "
+                f"batch {self._batch}."
+            )
+        return None
+
+    def _serve(self, client: str, want: Want) -> None:
+        content = self._contents.get(want.digest)
+        if content is None or self.registry.get(client) is None:
+            raise FrameError("unknown-content", f"'{client}' wants {want.digest[:12]}, which is not given out.")
+        side = self._topics.down(client)
+        for index, chunk in chunks_of(content, want):
+            self._connection.publish(self._topics.chunk(side, want.digest, index), bytes(chunk))
+            self.sent += len(chunk)
+
+    # --- updates
+
+    def _consider(self, client: str, offer: Offer) -> None:
+        """Fetch an offered update, or say why not; an answer that was lost is given again."""
+        current, device = self._round, self.registry.get(client)
+        if device is None:
+            self._judge(client, offer, "unregistered", "The client is not registered.")
+        elif current is None or (offer.run, offer.round) != (self._folder.run, current.number):
+            if offer.run == self._folder.run and offer.round == device.accepted:
+                self._judge(client, offer)
+            else:
+                self._judge(client, offer, "late", f"Round {offer.round} of run '{offer.run}' is not under way.")
+        elif client in current.verdicts and current.verdicts[client].digest == offer.update.digest:
+            self._send(client, current.verdicts[client])
+        elif client not in current.tasks:
+            self._judge(client, offer, "not-selected", f"The client was not asked in round {current.number}.")
+        elif offer.update.size > self._largest:
+            self._judge(client, offer, "oversize", f"The update has {offer.update.size} bytes.")
+        else:
+            self._offers[client] = offer
+            self._fetchers[client].want(offer.update)
+
+    def _take_chunk(self, client: str, digest: str, index: int, payload: bytes) -> None:
+        fetcher, offer = self._fetchers.get(client), self._offers.get(client)
+        content = fetcher.chunk(digest, index, payload) if fetcher is not None else None
+        if content is None or offer is None or digest != offer.update.digest:
+            return
+        current, device = self._round, self.registry.get(client)
+        if current is None or device is None or client in current.reports:
+            return
+        try:
+            frame = check_update(content, self._expected(current, device))
+        except FrameError as error:
+            current.verdicts[client] = self._judge(client, offer, error.code, str(error))
+            current.excuse(client, f"rejected: {error}")
+            self._observer.device(client, "rejected")
+            return
+        report = self._folder.keep_update(current.number, frame, content)
+        self._accept(current, device, offer, report)
+
+    def _expected(self, current: Round, device: Device) -> Expected:
+        return Expected(
+            layout=self._bundle.layout,
+            method=self._method,
+            run=self._folder.run,
+            round=current.number,
+            version=current.version,
+            client=device.client,
+            tier=device.profile.tier,
+            samples=device.profile.samples,
+        )
+
+    def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:
+        current.report(device.client, report)
+        device.accepted = current.number
+        current.verdicts[device.client] = self._judge(device.client, offer)
+        self._observer.device(device.client, "accepted")
+
+    def _take_failure(self, client: str, failed: Failed) -> None:
+        current = self._round
+        if current is not None and (failed.run, failed.round) == (self._folder.run, current.number):
+            _log.warning("%s failed: %s", client, failed.reason)
+            current.excuse(client, f"failed: {failed.reason}")
+            self._observer.device(client, "failed")
+
+    # --- what goes out
+
+    def _judge(self, client: str, offer: Offer, code: str = "", reason: str = "") -> Verdict:
+        verdict = Verdict(offer.run, offer.round, offer.update.digest, accepted=not code, code=code, reason=reason)
+        if code:
+            self._reject(client, code, reason)
+        self._send(client, verdict)
+        return verdict
+
+    def _reject(self, client: str, code: str, reason: str) -> None:
+        self.rejections[code] += 1
+        _log.warning("rejected %s (%s): %s", client or "a message", code, reason)
+        self._observer.rejected(client, code, reason)
+
+    def _send(self, client: str, message: ToDevice) -> None:
+        self._publish(self._topics.down(client), message)
+
+    def _publish(self, topic: str, message: ToDevice) -> None:
+        self._connection.publish(topic, encode_message(message))

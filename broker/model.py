@@ -1,0 +1,46 @@
+"""The global model: its weights, its version, its frame, and how a round's updates change it."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from array_api_compat import torch as xp
+from numpy.typing import NDArray
+
+from edge_fl.aggregation import Accumulator
+from edge_fl.layout import Layout
+from edge_fl.pattern import Pattern
+from edge_fl.wire.frame import Frame, Header, encode_frame
+
+__all__ = ["GlobalModel"]
+
+
+class GlobalModel:
+    """Weights and how often they were aggregated.
+
+    Parameters
+    ----------
+    layout
+        The model's.
+    weights
+        Full tensors by name.
+    """
+
+    def __init__(self, layout: Layout, weights: dict[str, NDArray[np.float32]]) -> None:
+        self.layout, self.weights, self.version = layout, weights, 0
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def frame(self, *, run: str, round: int, method: str) -> bytes:
+        """The model as it goes to devices in ``round``."""
+        header = Header(
+            kind="model", run=run, round=round, version=self.version, layout=self.layout.digest, method=method
+        )
+        return encode_frame(header, Pattern.full(self.layout), self.weights)
+
+    def aggregate(self, rule: str, updates: Iterable[Frame]) -> None:
+        """Apply ``rule`` to updates, summed in the order given, on CUDA where there is one."""
+        sums = Accumulator(self.layout, xp=xp, device=self._device)
+        for update in updates:
+            sums.add(update.selection, update.values, update.header.samples)
+        self.weights = sums.apply(rule, self.weights)
+        self.version += 1

@@ -1,0 +1,59 @@
+"""One round: who was asked, who answered, and when it may be closed. No network and no clock of its own."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from edge_fl.wire.messages import Task, Verdict
+
+__all__ = ["Report", "Round"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """An accepted update, as kept on disk until the round closes."""
+
+    path: Path
+    samples: int
+    loss: float
+    size: int
+
+
+@dataclass
+class Round:
+    """A round under way.
+
+    ``version`` is that of the model it trains; ``tasks`` what each client was asked; ``excused`` the clients that
+    are not waited for, and why; ``verdicts`` what was answered to each offer, to be repeated if the answer was
+    lost. ``deadline`` is in the caller's monotonic seconds.
+    """
+
+    number: int
+    version: int
+    quorum: int
+    deadline: float = 0.0
+    tasks: dict[str, Task] = field(default_factory=dict)
+    reports: dict[str, Report] = field(default_factory=dict)
+    excused: dict[str, str] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+
+    def outstanding(self) -> list[str]:
+        """The clients still to be heard of."""
+        return [c for c in self.tasks if c not in self.reports and c not in self.excused]
+
+    def report(self, client: str, report: Report) -> None:
+        """Count an accepted update, also of a client that was given up."""
+        self.excused.pop(client, None)
+        self.reports[client] = report
+
+    def excuse(self, client: str, reason: str) -> None:
+        """Wait for this client no longer."""
+        if client in self.outstanding():
+            self.excused[client] = reason
+
+    def progress(self, now: float, lost: set[str]) -> Literal["open", "complete", "short"]:
+        """Whether the round may be closed (``complete``), must find more clients (``short``), or goes on."""
+        waiting = [client for client in self.outstanding() if client not in lost]
+        if waiting and now < self.deadline:
+            return "open"
+        return "complete" if len(self.reports) >= self.quorum else "short"
