@@ -1,0 +1,197 @@
+from contextlib import suppress
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge_fl.errors import ConfigError, FrameError
+from edge_fl.wire.messages import (
+    CHUNK_SIZE,
+    Failed,
+    Finished,
+    FromDevice,
+    Gone,
+    Hello,
+    Offer,
+    Ref,
+    Refused,
+    Register,
+    Registered,
+    Task,
+    ToDevice,
+    Topics,
+    Verdict,
+    Want,
+    check_id,
+    decode_from_device,
+    decode_to_device,
+    encode_message,
+)
+
+DIGEST = "0123456789abcdef" * 4
+TASK = Task("r", 1, 0, Ref(DIGEST, 9), "fedbiad", {"dropout": 0.5, "nested": [1, {"a": None}]}, 20, 20, 0.1, 7)
+FROM_DEVICE: list[FromDevice] = [
+    Register(protocol=1, agent="0.1.0", runtime="onnx", samples=60),
+    Want(DIGEST, (0, 3, 19)),
+    Offer("r", 1, Ref(DIGEST, 5)),
+    Failed("r", 1, "14", "no data"),
+    Gone(),
+]
+TO_DEVICE: list[ToDevice] = [
+    Hello("r"),
+    Registered("r", Ref(DIGEST, 0)),
+    Refused("protocol", "too old"),
+    TASK,
+    Want(DIGEST, ()),
+    Verdict("r", 1, DIGEST, accepted=False, code="mask", reason="wrong count"),
+    Finished("r", 20),
+]
+DEEP = b"\x91" * 100_000 + b"\xc0"
+
+
+def with_parameters(raw: bytes) -> bytes:
+    """A task message whose parameters are the msgpack value ``raw``."""
+    fields = msgspec.to_builtins(TASK)
+    del fields["parameters"]
+    plain = msgspec.msgpack.encode(fields)
+    return bytes([plain[0] + 1]) + plain[1:] + msgspec.msgpack.encode("parameters") + raw
+
+
+@pytest.mark.parametrize("message", FROM_DEVICE, ids=lambda m: type(m).__name__)
+def test_what_a_device_says_is_understood(message: FromDevice) -> None:
+    assert decode_from_device(encode_message(message)) == message
+
+
+@pytest.mark.parametrize("message", TO_DEVICE, ids=lambda m: type(m).__name__)
+def test_what_the_coordinator_says_is_understood(message: ToDevice) -> None:
+    assert decode_to_device(encode_message(message)) == message
+
+
+def test_a_direction_takes_only_its_own_messages() -> None:
+    for message in (Hello("r"), TASK, Finished("r", 1)):
+        with pytest.raises(FrameError):
+            decode_from_device(encode_message(message))
+    for update in (Gone(), Offer("r", 1, Ref(DIGEST, 5))):
+        with pytest.raises(FrameError):
+            decode_to_device(encode_message(update))
+
+
+@pytest.mark.parametrize("decode", [decode_from_device, decode_to_device])
+@given(data=st.binary(max_size=80))
+def test_arbitrary_bytes_are_refused(decode: object, data: bytes) -> None:
+    assert callable(decode)
+    with pytest.raises(FrameError) as caught:
+        decode(data)
+    assert caught.value.code == "message"
+
+
+@given(data=st.data(), message=st.sampled_from([*FROM_DEVICE, *TO_DEVICE]))
+def test_an_altered_message_is_refused_or_read(data: st.DataObject, message: FromDevice | ToDevice) -> None:
+    raw = bytearray(encode_message(message))
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at : at + 4] = data.draw(st.binary(max_size=8))
+    for decode in (decode_from_device, decode_to_device):
+        with suppress(FrameError):
+            assert isinstance(decode(bytes(raw)), msgspec.Struct)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x81\xa1a" + DEEP,
+        b"\x81\xa1a\xdd\xff\xff\xff\xff",
+        b"\x81\xa1a\xdf\xff\xff\xff\xff",
+        b"\x81\xa1a\xa1\xff",
+        b"\x81\xa1a\xd7\xff" + b"\xff" * 8,
+        b"\x81\xa1a\x81\x91\x80\x01",
+    ],
+    ids=["deep", "long array", "long map", "no UTF-8", "no time", "no key"],
+)
+def test_hostile_parameters_are_refused(raw: bytes) -> None:
+    assert decode_to_device(with_parameters(b"\x80")) == msgspec.structs.replace(TASK, parameters={})
+    with pytest.raises(FrameError):
+        decode_to_device(with_parameters(raw))
+
+
+@pytest.mark.parametrize(
+    ("digest", "size"), [("0" * 63, 1), ("0" * 65, 1), ("G" * 64, 1), (DIGEST, -1), (DIGEST + "\n", 1)]
+)
+def test_a_reference_names_a_sha256_and_a_size(digest: str, size: int) -> None:
+    with pytest.raises(ValueError, match="64 hex digits"):
+        Ref(digest, size)
+    raw = msgspec.msgpack.encode(
+        {"type": "offer", "run": "r", "round": 1, "update": {"digest": digest, "size": size}}
+    )
+    with pytest.raises(FrameError):
+        decode_from_device(raw)
+
+
+@pytest.mark.parametrize(("size", "chunks"), [(0, 0), (1, 1), (CHUNK_SIZE, 1), (CHUNK_SIZE + 1, 2)])
+def test_a_reference_counts_its_chunks(size: int, chunks: int) -> None:
+    assert Ref(DIGEST, size).chunks == chunks
+
+
+TOPICS = Topics("school")
+CLIENTS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", fullmatch=True)
+
+
+@given(CLIENTS, st.integers(0, 10**9 - 1))
+def test_topics_are_read_back(client: str, index: int) -> None:
+    assert check_id(client) == client
+    assert TOPICS.parse(TOPICS.all) == ("all", "", None)
+    for direction, side in (("up", TOPICS.up(client)), ("down", TOPICS.down(client))):
+        assert TOPICS.parse(side) == (direction, client, None)
+        assert TOPICS.parse(TOPICS.chunk(side, DIGEST, index)) == (direction, client, (DIGEST, index))
+
+
+def test_topics_are_laid_out_as_documented() -> None:
+    assert Topics().all == "edge-fl/1/all"
+    assert TOPICS.up("a") == "school/1/up/a"
+    assert TOPICS.chunk(TOPICS.down("a"), DIGEST, 7) == f"school/1/down/a/chunk/{DIGEST}/7"
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "",
+        "all",
+        "up/a",
+        "edge-fl/1/up/a",
+        "school/2/up/a",
+        "x/school/1/all",
+        "school/1/",
+        "school/1/up",
+        "school/1/up/",
+        "school/1/up/a/",
+        "school/1/up/+",
+        "school/1/up/..",
+        "school/1/sideways/a",
+        "school/1/up/a/chunk",
+        f"school/1/up/a/chunk/{DIGEST}",
+        f"school/1/up/a/chunk/{DIGEST}/-1",
+        f"school/1/up/a/chunk/{DIGEST}/²",
+        f"school/1/up/a/chunk/{DIGEST}/1/2",
+        f"school/1/up/a/chunk/{DIGEST[1:]}/1",
+        f"school/1/up/a/chunk/{DIGEST}/" + "9" * 5000,
+    ],
+)
+def test_a_foreign_topic_is_refused(topic: str) -> None:
+    with pytest.raises(FrameError) as caught:
+        TOPICS.parse(topic)
+    assert caught.value.code == "topic"
+    assert len(str(caught.value)) < 200
+
+
+@given(st.text(max_size=60), st.booleans())
+def test_arbitrary_topics_are_refused_or_read(text: str, inside: bool) -> None:
+    topic = f"school/1/{text}" if inside else text
+    with suppress(FrameError):
+        direction, client, _ = TOPICS.parse(topic)
+        assert topic == {"all": TOPICS.all, "up": TOPICS.up(client), "down": TOPICS.down(client)}[direction]
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "-x", "a/b", "a+", "#", "ä", "a\n", "a" * 65])
+def test_an_id_that_cannot_stand_in_a_topic_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="letters"):
+        check_id(name)
