@@ -10,6 +10,7 @@ from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.rounds import Round
 from broker.run_folder import RoundMetrics, RunFolder
+from broker.summary import RunSummary
 from edge_fl.errors import RunError
 from edge_fl.methods.base import Method
 from edge_fl.wire.frame import decode_frame
@@ -58,7 +59,7 @@ class Coordinator:
         self._gateway, self._folder = gateway, folder
         self._evaluator, self._observer = evaluator, observer
 
-    def run(self) -> None:
+    def run(self) -> RunSummary:
         """Run every round, write the final weights, and tell the devices that it is over.
 
         Raises
@@ -66,21 +67,22 @@ class Coordinator:
         RunError
             When too few devices come, or too few answer however often others are asked.
         """
-        self._observer.started(self._config, len(self._model_frame(1)))
+        dense = len(self._model_frame(1))
+        self._observer.started(self._config, dense)
         try:
-            for number in range(1, self._config.rounds + 1):
-                self._run_round(number)
+            rounds = [self._run_round(number) for number in range(1, self._config.rounds + 1)]
         finally:
-            self._folder.finish(self._model.weights)
+            weights = self._folder.finish(self._model.weights)
             self._farewell()
+        return RunSummary(self._config, dense, tuple(rounds), weights)
 
     def _model_frame(self, number: int) -> bytes:
         return self._model.frame(run=self._config.run, round=number, method=self._method.name)
 
-    def _run_round(self, number: int) -> None:
+    def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
-        self._wait_for_devices()
         quorum = max(1, round(self._config.quorum * self._config.clients_per_round))
+        self._wait_for_devices(self._config.clients_per_round if number == 1 else quorum)
         current = Round(number, self._model.version, quorum)
         self._gateway.sent = 0
         model = self._gateway.open_round(current, self._model_frame(number))
@@ -89,15 +91,14 @@ class Coordinator:
             while (progress := current.progress(time.monotonic(), self._lost())) == "open":
                 self._gateway.pump()
             if progress == "complete":
-                self._close(current, started)
-                return
+                return self._close(current, started)
             _log.warning("round %d is short of devices (attempt %d of %d)", number, attempt + 1, _ATTEMPTS)
         raise RunError(
             f"Round {number} got {len(current.reports)} of the {quorum} updates it needs in {_ATTEMPTS} attempts."
         )
 
-    def _wait_for_devices(self) -> None:
-        needed, until = self._config.clients_per_round, time.monotonic() + self._config.wait
+    def _wait_for_devices(self, needed: int) -> None:
+        until = time.monotonic() + self._config.wait
         while (there := len(self._gateway.registry.present())) < needed:
             if time.monotonic() > until:
                 raise RunError(
@@ -139,7 +140,7 @@ class Coordinator:
             seed=self._config.seed,
         )
 
-    def _close(self, current: Round, started: float) -> None:
+    def _close(self, current: Round, started: float) -> RoundMetrics:
         """Aggregate in the order of client ids, whatever the order of arrival; evaluate; keep."""
         for client in current.outstanding():
             current.excuse(client, "lost")
@@ -147,13 +148,13 @@ class Coordinator:
         frames = (decode_frame(r.path.read_bytes(), self._model.layout) for r in reports.values())
         self._model.aggregate(self._method.rule, frames)
         score = self._evaluator.score(self._model.weights)
+        samples = sum(r.samples for r in reports.values())
         metrics = RoundMetrics(
             round=current.number,
             seconds=time.monotonic() - started,
             accuracy=score.accuracy,
             loss=score.loss,
-            train_loss=sum(r.loss * r.samples for r in reports.values())
-            / sum(r.samples for r in reports.values()),
+            train_loss=sum(r.loss * r.samples for r in reports.values()) / samples,
             uplink={client: report.size for client, report in reports.items()},
             downlink=self._gateway.sent,
             excused=dict(current.excused),
@@ -162,6 +163,7 @@ class Coordinator:
         self._gateway.rejections.clear()
         self._folder.close_round(metrics, self._model.weights)
         self._observer.round_closed(metrics)
+        return metrics
 
     def _farewell(self) -> None:
         """Tell the devices for a while: one that is reconnecting just now would wait for ever."""

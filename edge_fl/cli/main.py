@@ -6,6 +6,8 @@ import traceback
 
 import typer
 
+from edge_fl.cli.device import device
+from edge_fl.cli.serve import serve
 from edge_fl.errors import EdgeFLError
 
 __all__ = ["app", "run"]
@@ -17,6 +19,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Take a PyTorch model to a fleet, train it there, upload only the rows each device trained.",
 )
+
+app.command("serve")(serve)
+app.command("device")(device)
 
 
 def run() -> None:

@@ -1,0 +1,135 @@
+"""The live view of a run in a terminal, and the plain one elsewhere."""
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from broker.config import RunConfig
+from broker.observer import Observer
+from broker.run_folder import RoundMetrics
+from broker.summary import size_text
+from edge_fl.wire.messages import Register
+
+__all__ = ["LiveView", "PlainView"]
+
+_COLOURS = {"training": "yellow", "accepted": "green", "rejected": "red", "failed": "red", "gone": "red"}
+
+
+class PlainView(Observer):
+    """A line a round, for logs and pipes.
+
+    Parameters
+    ----------
+    console
+        Where to.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def rejected(self, client: str, code: str, reason: str) -> None:
+        """Tell of it at once."""
+        self._console.print(f"rejected {client or 'a message'} ({code}): {reason}", highlight=False, markup=False)
+
+    def round_closed(self, metrics: RoundMetrics) -> None:
+        """Print the round."""
+        self._console.print(round_line(metrics), highlight=False)
+
+
+class LiveView(Observer):
+    """A table with a line a device, redrawn in place.
+
+    Parameters
+    ----------
+    console
+        A terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, refresh_per_second=8, get_renderable=self._render)
+        self._config: RunConfig | None = None
+        self._dense = 0
+        self._number = 0
+        self._closed: RoundMetrics | None = None
+        self._up = self._down = 0
+        self._devices: dict[str, tuple[Register, str]] = {}
+        self._last: dict[str, int] = {}
+        self._rejections = 0
+
+    def __enter__(self) -> "LiveView":
+        """Take over the terminal."""
+        self._live.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Leave the last picture standing."""
+        self._live.stop()
+
+    def started(self, config: RunConfig, dense_bytes: int) -> None:
+        """Take the run's head line in."""
+        self._config, self._dense = config, dense_bytes
+
+    def registered(self, client: str, profile: Register) -> None:
+        """Give the device a line."""
+        self._devices.setdefault(client, (profile, "idle"))
+
+    def device(self, client: str, status: str) -> None:
+        """Change its status."""
+        if client in self._devices:
+            self._devices[client] = (self._devices[client][0], status)
+
+    def rejected(self, client: str, code: str, reason: str) -> None:
+        """Count it."""
+        self._rejections += 1
+
+    def round_started(self, number: int, selected: list[str]) -> None:
+        """Show the round under way."""
+        self._number = number
+
+    def round_closed(self, metrics: RoundMetrics) -> None:
+        """Show what it gave."""
+        self._closed = metrics
+        self._up += sum(metrics.uplink.values())
+        self._down += metrics.downlink
+        self._last.update(metrics.uplink)
+
+    def _render(self) -> Group:
+        return Group(self._head(), self._table())
+
+    def _head(self) -> Text:
+        if self._config is None:
+            return Text("waiting for the coordinator")
+        accuracy = "-" if self._closed is None else f"{self._closed.accuracy:.1%}"
+        present = len(self._devices)
+        if not self._number:
+            return Text(f"{self._config.method}: {present} of {self._config.clients_per_round} devices are here")
+        return Text(
+            f"{self._config.method}  round {self._number}/{self._config.rounds}  accuracy {accuracy}  "
+            f"up {size_text(self._up)}  down {size_text(self._down)}  rejected {self._rejections}"
+        )
+
+    def _table(self) -> Table:
+        table = Table("device", "tier", "runtime", "status", "last update", "of dense")
+        for client, (profile, status) in sorted(self._devices.items()):
+            size = self._last.get(client)
+            table.add_row(
+                client,
+                str(profile.tier),
+                profile.runtime,
+                Text(status, style=_COLOURS.get(status, "")),
+                "" if size is None else size_text(size),
+                "" if size is None else f"{size / self._dense:.0%}",
+            )
+        return table
+
+
+def round_line(metrics: RoundMetrics) -> str:
+    """One round in one line."""
+    up = sum(metrics.uplink.values())
+    excused = f"  without {', '.join(sorted(metrics.excused))}" if metrics.excused else ""
+    return (
+        f"round {metrics.round:>3}  accuracy {metrics.accuracy:6.1%}  loss {metrics.loss:.4f}  "
+        f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(metrics.downlink)}  "
+        f"{metrics.seconds:.1f} s{excused}"
+    )

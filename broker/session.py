@@ -1,0 +1,98 @@
+"""Puts a run together from its parts: what `edge-fl serve` and the demo share."""
+
+import secrets
+import time
+from pathlib import Path
+
+from broker.config import RunConfig
+from broker.coordinator import Coordinator
+from broker.evaluation import Evaluator
+from broker.gateway import Gateway
+from broker.model import GlobalModel
+from broker.observer import Observer
+from broker.run_folder import RunFolder
+from broker.summary import RunSummary, draw
+from edge_fl.aggregation import RULES
+from edge_fl.bundle import Bundle
+from edge_fl.data.registry import load_dataset
+from edge_fl.errors import ConfigError
+from edge_fl.methods.base import Method, open_method
+from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.wire.messages import Topics
+
+__all__ = ["new_run_id", "serve"]
+
+
+def new_run_id() -> str:
+    """A name for a run that sorts by time and that no other run has."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def serve(
+    *,
+    bundle: Bundle,
+    config: RunConfig,
+    root: Path,
+    address: BrokerAddress,
+    fleet: str,
+    observer: Observer,
+    connect_timeout: float = 15.0,
+) -> RunSummary:
+    """Run ``config`` on ``bundle`` over the broker at ``address``; the folder ``root`` gets results and a plot.
+
+    Raises
+    ------
+    ConfigError
+        When the method, its parameters or the batch do not fit the bundle.
+    BrokerError
+        When no broker answers.
+    RunError
+        When too few devices come or answer.
+    """
+    method = open_method(config.method, config.parameters)
+    _check(bundle, method, config)
+    evaluator = Evaluator(bundle, load_dataset(bundle.manifest.dataset).test)
+    topics = Topics(fleet)
+    connection = Connection(
+        address=address, client_id=f"coordinator-{config.run}", subscriptions=Gateway.subscriptions(topics)
+    )
+    connection.open(timeout=connect_timeout)
+    try:
+        folder = RunFolder(root, config)
+        gateway = Gateway(
+            bundle=bundle,
+            method=method,
+            batch=config.batch,
+            folder=folder,
+            connection=connection,
+            topics=topics,
+            observer=observer,
+        )
+        coordinator = Coordinator(
+            config=config,
+            method=method,
+            model=GlobalModel(bundle.layout, bundle.weights()),
+            gateway=gateway,
+            folder=folder,
+            evaluator=evaluator,
+            observer=observer,
+        )
+        summary = coordinator.run()
+    finally:
+        connection.close()
+    draw(summary, root / "plot.png")
+    return summary
+
+
+def _check(bundle: Bundle, method: Method, config: RunConfig) -> None:
+    """Refuse before any device is asked what no device could do."""
+    if method.rule not in RULES:
+        raise ConfigError(f"There is no aggregation rule '{method.rule}'; there are {', '.join(sorted(RULES))}.")
+    counts = method.counts(bundle.layout, 0)
+    programs = bundle.manifest.programs
+    if not any(bundle.manifest.step_program(r, method.variant, counts, config.batch) for r in programs):
+        kept = ", ".join(f"{block} {count}" for block, count in counts.items())
+        raise ConfigError(
+            f"The bundle has no '{method.variant}' program for batch {config.batch} and kept units {kept}; "
+            "export it with that --width and --batch."
+        )

@@ -1,0 +1,86 @@
+"""What a finished run amounts to: figures, sentences and a picture."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from broker.config import RunConfig
+from broker.run_folder import RoundMetrics
+
+__all__ = ["RunSummary", "draw", "size_text"]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A finished run. ``dense`` is the size of a frame that drops nothing, in bytes."""
+
+    config: RunConfig
+    dense: int
+    rounds: tuple[RoundMetrics, ...]
+    weights: Path
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 accuracy of the final model (a fraction)."""
+        return self.rounds[-1].accuracy
+
+    @property
+    def uplink(self) -> float:
+        """Mean bytes of an update: one client, one round."""
+        return mean(size for metrics in self.rounds for size in metrics.uplink.values())
+
+    def figures(self) -> dict[str, float | int | str]:
+        """The summary as plain values."""
+        return {
+            "run": self.config.run,
+            "method": self.config.method,
+            "rounds": len(self.rounds),
+            "accuracy": self.accuracy,
+            "uplink_bytes": round(self.uplink),
+            "dense_bytes": self.dense,
+            "uplink_ratio": self.uplink / self.dense,
+            "downlink_bytes": sum(metrics.downlink for metrics in self.rounds),
+            "weights": str(self.weights),
+        }
+
+    def lines(self) -> list[str]:
+        """The summary for a person."""
+        return [
+            f"accuracy {self.accuracy:.1%} after {len(self.rounds)} rounds of {self.config.method}",
+            f"uplink {size_text(self.uplink)} a client and round, {self.uplink / self.dense:.1%} of the "
+            f"{size_text(self.dense)} of dense FedAvg (encoded frames)",
+            f"weights {self.weights}",
+        ]
+
+
+def size_text(size: float) -> str:
+    """Bytes for people, in decimal units."""
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+def draw(summary: RunSummary, path: Path) -> None:
+    """Plot accuracy by round, and each client's mean update beside a dense one, to a PNG."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rounds = [metrics.round for metrics in summary.rounds]
+    clients = sorted({client for metrics in summary.rounds for client in metrics.uplink})
+    sizes = [mean(m.uplink[c] for m in summary.rounds if c in m.uplink) / 1000 for c in clients]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    figure.suptitle(f"{summary.config.method}: {summary.accuracy:.1%} after {len(rounds)} rounds")
+    left.plot(rounds, [100 * m.accuracy for m in summary.rounds], marker="o", markersize=3)
+    left.set(xlabel="round", ylabel="held-out accuracy (%)")
+    left.grid(alpha=0.3)
+    right.barh(clients, sizes, color="tab:green")
+    right.axvline(summary.dense / 1000, color="tab:red", linestyle="--", label="dense FedAvg update")
+    right.set(xlabel="uplink a round (kB, encoded frames)", xlim=(0, summary.dense / 1000 * 1.15))
+    right.invert_yaxis()
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,38 @@
+"""What several commands read alike from their options."""
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from edge_fl.errors import ConfigError
+from edge_fl.pattern import thousandths
+
+__all__ = ["method_parameters", "show_log"]
+
+
+def method_parameters(
+    dropout: str | None, mode: str | None, rule: str | None, settings: Sequence[str]
+) -> dict[str, Any]:
+    """A method's parameters from ``--dropout 0.2,0.5``, ``--mode``, ``--rule`` and ``--set key=value``."""
+    parameters: dict[str, Any] = {}
+    if dropout is not None:
+        try:
+            parameters["dropout"] = [thousandths(float(rate)) for rate in dropout.split(",")]
+        except ValueError as error:
+            raise ConfigError(f"--dropout takes rates such as 0.5 or 0.2,0.4,0.6, not '{dropout}'.") from error
+    if mode is not None:
+        parameters["mode"] = mode
+    if rule is not None:
+        parameters["rule"] = rule
+    for setting in settings:
+        key, found, value = setting.partition("=")
+        if not found or not key:
+            raise ConfigError(f"--set takes key=value, not '{setting}'.")
+        parameters[key] = value
+    return parameters
+
+
+def show_log(level: int = logging.INFO) -> None:
+    """Send edge-fl's log lines to standard error."""
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")

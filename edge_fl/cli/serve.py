@@ -1,0 +1,91 @@
+"""`edge-fl serve`: the coordinator, with a broker of its own or over one that is there."""
+
+import json as json_module
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["serve"]
+
+
+def serve(
+    *,
+    bundle: Annotated[Path, typer.Argument(help="The bundle to train, from `edge-fl export`.")],
+    method: Annotated[str, typer.Option(help="The dropping method.")] = "fedavg",
+    dropout: Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="rows (a kept row whole) or units (without dropped columns).")
+    ] = None,
+    rule: Annotated[str | None, typer.Option(help="Aggregation rule: holders, zeros or delta.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method, key=value.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds.")] = 20,
+    clients_per_round: Annotated[int, typer.Option(help="Devices picked a round.")] = 10,
+    local_steps: Annotated[int, typer.Option(help="Local SGD steps a round.")] = 20,
+    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 20,
+    lr: Annotated[float, typer.Option(help="SGD step size.")] = 0.1,
+    seed: Annotated[int, typer.Option(help="Keys every random draw of the run.")] = 0,
+    broker: Annotated[str, typer.Option(help="'embedded', or mqtt://host:port of one that runs.")] = "embedded",
+    port: Annotated[int, typer.Option(help="Port of the embedded broker; 0 takes a free one.")] = 1883,
+    deadline: Annotated[float, typer.Option(help="Seconds a round may take.")] = 120.0,
+    quorum: Annotated[float, typer.Option(help="Share of the picked devices that must answer.")] = 0.5,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for enough devices.")] = 300.0,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")] = None,
+    fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = "edge-fl",
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
+) -> None:
+    """Coordinate a run: pick devices, send the model, aggregate what comes back, evaluate.
+
+    Example: edge-fl serve bundle/ --method fedbiad --dropout 0.5 --rounds 20 --clients-per-round 10
+    """
+    from rich.console import Console
+
+    from broker.config import RunConfig
+    from broker.embedded import EmbeddedBroker
+    from broker.live import LiveView, PlainView
+    from broker.session import new_run_id
+    from broker.session import serve as serve_run
+    from edge_fl.bundle import Bundle
+    from edge_fl.cli.options import method_parameters
+    from edge_fl.transport.connection import BrokerAddress
+
+    console = Console(stderr=True)
+    run = new_run_id()
+    config = RunConfig(
+        run=run,
+        method=method,
+        parameters=method_parameters(dropout=dropout, mode=mode, rule=rule, settings=set_ or []),
+        rounds=rounds,
+        clients_per_round=clients_per_round,
+        local_steps=local_steps,
+        batch=batch,
+        lr=lr,
+        seed=seed,
+        deadline=deadline,
+        quorum=quorum,
+        wait=wait,
+    )
+    opened = Bundle.load(bundle)
+    with ExitStack() as stack:
+        if broker == "embedded":
+            address = stack.enter_context(EmbeddedBroker(port=port)).address
+        else:
+            address = BrokerAddress.parse(broker)
+        console.print(f"run {run}, broker {address}, waiting for {clients_per_round} devices", highlight=False)
+        live = console.is_terminal and not json
+        observer = stack.enter_context(LiveView(console)) if live else PlainView(console)
+        summary = serve_run(
+            bundle=opened,
+            config=config,
+            root=output if output is not None else Path("runs") / run,
+            address=address,
+            fleet=fleet,
+            observer=observer,
+        )
+    if json:
+        print(json_module.dumps(summary.figures()))
+        return
+    for line in summary.lines():
+        print(line)
+    print(f"plot {summary.weights.with_name('plot.png')}")
