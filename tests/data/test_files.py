@@ -1,0 +1,105 @@
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from edge_fl.data.files import RemoteFile, read_file
+from edge_fl.errors import DataError
+
+CONTENT = b"published" * 1000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def _own_cache_and_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Iterator[str]:
+    """A web server that publishes one file; gives its address."""
+    (tmp_path / "www").mkdir()
+    (tmp_path / "www" / "a.gz").write_bytes(CONTENT)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(tmp_path / "www")))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/a.gz"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def closed_port() -> str:
+    """An address where nothing listens."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Quiet) as server:
+        return f"http://127.0.0.1:{server.server_port}/a.gz"
+
+
+def test_the_users_folder_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.gz").write_bytes(CONTENT)
+    assert read_file(RemoteFile("set/a.gz", closed_port(), SHA256), tmp_path) == CONTENT
+
+
+def test_a_damaged_file_in_the_users_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(CONTENT[:-1])
+    with pytest.raises(DataError, match=rf"'{tmp_path}/a.gz' is damaged.*{SHA256}"):
+        read_file(RemoteFile("a.gz", closed_port(), SHA256), tmp_path)
+
+
+def test_a_folder_in_a_files_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").mkdir()
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read_file(RemoteFile("a.gz", closed_port(), SHA256), tmp_path)
+
+
+@pytest.mark.parametrize("has_folder", [True, False])
+def test_a_file_is_downloaded_once_with_a_progress_bar(
+    tmp_path: Path, published: str, capsys: pytest.CaptureFixture[str], has_folder: bool
+) -> None:
+    folder = tmp_path / "empty" if has_folder else None
+    assert read_file(RemoteFile("set/a.gz", published, SHA256), folder) == CONTENT
+    assert "100%" in capsys.readouterr().err
+    assert (tmp_path / "cache" / "edge-fl" / "set" / "a.gz").read_bytes() == CONTENT
+    assert read_file(RemoteFile("set/a.gz", closed_port(), SHA256), folder) == CONTENT
+
+
+def refused(file: RemoteFile) -> str:
+    started = time.monotonic()
+    with pytest.raises(DataError) as caught:
+        read_file(file, None)
+    assert time.monotonic() - started < 5
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_without_network_the_sentence_says_what_to_do() -> None:
+    url = closed_port()
+    sentence = refused(RemoteFile("set/a.gz", url, SHA256))
+    assert sentence.startswith(f"'set/a.gz' cannot be downloaded from {url} (")
+    assert sentence.endswith("set EDGE_FL_DATA to a folder that holds the file.")
+
+
+def test_a_missing_page_is_one_sentence(published: str) -> None:
+    assert "404" in refused(RemoteFile("set/b.gz", published.replace("a.gz", "b.gz"), SHA256))
+
+
+def test_another_file_than_the_published_one_is_not_kept(tmp_path: Path, published: str) -> None:
+    assert "hash" in refused(RemoteFile("set/a.gz", published, "0" * 64)).lower()
+    assert not (tmp_path / "cache" / "edge-fl" / "set" / "a.gz").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, published: str) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    assert "cannot be downloaded" in refused(RemoteFile("set/a.gz", published, SHA256))
