@@ -18,7 +18,8 @@ SHA256 = hashlib.sha256(CONTENT).hexdigest()
 @pytest.fixture(autouse=True)
 def _own_cache_and_no_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.setenv(name, "127.0.0.1")
 
 
 class _Quiet(SimpleHTTPRequestHandler):

@@ -14,10 +14,27 @@ def test_specs_are_read() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", "digits:", "digits:1", "digits:/3", "digits:1/", "digits:-1/3", "digits:0/0", "digits:3/3",
-     "digits:4/3", "digits:0/3/4", "digits:0/3:0/3", "digits: 0/3", "digits:²/3", "digits:0/3\n", "nothing:0/3", "nothing",
-     "digits:0/" + "9" * 5000],
-)  # fmt: skip
+    [
+        "",
+        ":",
+        "digits:",
+        "digits:1",
+        "digits:/3",
+        "digits:1/",
+        "digits:-1/3",
+        "digits:0/0",
+        "digits:3/3",
+        "digits:4/3",
+        "digits:0/3/4",
+        "digits:0/3:0/3",
+        "digits: 0/3",
+        "digits:²/3",
+        "digits:0/3\n",
+        "nothing:0/3",
+        "nothing",
+        "digits:0/" + "9" * 5000,
+    ],
+)
 def test_a_bad_spec_is_refused(text: str) -> None:
     with pytest.raises(DataError):
         DataSpec.parse(text)
