@@ -1,0 +1,36 @@
+# make demo and make test set everything up by themselves; all they need is Python 3.11 or newer.
+PYTHON ?= python3
+DATASET ?= digits
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-all lint vectors clean
+
+demo: $(READY)
+	$(BIN)/edge-fl demo --dataset $(DATASET)
+
+test: lint
+	$(BIN)/pytest
+
+# What takes longer: the device extra in an environment of its own, without torch.
+test-all: test
+	$(BIN)/pytest -m packaging
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+vectors: $(READY)
+	$(BIN)/python scripts/make_vectors.py
+
+$(READY): pyproject.toml constraints.txt
+	sh scripts/check-python "$(PYTHON)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV)

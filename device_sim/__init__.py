@@ -1,0 +1,1 @@
+"""Emulated fleets: the agents that real devices run, in processes of this machine."""
