@@ -5,16 +5,17 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl import runtimes
-from edge_fl.bundle import Bundle
+from edge_fl.bundle import Bundle, Program
 from edge_fl.errors import RuntimeMissingError
 from edge_fl.selection import Weights
 
-__all__ = ["Batch", "EvalProgram", "Runtime", "TrainStep", "open_runtime", "runtime_names"]
+__all__ = ["Batch", "EvalProgram", "Runtime", "TrainStep", "find_program", "open_runtime", "runtime_names"]
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,38 @@ class Runtime(ABC):
         """The full model's evaluation program."""
 
 
+def find_program(
+    bundle: Bundle,
+    runtime: str,
+    kind: Literal["step", "eval"],
+    *,
+    counts: Mapping[str, int] | None = None,
+    batch: int | None = None,
+) -> Program:
+    """The program of ``runtime`` that runs ``counts`` kept units of each block and ``batch`` samples (None: any).
+
+    Raises RuntimeMissingError, naming what the bundle holds, when none does.
+    """
+    held = [program for program in bundle.manifest.programs[runtime] if program.kind == kind]
+    for program in held:
+        if counts is not None and program.kept is not None and program.kept != dict(counts):
+            continue
+        if batch is not None and program.batch is not None and program.batch != batch:
+            continue
+        return program
+    asked = "evaluates" if counts is None else f"trains {_words(counts)} units at batch {batch}"
+    options = "; ".join(f"{_words(p.kept or {})} at batch {p.batch}" for p in held) or "none"
+    raise RuntimeMissingError(f"The bundle has no {runtime} program that {asked}; it holds {options}.")
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in counts.items())
+
+
 def runtime_names() -> list[str]:
     """The runtimes this version knows, installed or not."""
-    return sorted(m.name for m in pkgutil.iter_modules(runtimes.__path__) if m.name != "base")
+    names = (module.name for module in pkgutil.iter_modules(runtimes.__path__))
+    return sorted(name for name in names if name != "base" and not name.startswith("_"))
 
 
 def open_runtime(name: str, bundle: Bundle, *, threads: int = 1) -> Runtime:

@@ -1,0 +1,102 @@
+"""ExecuTorch: one static program for each width and batch."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from executorch.extension.pybindings import portable_lib
+from executorch.runtime import Method, Program, Runtime as Loader
+from numpy.typing import NDArray
+
+from edge_fl.bundle import Bundle
+from edge_fl.errors import BundleError
+from edge_fl.runtimes._tensors import arrays_of, scalars, tensors_of
+from edge_fl.runtimes.base import Batch, EvalProgram, Runtime, TrainStep, find_program
+from edge_fl.selection import Weights
+
+__all__ = ["RUNTIME", "ExecutorchRuntime"]
+
+
+class _Method:
+    """A loaded program's one method, and everything that must live as long as it."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        try:
+            # The program points into ``data``, the method into the program.
+            self._program: Program = Loader.get().load_program(data)
+            method: Method | None = self._program.load_method("forward")
+        except RuntimeError as error:
+            raise BundleError(f"ExecuTorch cannot load '{where}': {str(error).strip()}.") from error
+        assert method is not None
+        self._method = method
+
+    def run(self, inputs: Sequence[object]) -> list[NDArray[np.float32]]:
+        return arrays_of(self._method.execute(inputs))
+
+
+class _Step(TrainStep):
+    def __init__(self, method: _Method, tensors: list[str]) -> None:
+        self._method = method
+        self._tensors = tensors
+
+    def __call__(
+        self, weights: Weights, batch: Batch, *, lr: float, scale: float
+    ) -> tuple[float, dict[str, NDArray[np.float32]]]:
+        loss, *new = self._method.run([*tensors_of(self._tensors, weights, batch), *scalars(lr, scale)])
+        return float(loss), dict(zip(self._tensors, new, strict=True))
+
+
+class _Evaluation(EvalProgram):
+    """Cuts any batch into pieces of the program's size; the last is padded with samples of weight 0."""
+
+    def __init__(self, method: _Method, tensors: list[str], size: int) -> None:
+        self._method = method
+        self._tensors = tensors
+        self._size = size
+
+    def __call__(self, weights: Weights, batch: Batch) -> tuple[float, NDArray[np.float32]]:
+        total, outputs = 0.0, []
+        for start in range(0, len(batch.x), self._size):
+            piece = slice(start, start + self._size)
+            x, y, weight = (_padded(a[piece], self._size) for a in (batch.x, batch.y, batch.weight))
+            if not weight.any():
+                weight[0] = 1  # a mean over nothing would be NaN; it counts for nothing below
+            loss, values = self._method.run(tensors_of(self._tensors, weights, Batch(x, y, weight)))
+            total += float(loss) * float(batch.weight[piece].sum())
+            outputs.append(values[: len(batch.x[piece])])
+        return total / float(batch.weight.sum()), np.concatenate(outputs)
+
+
+class ExecutorchRuntime(Runtime):
+    """A bundle in ExecuTorch; a program is loaded once and kept. ``threads`` are the whole process's."""
+
+    def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
+        super().__init__(bundle, threads=threads)
+        portable_lib._unsafe_reset_threadpool(threads)
+        self._tensors = [tensor.name for tensor in bundle.layout.tensors]
+        self._methods: dict[str, _Method] = {}
+
+    def train_step(self, counts: Mapping[str, int], batch: int) -> TrainStep:
+        """The program compiled for exactly these counts and this batch."""
+        program = find_program(self.bundle, "executorch", "step", counts=counts, batch=batch)
+        return _Step(self._method(program.file), self._tensors)
+
+    def evaluator(self) -> EvalProgram:
+        """The full model's evaluation program."""
+        program = find_program(self.bundle, "executorch", "eval")
+        if program.batch is None:
+            raise BundleError(f"The bundle's program '{program.file}' does not say what batch it evaluates.")
+        return _Evaluation(self._method(program.file), self._tensors, program.batch)
+
+    def _method(self, file: str) -> _Method:
+        if file not in self._methods:
+            self._methods[file] = _Method(self.bundle.read(file), str(self.bundle.root / file))
+        return self._methods[file]
+
+
+def _padded(array: NDArray[np.generic], size: int) -> NDArray[np.generic]:
+    padded = np.zeros((size, *array.shape[1:]), dtype=array.dtype)
+    padded[: len(array)] = array
+    return padded
+
+
+RUNTIME = ExecutorchRuntime

@@ -1,0 +1,162 @@
+"""From a model to a bundle: accept, derive, trace, lower, prove, and only then write."""
+
+import importlib.metadata
+import platform
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.numpy
+from torch import nn
+
+from edge_fl.bundle import SCHEMA, WEIGHTS, Bundle, Input, Manifest, Parity, Program
+from edge_fl.errors import ConfigError
+from exporter.accept import accept
+from exporter.derive import Derivation, derive
+from exporter.forward import build_evaluation
+from exporter.losses import find_loss
+from exporter.lower import Lowered, Report, Request, kept_at, lower_for
+from exporter.parity import check_parity
+from exporter.source import Source
+from exporter.steps import build_step
+
+__all__ = ["Target", "check_model", "export_bundle"]
+
+_TOOLS = ("edge-fl", "torch", "torch-pruning", "numpy", "onnx", "onnxscript", "onnxruntime", "executorch", "torchao")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a bundle is for.
+
+    Parameters
+    ----------
+    name, dataset
+        What the bundle and its data set are called.
+    input_shape
+        One sample, without the batch axis.
+    classes
+        Numbers the model gives for one sample.
+    runtimes
+        Runtimes to make programs for.
+    widths
+        Kept shares of each block, in thousandths, for runtimes whose programs are static.
+    batch
+        Samples a training batch, for the same runtimes.
+    """
+
+    name: str
+    dataset: str
+    input_shape: tuple[int, ...]
+    classes: int
+    runtimes: tuple[str, ...]
+    widths: tuple[int, ...] = (1000, 800, 600, 500, 400)
+    batch: int = 20
+    loss: str = "cross_entropy"
+    variants: tuple[str, ...] = ("plain",)
+
+
+def check_model(model: nn.Module, *, input_shape: tuple[int, ...], classes: int) -> Derivation:
+    """What would be masked and what would stay dense; raises as :func:`export_bundle` does, and writes nothing."""
+    accept(model, input_shape=input_shape, classes=classes)
+    return derive(model, input_shape=input_shape)
+
+
+def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Report = lambda _: None) -> Bundle:
+    """Write the bundle of a model with the weights it has now.
+
+    Parameters
+    ----------
+    model
+        A feed-forward module of linear layers, in training mode as it is to be trained.
+    root
+        The folder to write; untouched when anything fails.
+    report
+        Told of each stage.
+
+    Raises
+    ------
+    UnsupportedModelError, ModelError, DataError
+        When the model cannot be exported or does not fit ``target``.
+    RuntimeMissingError
+        When a runtime is unknown or not installed here.
+    ParityError
+        When a program does not compute what torch computes.
+    ConfigError, BundleError
+        When ``target`` makes no sense, or ``root`` cannot be written.
+    """
+    report("reading the model")
+    loss = find_loss(target.loss)
+    found = check_model(model, input_shape=target.input_shape, classes=target.classes)
+    _check_target(target, found)
+    source = Source(model, found.layout, found.producers, loss, target.input_shape, target.classes)
+    steps = tuple(build_step(variant, source) for variant in target.variants)
+    request = Request(steps, build_evaluation(source), target.widths, target.batch)
+    lowered = lower_for(target.runtimes, request, report)
+    files = {program.file: data for programs in lowered.values() for program, data in programs}
+    files[WEIGHTS] = _weights(model)
+    manifest = _manifest(target, found, source.loss.target, lowered)
+    parity: dict[str, Parity] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        unproven = Bundle.save(Path(scratch), manifest, files)
+        for runtime in target.runtimes:
+            report(f"{runtime}: comparing with torch")
+            parity[runtime] = check_parity(
+                source, unproven, runtime, widths=target.widths, batch=target.batch
+            )
+    report("writing")
+    return Bundle.save(root, _manifest(target, found, source.loss.target, lowered, parity), files)
+
+
+def _check_target(target: Target, found: Derivation) -> None:
+    if not target.runtimes:
+        raise ConfigError("No runtime is named: a bundle needs programs for at least one.")
+    if target.batch < 1:
+        raise ConfigError(f"A batch must hold at least one sample, not {target.batch}.")
+    if not target.widths or not all(0 < width <= 1000 for width in target.widths):
+        raise ConfigError("Widths must be above 0 and at most 1, and there must be at least one.")
+    for width in target.widths:
+        empty = [name for name, kept in kept_at(found.layout, width).items() if kept == 0]
+        if empty:
+            raise ConfigError(f"Width {width / 1000:g} keeps no unit of block '{empty[0]}': choose a larger one.")
+
+
+def _weights(model: nn.Module) -> bytes:
+    arrays = {name: parameter.detach().numpy().copy() for name, parameter in model.named_parameters()}
+    return safetensors.numpy.save(arrays)
+
+
+def _manifest(
+    target: Target,
+    found: Derivation,
+    loss_target: Input,
+    lowered: dict[str, Lowered],
+    parity: dict[str, Parity] | None = None,
+) -> Manifest:
+    programs: dict[str, tuple[Program, ...]] = {
+        runtime: tuple(program for program, _ in held) for runtime, held in lowered.items()
+    }
+    return Manifest(
+        schema=SCHEMA,
+        name=target.name,
+        dataset=target.dataset,
+        classes=target.classes,
+        input=Input(target.input_shape, "float32"),
+        target=loss_target,
+        loss=target.loss,
+        layout=found.layout,
+        programs=programs,
+        parity=parity or {},
+        tools=_tools(),
+        notes=tuple(f"'{layer}' stays dense: {reason}." for layer, reason in found.dense.items()),
+    )
+
+
+def _tools() -> dict[str, str]:
+    tools = {"python": platform.python_version()}
+    for name in _TOOLS:
+        try:
+            tools[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # a compiler that was not needed
+    return tools

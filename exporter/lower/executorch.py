@@ -1,0 +1,76 @@
+"""ExecuTorch with XNNPACK: a static program for each width and batch."""
+
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from torch import Tensor
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from edge_fl.bundle import Program
+from edge_fl.errors import UnsupportedModelError
+from exporter.lower import Lowered, Report, Request, kept_at
+from exporter.source import Traceable
+from exporter.trace import Decompositions, export_static
+
+__all__ = ["EVALUATION_BATCH", "lower"]
+
+EVALUATION_BATCH = 200
+"""Larger ones are no faster, and a phone's memory is small."""
+_aten = torch.ops.aten
+
+
+def lower(request: Request, report: Report) -> Lowered:
+    """One ``.pte`` a step variant and width, and one that evaluates.
+
+    Raises
+    ------
+    UnsupportedModelError
+        When ExecuTorch has no kernel for an operation of the model.
+    """
+    lowered: Lowered = []
+    for step in request.steps:
+        for width in request.widths:
+            report(f"train step '{step.variant}' at width {width / 1000:g}")
+            kept = kept_at(step.source.layout, width)
+            file = f"executorch/step-{step.variant}-w{width:04d}-b{request.batch}.pte"
+            program = Program(file, "step", variant=step.variant, kept=kept, batch=request.batch)
+            lowered.append((program, _compiled(step, kept, request.batch)))
+    report("evaluation")
+    full = request.evaluation.source.full
+    program = Program("executorch/eval.pte", "eval", kept=full, batch=EVALUATION_BATCH)
+    lowered.append((program, _compiled(request.evaluation, full, EVALUATION_BATCH)))
+    return lowered
+
+
+def _mm_as_bmm(a: Tensor, b: Tensor) -> Tensor:
+    return torch.bmm(a.unsqueeze(0), b.unsqueeze(0)).squeeze(0)
+
+
+def _addmm_as_bmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    product = _mm_as_bmm(a, b)
+    return (product if alpha == 1 else product * alpha) + (bias if beta == 1 else bias * beta)
+
+
+def _table() -> Decompositions:
+    table = dict(core_aten_decompositions())
+    backward = [
+        _aten._log_softmax_backward_data,
+        _aten.threshold_backward,
+        _aten.tanh_backward,
+        _aten.sigmoid_backward,
+    ]
+    table.update(get_decompositions(backward))
+    # XNNPACK takes a product of two inputs only as a batched one.
+    table[_aten.mm.default] = _mm_as_bmm
+    table[_aten.addmm.default] = _addmm_as_bmm
+    return table
+
+
+def _compiled(program: Traceable, kept: dict[str, int], batch: int) -> bytes:
+    exported = export_static(program, kept, batch, _table())
+    try:
+        edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+        return bytes(edge.to_executorch().buffer)
+    except Exception as error:  # its passes raise many types on what they do not know
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        raise UnsupportedModelError(f"ExecuTorch cannot compile an operation of the model: {reason}.") from error

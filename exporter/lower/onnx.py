@@ -1,0 +1,96 @@
+"""ONNX for plain onnxruntime: one program for any width and batch; weights are inputs, gradients plain operators."""
+
+import math
+
+import onnx
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from edge_fl.bundle import Program
+from edge_fl.errors import UnsupportedModelError
+from exporter.lower import Lowered, Report, Request
+from exporter.source import Traceable
+from exporter.trace import Decompositions, export_symbolic
+
+__all__ = ["lower"]
+
+_OPSET = 18
+# What onnxruntime 1.19 still reads; onnx itself would write a version that not even the newest one does.
+_IR_VERSION = 10
+_LARGEST_CONSTANT = 1024
+_aten = torch.ops.aten
+
+
+def lower(request: Request, report: Report) -> Lowered:
+    """One ``.onnx`` a step variant, and one that evaluates.
+
+    Raises
+    ------
+    UnsupportedModelError
+        When an operation has no translation, or kept units would not stay free.
+    """
+    lowered: Lowered = []
+    for step in request.steps:
+        report(f"train step '{step.variant}'")
+        program = Program(f"onnx/step-{step.variant}.onnx", "step", variant=step.variant)
+        lowered.append((program, _model(step)))
+    report("evaluation")
+    lowered.append((Program("onnx/eval.onnx", "eval"), _model(request.evaluation)))
+    return lowered
+
+
+def _table() -> Decompositions:
+    table = dict(core_aten_decompositions())
+    backward = [
+        _aten._log_softmax_backward_data,
+        _aten.threshold_backward,
+        _aten.tanh_backward,
+        _aten.sigmoid_backward,
+    ]
+    table.update(get_decompositions(backward))
+    # A Gemm is faster than the product and sum that it decomposes into.
+    table.pop(_aten.addmm.default, None)
+    return table
+
+
+def _model(program: Traceable) -> bytes:
+    exported = export_symbolic(program, _table())
+    try:
+        translated = torch.onnx.export(
+            exported,
+            dynamo=True,
+            opset_version=_OPSET,
+            verbose=False,
+            input_names=program.inputs,
+            output_names=program.outputs,
+        )
+    except torch.onnx.errors.OnnxExporterError as error:
+        reason = str(error).strip().splitlines()[-1].rstrip(".")
+        raise UnsupportedModelError(f"ONNX has no translation for an operation of the model: {reason}.") from error
+    assert translated is not None
+    model = translated.model_proto
+    model.ir_version = _IR_VERSION
+    del model.metadata_props[:]
+    for node in model.graph.node:
+        del node.metadata_props[:]
+        node.doc_string = ""
+    for value in [*model.graph.value_info, *model.graph.input, *model.graph.output]:
+        del value.metadata_props[:]
+    _check(program, model)
+    return model.SerializeToString()
+
+
+def _check(program: Traceable, model: onnx.ModelProto) -> None:
+    """Nothing of the model may be frozen into the program: neither its weights nor a width or batch."""
+    onnx.checker.check_model(model, full_check=True)
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) > _LARGEST_CONSTANT:
+            raise UnsupportedModelError(
+                f"The model's forward makes a constant of shape {tuple(tensor.dims)}: make it a parameter."
+            )
+    for value in model.graph.input:
+        for axis in program.dynamic_axes(value.name):
+            if not value.type.tensor_type.shape.dim[axis].dim_param:
+                raise UnsupportedModelError(
+                    f"The model's forward fixes axis {axis} of '{value.name}': write no shape into it as a number."
+                )

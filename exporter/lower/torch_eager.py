@@ -1,0 +1,30 @@
+"""torch eager: exported programs, one for any width and batch, interpreted operation by operation."""
+
+import io
+
+import torch
+
+from edge_fl.bundle import Program
+from exporter.lower import Lowered, Report, Request
+from exporter.source import Traceable
+from exporter.trace import export_symbolic
+
+__all__ = ["lower"]
+
+
+def lower(request: Request, report: Report) -> Lowered:
+    """One ``.pt2`` a step variant, and one that evaluates."""
+    lowered: Lowered = []
+    for step in request.steps:
+        report(f"train step '{step.variant}'")
+        program = Program(f"torch_eager/step-{step.variant}.pt2", "step", variant=step.variant)
+        lowered.append((program, _saved(step)))
+    report("evaluation")
+    lowered.append((Program("torch_eager/eval.pt2", "eval"), _saved(request.evaluation)))
+    return lowered
+
+
+def _saved(program: Traceable) -> bytes:
+    file = io.BytesIO()
+    torch.export.save(export_symbolic(program, {}), file)
+    return file.getvalue()
