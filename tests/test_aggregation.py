@@ -1,0 +1,88 @@
+"""Aggregation rules against sums written out entry by entry, on numpy and on torch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from array_api_compat import numpy as np_xp
+from array_api_compat import torch as torch_xp
+from numpy.typing import NDArray
+
+from edge_fl.aggregation import Accumulator
+from edge_fl.bench.models import mlp_layout, random_weights
+from edge_fl.errors import ConfigError
+from edge_fl.layout import Mode
+from edge_fl.pattern import Pattern
+from edge_fl.selection import Selection
+
+LAYOUT = mlp_layout(5, 8, 6, 3)
+SAMPLES = (10, 30, 5)
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+BACKENDS: list[tuple[Any, str]] = [(np_xp, "cpu"), *((torch_xp, device) for device in DEVICES)]
+
+
+def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]]:
+    """Three clients' deltas; unit 0 of layer0 is held by nobody."""
+    selections = []
+    for client in range(len(SAMPLES)):
+        mask = Pattern.seeded(LAYOUT, 500, client).mask.copy()
+        mask[0] = False
+        selections.append(Selection.of(Pattern(LAYOUT, mask), mode))
+    return [(s, s.gather(random_weights(LAYOUT, 10 + k))) for k, s in enumerate(selections)]
+
+
+def aggregate(xp: Any, device: str, rule: str, mode: Mode, order: list[int]) -> dict[str, NDArray[np.float32]]:
+    sums, every = Accumulator(LAYOUT, xp=xp, device=device), updates(mode)
+    for k in order:
+        sums.add(*every[k], SAMPLES[k])
+    return sums.apply(rule, random_weights(LAYOUT, 1))
+
+
+def by_the_definition(rule: str, mode: Mode) -> dict[str, NDArray[np.float64]]:
+    old, every, new = random_weights(LAYOUT, 1), updates(mode), {}
+    for tensor in LAYOUT.tensors:
+        total, held = np.zeros(tensor.shape), np.zeros(tensor.shape)
+        for samples, (selection, values) in zip(SAMPLES, every, strict=True):
+            full, mask = np.zeros(tensor.shape), np.zeros(tensor.shape)
+            full[selection.index(tensor)] = values[tensor.name]
+            mask[selection.index(tensor)] = 1
+            total += samples * full
+            held += samples * mask
+        new[tensor.name] = np.empty(tensor.shape)
+        for i in np.ndindex(*tensor.shape):
+            u = float(old[tensor.name][i])
+            new[tensor.name][i] = {
+                "mean": u + total[i] / sum(SAMPLES),
+                "delta": u + total[i] / sum(SAMPLES),
+                "holders": u + total[i] / held[i] if held[i] else u,
+                "zeros": (total[i] + held[i] * u) / sum(SAMPLES),
+            }[rule]
+    return new
+
+
+@pytest.mark.parametrize("mode", ["rows", "units"])
+@pytest.mark.parametrize("rule", ["mean", "delta", "holders", "zeros"])
+@pytest.mark.parametrize(("xp", "device"), BACKENDS)
+def test_a_rule_is_its_definition(xp: Any, device: str, rule: str, mode: Mode) -> None:
+    new, expected = aggregate(xp, device, rule, mode, [0, 1, 2]), by_the_definition(rule, mode)
+    for name, tensor in expected.items():
+        np.testing.assert_allclose(new[name], tensor, rtol=1e-6, atol=1e-7)
+        assert new[name].dtype == np.float32
+
+
+@pytest.mark.parametrize("rule", ["mean", "holders", "zeros"])
+def test_numpy_and_torch_give_the_same_bits(rule: str) -> None:
+    one, other = (aggregate(xp, "cpu", rule, "units", [0, 1, 2]) for xp in (np_xp, torch_xp))
+    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def test_a_row_that_nobody_holds_keeps_its_value() -> None:
+    new, old = aggregate(np_xp, "cpu", "holders", "rows", [0, 1, 2]), random_weights(LAYOUT, 1)
+    np.testing.assert_array_equal(new["layer0.weight"][0], old["layer0.weight"][0])
+    assert not np.array_equal(new["layer2.weight"], old["layer2.weight"])
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no aggregation rule 'median'"):
+        aggregate(np_xp, "cpu", "median", "rows", [0])
