@@ -1,0 +1,219 @@
+"""Write tests/vectors, which any other implementation is checked against (docs/protocol.md, section 8).
+
+Usage: python scripts/make_vectors.py
+
+The bytes depend on nothing but the protocol: a change of theirs is a change of the protocol.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from edge_fl.layout import Axis, Block, Layout, Mode, Segment, Tensor
+from edge_fl.pattern import Pattern, kept_units, prefix_units
+from edge_fl.randomness import Stream, philox4x32, stream_key
+from edge_fl.wire.frame import Header, decode_frame, encode_frame
+from edge_fl.wire.messages import (
+    CHUNK_SIZE,
+    Failed,
+    Finished,
+    FromDevice,
+    Gone,
+    Hello,
+    Offer,
+    Ref,
+    Refused,
+    Register,
+    Registered,
+    Task,
+    ToDevice,
+    Verdict,
+    Want,
+    encode_message,
+)
+
+VECTORS = Path(__file__).resolve().parents[1] / "tests" / "vectors"
+
+KEYS = (0, 1, 0x0123456789ABCDEF, 2**64 - 1)
+DIGEST = "0123456789abcdef" * 4
+
+_CONV: Axis = (Segment("conv"),)
+_FLAT: Axis = (Segment("conv", inner=2),)
+_GATES: Axis = (Segment("hidden", outer=2),)
+_BOTH: Axis = (Segment("conv"), Segment(None, inner=1), Segment("hidden"))
+
+
+def _free(n: int) -> Axis:
+    return (Segment(None, inner=n),)
+
+
+LAYOUT = Layout(
+    blocks=(Block("conv", 5), Block("hidden", 4)),
+    tensors=(
+        Tensor("conv.weight", (5, 3), (_CONV, _free(3)), (_CONV, _free(3))),
+        Tensor("lstm.weight", (8, 10), (_GATES, _free(10)), (_GATES, _FLAT)),
+        Tensor("head.weight", (2, 10), (_free(2), _free(10)), (_free(2), _BOTH)),
+        Tensor("head.scale", (), (), ()),
+        Tensor("conv.mean", (5,), (_free(5),), (_CONV,), role="statistic"),
+    ),
+)
+
+
+def vectors() -> dict[str, bytes]:
+    """Every file of tests/vectors by its name."""
+    files = {
+        "layout.json": _text({"digest": LAYOUT.digest, "layout": msgspec.to_builtins(LAYOUT)}),
+        "philox.json": _text(_philox()),
+        "streams.json": _text(_streams()),
+        "patterns.json": _text(_patterns()),
+    }
+    for name, frame in _frames():
+        files[f"frames/{name}.bin"] = frame
+        files[f"frames/{name}.json"] = _text(_describe(frame))
+    for message in _messages():
+        name = f"messages/{type(message).__name__.lower()}"
+        files[f"{name}.bin"] = encode_message(message)
+        files[f"{name}.json"] = _text(msgspec.to_builtins(message))
+    return files
+
+
+def _text(value: object) -> bytes:
+    compact = msgspec.json.encode(value)
+    return (json.dumps(json.loads(compact), indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _hex(number: int) -> str:
+    """64-bit numbers travel in JSON as hex: JavaScript's end at 2**53."""
+    return f"{number:016x}"
+
+
+def _philox() -> list[dict[str, Any]]:
+    blocks = [0, 1, 2**32, 2**64 - 1]
+    return [
+        {
+            "key": _hex(key),
+            "counters": [_hex(b) for b in blocks],
+            "words": [
+                [f"{word:08x}" for word in row] for row in philox4x32(key, np.array(blocks, np.uint64)).tolist()
+            ],
+        }
+        for key in KEYS
+    ]
+
+
+def _streams() -> dict[str, Any]:
+    fields: list[dict[str, Any]] = [
+        {"seed": 0, "client": "", "round": 0, "purpose": "partition", "index": 0},
+        {"seed": 7, "client": "phone-3", "round": 12, "purpose": "fedbiad-pattern", "index": 2},
+        {"seed": -1, "client": "a.b_c", "round": 1, "purpose": "weights", "index": 0},
+    ]
+    draws = []
+    for key in KEYS:
+        stream = Stream(key)  # one stream for all: where a draw starts depends on those before it
+        draws.append(
+            {
+                "key": _hex(key),
+                "uint32 of 5": stream.uint32(5).tolist(),
+                "then uint32 of 4": stream.uint32(4).tolist(),
+                "then permutation of 10": stream.permutation(10).tolist(),
+                "then subset of 4 of 10": stream.subset(10, 4).tolist(),
+                "then normal of 3, to 6 places": [round(x, 6) for x in stream.normal(3).tolist()],
+            }
+        )
+    return {"keys": [{**f, "key": _hex(stream_key(**f))} for f in fields], "draws": draws}
+
+
+def _patterns() -> dict[str, Any]:
+    blocks = (Block("a", 5), Block("b", 1), Block("c", 37))
+    layout = Layout(blocks, ())
+    rates, widths = (0, 1, 200, 500, 625, 999), (1, 62, 250, 500, 1000)
+    units = (1, 2, 5, 256, 1000)
+    seeded = [(key, dropout, Pattern.seeded(layout, dropout, key)) for key in KEYS for dropout in rates]
+    return {
+        "blocks": {block.name: block.size for block in blocks},
+        "kept units": [{"units": n, "dropout": p, "kept": kept_units(n, p)} for n in units for p in rates],
+        "prefix units": [{"units": n, "width": w, "kept": prefix_units(n, w)} for n in units for w in widths],
+        "seeded": [{"key": _hex(key), "dropout": p, "kept": _kept(pattern)} for key, p, pattern in seeded],
+        "prefix": [{"width": w, "kept": _kept(Pattern.prefix(layout, w))} for w in widths],
+    }
+
+
+def _kept(pattern: Pattern) -> dict[str, list[int]]:
+    return {name: indices.tolist() for name, indices in pattern.kept.items()}
+
+
+def _frames() -> Iterator[tuple[str, bytes]]:
+    """One update for each mask encoding in each mode, and the model frame they start from."""
+    modes: tuple[Mode, ...] = ("rows", "units")
+    seeded = Pattern.seeded(LAYOUT, 400, key=KEYS[2])
+    patterns = {
+        "bitmask": Pattern(LAYOUT, np.array([1, 0, 1, 1, 0, 0, 1, 0, 1], dtype=np.bool_)),
+        "prefix": Pattern.prefix(LAYOUT, 500),
+        "seed": seeded,
+    }
+    for mode in modes:
+        for encoding, pattern in patterns.items():
+            yield f"update-{mode}-{encoding}", _frame("update", mode, pattern)
+    yield "model", _frame("model", "units", Pattern.full(LAYOUT))
+
+
+def _frame(kind: Any, mode: Mode, pattern: Pattern) -> bytes:
+    header = Header(kind=kind, run="run-1", round=3, version=2, layout="", method="fedbiad", mode=mode)
+    if kind == "update":
+        header = msgspec.structs.replace(header, client="phone-3", samples=60, loss=0.625)
+    starts = np.cumsum([0, *(t.size for t in LAYOUT.tensors)]).tolist()
+    tensors = {  # quarters are exact in float32 and in JSON
+        t.name: (np.arange(start, start + t.size) / 4 - 10).astype(np.float32).reshape(t.shape)
+        for t, start in zip(LAYOUT.tensors, starts, strict=False)
+    }
+    return encode_frame(header, pattern, tensors)
+
+
+def _describe(data: bytes) -> dict[str, Any]:
+    frame = decode_frame(data, LAYOUT)
+    return {
+        "bytes": len(data),
+        "header": msgspec.to_builtins(frame.header),
+        "kept": _kept(frame.pattern),
+        "values": {
+            name: {"shape": list(kept.shape), "data": kept.reshape(-1).tolist()}
+            for name, kept in frame.values.items()
+        },
+    }
+
+
+def _messages() -> list[FromDevice | ToDevice]:
+    return [
+        Hello("run-1"),
+        Register(1, "0.1.0", "onnx", samples=6000, tier=2, platform="linux-aarch64", cpus=4, memory_mb=3900),
+        Registered("run-1", Ref(DIGEST, 4321)),
+        Refused("runtime", "The bundle holds no program for it."),
+        Task(
+            run="run-1",
+            round=3,
+            accepted=2,
+            model=Ref(DIGEST, 3 * CHUNK_SIZE + 1),
+            method="fedbiad",
+            parameters={"dropout": [500], "tau": 3, "variance": 0.0, "scale": True, "mode": "rows"},
+            steps=20,
+            batch=20,
+            lr=0.1,
+            seed=7,
+        ),
+        Want(DIGEST, (0, 1, 3)),
+        Offer("run-1", 3, Ref(DIGEST, 530_000)),
+        Verdict("run-1", 3, DIGEST, accepted=False, code="pattern", reason="The pattern keeps 3 units, not 4."),
+        Failed("run-1", 3, "19", "The loss is no longer finite."),
+        Gone(),
+        Finished("run-1", 20),
+    ]
+
+
+if __name__ == "__main__":
+    for name, content in vectors().items():
+        (VECTORS / name).parent.mkdir(parents=True, exist_ok=True)
+        (VECTORS / name).write_bytes(content)

@@ -1,0 +1,219 @@
+"""The committed vectors: the codec makes them and reads them, and so does a reader that shares no code with it.
+
+``Reader`` is written from docs/protocol.md alone, in plain Python, as another language's would be: it holds the
+specification to being complete.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import runpy
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from edge_fl.layout import Layout
+from edge_fl.wire.frame import decode_frame
+from edge_fl.wire.messages import FromDevice, ToDevice, decode_from_device, decode_to_device, encode_message
+
+TESTS = Path(__file__).parents[1]
+VECTORS = TESTS / "vectors"
+FRAMES = sorted(path.stem for path in (VECTORS / "frames").glob("*.bin"))
+MESSAGES = sorted(path.stem for path in (VECTORS / "messages").glob("*.bin"))
+
+
+def load(name: str) -> Any:
+    return json.loads((VECTORS / name).read_text())
+
+
+def test_regenerating_gives_the_committed_bytes() -> None:
+    made = runpy.run_path(str(TESTS.parent / "scripts" / "make_vectors.py"))["vectors"]()
+    committed = {str(p.relative_to(VECTORS)): p.read_bytes() for p in VECTORS.rglob("*") if p.is_file()}
+    assert sorted(made) == sorted(committed)
+    for name, content in committed.items():
+        assert made[name] == content, name
+
+
+def test_there_is_a_frame_of_every_kind_and_every_message() -> None:
+    updates = {f"update-{mode}-{mask}" for mode in ("rows", "units") for mask in ("bitmask", "prefix", "seed")}
+    assert set(FRAMES) == updates | {"model"}
+    known = {cls.__name__.lower() for union in (FromDevice, ToDevice) for cls in union.__args__}
+    assert set(MESSAGES) == known
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_committed_frame_decodes_to_its_description(name: str) -> None:
+    described = load(f"frames/{name}.json")
+    layout = msgspec.convert(load("layout.json")["layout"], Layout)
+    frame = decode_frame((VECTORS / "frames" / f"{name}.bin").read_bytes(), layout)
+    assert msgspec.to_builtins(frame.header) == described["header"]
+    assert {b: kept.tolist() for b, kept in frame.pattern.kept.items()} == described["kept"]
+    assert {
+        n: {"shape": list(v.shape), "data": v.reshape(-1).tolist()} for n, v in frame.values.items()
+    } == described["values"]
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_committed_message_decodes_to_its_description(name: str) -> None:
+    raw, described = (VECTORS / "messages" / f"{name}.bin").read_bytes(), load(f"messages/{name}.json")
+    assert msgspec.msgpack.decode(raw) == described
+    cls = next(c for union in (FromDevice, ToDevice) for c in union.__args__ if c.__name__.lower() == name)
+    decode = decode_from_device if cls in FromDevice.__args__ else decode_to_device
+    message = decode(raw)
+    assert isinstance(message, cls)
+    assert encode_message(message) == raw
+
+
+# --- a second implementation
+
+
+def philox(key: int, block: int) -> list[int]:
+    c0, c1, c2, c3 = block % 2**32, block >> 32, 0, 0
+    k0, k1 = key % 2**32, key >> 32
+    for _ in range(10):
+        p0, p1 = 0xD2511F53 * c0, 0xCD9E8D57 * c2
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 % 2**32, (p0 >> 32) ^ c3 ^ k1, p0 % 2**32
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return [c0, c1, c2, c3]
+
+
+class Draws:
+    def __init__(self, key: int) -> None:
+        self.key, self.block = key, 0
+
+    def words(self, n: int) -> list[int]:
+        used = range(self.block, self.block + -(-n // 4))
+        self.block = used.stop
+        return [word for block in used for word in philox(self.key, block)][:n]
+
+    def permutation(self, n: int) -> list[int]:
+        words = self.words(n)
+        return sorted(range(n), key=lambda i: (words[i], i))
+
+    def subset(self, n: int, k: int) -> list[int]:
+        return sorted(self.permutation(n)[:k])
+
+    def normal(self, n: int) -> list[float]:
+        pairs = -(-n // 2)
+        u = [(w + 0.5) / 2**32 for w in self.words(2 * pairs)]
+        radius = [math.sqrt(-2 * math.log(v)) for v in u[:pairs]]
+        angle = [2 * math.pi * v for v in u[pairs:]]
+        drawn = [r * turn(a) for turn in (math.cos, math.sin) for r, a in zip(radius, angle, strict=True)]
+        return drawn[:n]
+
+
+def draw_pattern(sizes: dict[str, int], dropout: int, key: int) -> dict[str, list[int]]:
+    draws = Draws(key)
+    return {name: draws.subset(J, ((1000 - dropout) * J + 500) // 1000) for name, J in sizes.items()}
+
+
+def prefix_pattern(sizes: dict[str, int], width: int) -> dict[str, list[int]]:
+    return {name: list(range((width * J + 999) // 1000)) for name, J in sizes.items()}
+
+
+class Reader:
+    """Reads a frame into what its description says."""
+
+    def __init__(self, layout: dict[str, Any]) -> None:
+        self.layout = layout
+        self.sizes = {block["name"]: block["size"] for block in layout["blocks"]}
+
+    def read(self, data: bytes) -> dict[str, Any]:
+        assert data[:8] == b"EFLF\x01\0\0\0"
+        head, mask, values, crc = struct.unpack("<IIQI", data[8:28])
+        assert crc == zlib.crc32(data[:24] + data[28:])
+        mask_at = (32 + head + 7) // 8 * 8
+        values_at = (mask_at + mask + 7) // 8 * 8
+        assert len(data) == values_at + values
+        header = msgspec.msgpack.decode(data[32 : 32 + head])
+        kept = self.kept(header["mask"], data[mask_at : mask_at + mask])
+        tensors, at = {}, values_at
+        for tensor in self.layout["tensors"]:
+            shape = [len(self.indices(axis, kept)) for axis in tensor[header["mode"]]]
+            count = math.prod(shape)
+            tensors[tensor["name"]] = {"shape": shape, "data": list(struct.unpack_from(f"<{count}f", data, at))}
+            at += 4 * count
+        assert at == len(data)
+        return {"bytes": len(data), "header": header, "kept": kept, "values": tensors}
+
+    def kept(self, encoding: str, section: bytes) -> dict[str, list[int]]:
+        if encoding == "prefix":
+            return prefix_pattern(self.sizes, int.from_bytes(section, "little"))
+        if encoding == "seed":
+            return draw_pattern(
+                self.sizes, int.from_bytes(section[8:], "little"), int.from_bytes(section[:8], "little")
+            )
+        bits, kept, start = int.from_bytes(section, "little"), {}, 0
+        for name, J in self.sizes.items():
+            kept[name] = [j for j in range(J) if bits >> (start + j) & 1]
+            start += J
+        return kept
+
+    def indices(self, axis: list[dict[str, Any]], kept: dict[str, list[int]]) -> list[int]:
+        found, start = [], 0
+        for segment in axis:
+            block, outer, inner = segment["block"], segment["outer"], segment["inner"]
+            J = 1 if block is None else self.sizes[block]
+            units = [0] if block is None else kept[block]
+            found += [
+                start + (o * J + j) * inner + i for o, j, i in itertools.product(range(outer), units, range(inner))
+            ]
+            start += outer * J * inner
+        return found
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_the_second_implementation_reads_the_frames(name: str) -> None:
+    reader = Reader(load("layout.json")["layout"])
+    described = load(f"frames/{name}.json")
+    assert reader.read((VECTORS / "frames" / f"{name}.bin").read_bytes()) == described
+    # Kept entries are told apart by their numbers: that the right ones are there is in the description's numbers.
+    starts = list(itertools.accumulate((math.prod(t["shape"]) for t in reader.layout["tensors"]), initial=0))
+    for tensor, start in zip(reader.layout["tensors"], starts, strict=False):
+        axes = [reader.indices(axis, described["kept"]) for axis in tensor[described["header"]["mode"]]]
+        strides = [math.prod(tensor["shape"][i + 1 :]) for i in range(len(axes))]
+        flat = [sum(i * s for i, s in zip(entry, strides, strict=True)) for entry in itertools.product(*axes)]
+        assert described["values"][tensor["name"]]["data"] == [(start + i) / 4 - 10 for i in flat]
+
+
+def test_the_second_implementation_hashes_the_layout() -> None:
+    vector = load("layout.json")
+    text = json.dumps(vector["layout"], separators=(",", ":"), ensure_ascii=False)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == vector["digest"]
+
+
+def test_the_second_implementation_draws_the_words() -> None:
+    for vector in load("philox.json"):
+        words = [philox(int(vector["key"], 16), int(counter, 16)) for counter in vector["counters"]]
+        assert [[f"{word:08x}" for word in row] for row in words] == vector["words"]
+
+
+def test_the_second_implementation_draws_the_streams() -> None:
+    streams = load("streams.json")
+    for field in streams["keys"]:
+        text = "edge-fl|{seed}|{client}|{round}|{purpose}|{index}".format_map(field)
+        assert f"{int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], 'little'):016x}" == field["key"]
+    for vector in streams["draws"]:
+        draws = Draws(int(vector["key"], 16))
+        assert draws.words(5) == vector["uint32 of 5"]
+        assert draws.words(4) == vector["then uint32 of 4"]
+        assert draws.permutation(10) == vector["then permutation of 10"]
+        assert draws.subset(10, 4) == vector["then subset of 4 of 10"]
+        assert draws.normal(3) == pytest.approx(vector["then normal of 3, to 6 places"], abs=1e-6)
+
+
+def test_the_second_implementation_draws_the_patterns() -> None:
+    vectors = load("patterns.json")
+    for vector in vectors["seeded"]:
+        assert draw_pattern(vectors["blocks"], vector["dropout"], int(vector["key"], 16)) == vector["kept"]
+    for vector in vectors["prefix"]:
+        assert prefix_pattern(vectors["blocks"], vector["width"]) == vector["kept"]
+    for vector in vectors["kept units"]:
+        assert vector["kept"] == math.floor((1000 - vector["dropout"]) * vector["units"] / 1000 + 0.5)
+    for vector in vectors["prefix units"]:
+        assert vector["kept"] == math.ceil(vector["width"] * vector["units"] / 1000)
