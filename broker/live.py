@@ -1,5 +1,8 @@
 """The live view of a run in a terminal, and the plain one elsewhere."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -11,9 +14,19 @@ from broker.run_folder import RoundMetrics
 from broker.summary import size_text
 from edge_fl.wire.messages import Register
 
-__all__ = ["LiveView", "PlainView"]
+__all__ = ["LiveView", "PlainView", "view"]
 
 _COLOURS = {"training": "yellow", "accepted": "green", "rejected": "red", "failed": "red", "gone": "red"}
+
+
+@contextmanager
+def view(console: Console, *, live: bool = True) -> Iterator[Observer]:
+    """The live view while the context lasts where ``console`` is a terminal and ``live``; else the plain one."""
+    if not (live and console.is_terminal):
+        yield PlainView(console)
+        return
+    with LiveView(console) as observer:
+        yield observer
 
 
 class PlainView(Observer):
@@ -30,11 +43,13 @@ class PlainView(Observer):
 
     def rejected(self, client: str, code: str, reason: str) -> None:
         """Tell of it at once."""
-        self._console.print(f"rejected {client or 'a message'} ({code}): {reason}", highlight=False, markup=False)
+        self._console.print(
+            f"rejected {client or 'a message'} ({code}): {reason}", highlight=False, markup=False, soft_wrap=True
+        )
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Print the round."""
-        self._console.print(round_line(metrics), highlight=False)
+        self._console.print(round_line(metrics), highlight=False, soft_wrap=True)
 
 
 class LiveView(Observer):

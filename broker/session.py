@@ -34,8 +34,8 @@ def serve(
     config: RunConfig,
     root: Path,
     address: BrokerAddress,
-    fleet: str,
     observer: Observer,
+    fleet: str = "edge-fl",
     connect_timeout: float = 15.0,
 ) -> RunSummary:
     """Run ``config`` on ``bundle`` over the broker at ``address``; the folder ``root`` gets results and a plot.
@@ -80,7 +80,7 @@ def serve(
         summary = coordinator.run()
     finally:
         connection.close()
-    draw(summary, root / "plot.png")
+    draw(summary)
     return summary
 
 

@@ -20,6 +20,11 @@ class RunSummary:
     weights: Path
 
     @property
+    def plot(self) -> Path:
+        """Where :func:`draw` puts the picture."""
+        return self.weights.with_name("plot.png")
+
+    @property
     def accuracy(self) -> float:
         """Top-1 accuracy of the final model (a fraction)."""
         return self.rounds[-1].accuracy
@@ -62,8 +67,8 @@ def size_text(size: float) -> str:
     return f"{size:.1f} GB"
 
 
-def draw(summary: RunSummary, path: Path) -> None:
-    """Plot accuracy by round, and each client's mean update beside a dense one, to a PNG."""
+def draw(summary: RunSummary) -> None:
+    """Plot accuracy by round, and each client's mean update beside a dense one, to ``summary.plot`` (PNG)."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -82,5 +87,5 @@ def draw(summary: RunSummary, path: Path) -> None:
     right.set(xlabel="uplink a round (kB, encoded frames)", xlim=(0, summary.dense / 1000 * 1.15))
     right.invert_yaxis()
     right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
-    figure.savefig(path, dpi=120)
+    figure.savefig(summary.plot, dpi=120)
     plt.close(figure)

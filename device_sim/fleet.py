@@ -107,6 +107,8 @@ class Fleet:
             try:
                 code = process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired as error:
-                raise RunError(f"Agent '{client}' still runs after {timeout:.0f} s; see {self.log(client)}.") from error
+                raise RunError(
+                    f"Agent '{client}' still runs after {timeout:.0f} s; see {self.log(client)}."
+                ) from error
             if code != 0:
                 raise RunError(f"Agent '{client}' ended with exit code {code}; see {self.log(client)}.")

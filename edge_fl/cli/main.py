@@ -6,6 +6,7 @@ import traceback
 
 import typer
 
+from edge_fl.cli.demo import demo
 from edge_fl.cli.device import device
 from edge_fl.cli.serve import serve
 from edge_fl.errors import EdgeFLError
@@ -20,6 +21,7 @@ app = typer.Typer(
     help="Take a PyTorch model to a fleet, train it there, upload only the rows each device trained.",
 )
 
+app.command("demo")(demo)
 app.command("serve")(serve)
 app.command("device")(device)
 

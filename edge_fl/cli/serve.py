@@ -43,7 +43,7 @@ def serve(
 
     from broker.config import RunConfig
     from broker.embedded import EmbeddedBroker
-    from broker.live import LiveView, PlainView
+    from broker.live import view
     from broker.session import new_run_id
     from broker.session import serve as serve_run
     from edge_fl.bundle import Bundle
@@ -73,8 +73,7 @@ def serve(
         else:
             address = BrokerAddress.parse(broker)
         console.print(f"run {run}, broker {address}, waiting for {clients_per_round} devices", highlight=False)
-        live = console.is_terminal and not json
-        observer = stack.enter_context(LiveView(console)) if live else PlainView(console)
+        observer = stack.enter_context(view(console, live=not json))
         summary = serve_run(
             bundle=opened,
             config=config,
@@ -88,4 +87,4 @@ def serve(
         return
     for line in summary.lines():
         print(line)
-    print(f"plot {summary.weights.with_name('plot.png')}")
+    print(f"plot {summary.plot}")
