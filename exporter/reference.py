@@ -38,7 +38,7 @@ def reference_step(
     for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
         moved = parameter.detach() if gradient is None else parameter.detach() - lr * gradient
         new[name] = moved.numpy()
-    return new, float(loss)
+    return new, loss.item()
 
 
 def reference_evaluation(source: Source, weights: Arrays, batch: Batch) -> tuple[float, NDArray[np.float32]]:

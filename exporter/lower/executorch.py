@@ -43,7 +43,9 @@ def lower(request: Request, report: Report) -> Lowered:
 
 
 def _mm_as_bmm(a: Tensor, b: Tensor) -> Tensor:
-    return torch.bmm(a.unsqueeze(0), b.unsqueeze(0)).squeeze(0)
+    # By reshape: XNNPACK takes it along, where an unsqueeze would end its part of the graph.
+    product = torch.bmm(a.reshape(1, *a.shape), b.reshape(1, *b.shape))
+    return product.reshape(a.shape[0], b.shape[1])
 
 
 def _addmm_as_bmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -51,11 +53,15 @@ def _addmm_as_bmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha:
     return (product if alpha == 1 else product * alpha) + (bias if beta == 1 else bias * beta)
 
 
+def _threshold_backward(gradient: Tensor, values: Tensor, threshold: float) -> Tensor:
+    """The gradient where ``values`` exceed ``threshold``, 0 elsewhere, in operations that XNNPACK takes."""
+    return gradient * torch.ceil(torch.clamp(values - threshold if threshold else values, 0, 1))
+
+
 def _table() -> Decompositions:
     table = dict(core_aten_decompositions())
     backward = [
         _aten._log_softmax_backward_data,
-        _aten.threshold_backward,
         _aten.tanh_backward,
         _aten.sigmoid_backward,
     ]
@@ -63,6 +69,7 @@ def _table() -> Decompositions:
     # XNNPACK takes a product of two inputs only as a batched one.
     table[_aten.mm.default] = _mm_as_bmm
     table[_aten.addmm.default] = _addmm_as_bmm
+    table[_aten.threshold_backward.default] = _threshold_backward
     return table
 
 
