@@ -69,6 +69,7 @@ WRONG = [
     Wrong("'t' names the unknown block", H, (Tensor("t", (3,), (unit("g"),), (unit("h"),)),)),
     Wrong("'t' has an empty segment", H, (Tensor("t", (0,), (unit("h", outer=0),), (free(0),)),)),
     Wrong("'t' has an axis of 4 described as 3", H, (Tensor("t", (4,), (unit("h"),), (unit("h"),)),)),
+    Wrong("'t' has an axis of 2 described as 3", H, (Tensor("t", (2,), (unit("h"),), (unit("h"),)),)),
     Wrong("'t' has an axis of 6 described as 4", H, (Tensor("t", (6,), ((*unit("h"), FREE),), (free(6),)),)),
 ]
 

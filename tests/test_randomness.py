@@ -91,6 +91,13 @@ def test_permutation_sorts_the_words(key: int, n: int) -> None:
     assert Stream(key).permutation(n).tolist() == sorted(range(n), key=lambda i: (words[i], i))
 
 
+def test_equal_words_keep_their_order() -> None:
+    """Among 300,000 words some ten are equal, and a sort that is not stable shows."""
+    words, order = Stream(1).uint32(300_000), Stream(1).permutation(300_000)
+    assert len(np.unique(words)) < 300_000
+    np.testing.assert_array_equal(order, np.lexsort((np.arange(300_000), words)))
+
+
 @given(KEYS, st.integers(0, 100).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))))
 def test_subset_is_the_head_of_a_permutation_in_ascending_order(key: int, sizes: tuple[int, int]) -> None:
     n, k = sizes

@@ -219,6 +219,13 @@ def test_another_version_is_refused(small: Layout) -> None:
     assert refusal(sealed(frame), small) == "version"
 
 
+@pytest.mark.parametrize("name", ["conv.weight", "conv.mean", "scale"])
+def test_a_nan_in_any_tensor_is_refused(small: Layout, name: str) -> None:
+    tensors = numbered(small)
+    tensors[name].flat[-1] = np.nan
+    assert refusal(encode_frame(HEADER, Pattern.full(small), tensors), small) == "not-finite"
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_one_number_that_is_not_finite_is_refused(mlp: Layout, bad: float) -> None:
     tensors = {t.name: np.zeros(t.shape, dtype=np.float32) for t in mlp.tensors}
