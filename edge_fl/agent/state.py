@@ -8,6 +8,7 @@ starts from the state before r, and a refused update leaves no trace.
 import fcntl
 import json
 import shutil
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -134,5 +135,5 @@ def _read(path: Path) -> tuple[int, Mapping[str, NDArray[Any]]]:
         with np.load(path, allow_pickle=False) as held:
             state = {name: held[name] for name in held.files}
         return int(state.pop(_ROUND)), state
-    except (OSError, ValueError, KeyError, EOFError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise StateError(f"The method state '{path}' is damaged ({error}); remove it to start afresh.") from error

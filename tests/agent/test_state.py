@@ -1,0 +1,79 @@
+"""The state folder: who holds it, and method state that advances only with an accepted round."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_fl.agent.state import MethodState, StateFolder
+from edge_fl.errors import ConfigError, StateError
+
+
+def scores(value: float) -> dict[str, np.ndarray]:
+    return {"scores": np.array([value])}
+
+
+def test_state_advances_only_when_accepted(tmp_path: Path) -> None:
+    state = MethodState(tmp_path)
+    assert state.before(accepted=0) == {}
+    state.stage(1, scores(1.0))
+    state.accept()
+    assert state.before(accepted=1)["scores"] == 1.0
+    state.stage(2, scores(2.0))
+    state.discard()
+    assert state.before(accepted=1)["scores"] == 1.0
+
+
+def test_a_retried_round_starts_from_the_state_before_it(tmp_path: Path) -> None:
+    state = MethodState(tmp_path)
+    state.stage(1, scores(1.0))
+    state.accept()
+    state.stage(2, scores(2.0))  # killed here: no verdict was heard, and the coordinator took nothing
+    assert MethodState(tmp_path).before(accepted=1)["scores"] == 1.0
+
+
+def test_a_verdict_lost_on_the_way_is_learned_from_the_next_task(tmp_path: Path) -> None:
+    MethodState(tmp_path).stage(2, scores(2.0))
+    assert MethodState(tmp_path).before(accepted=2)["scores"] == 2.0
+    assert MethodState(tmp_path).before(accepted=2)["scores"] == 2.0
+
+
+def test_a_folder_serves_one_process_and_one_client(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state", "a")
+    with pytest.raises(StateError, match="Another device process is using"):
+        StateFolder(tmp_path / "state", "a")
+    folder.close()
+    with pytest.raises(StateError, match="belongs to client 'a', not to 'b'"):
+        StateFolder(tmp_path / "state", "b")
+    StateFolder(tmp_path / "state", "a").close()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"other": 1}'])
+def test_a_damaged_identity_is_one_sentence(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "identity.json").write_bytes(damage)
+    with pytest.raises(StateError, match="is damaged; remove it"):
+        StateFolder(tmp_path, "a")
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"not a zip file"])
+def test_damaged_method_state_is_one_sentence(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "accepted.npz").write_bytes(damage)
+    with pytest.raises(StateError, match="is damaged"):
+        MethodState(tmp_path).before(accepted=0)
+
+
+def test_a_run_cannot_name_a_folder_outside(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state", "a")
+    with pytest.raises(ConfigError):
+        folder.method("../../etc")
+    folder.close()
+
+
+def test_only_the_current_bundle_is_kept(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state", "a")
+    old = folder.bundle("0" * 64)
+    old.mkdir(parents=True)
+    assert folder.bundle("0" * 64).exists()
+    folder.bundle("1" * 64)
+    assert not old.exists()
+    folder.close()

@@ -1,0 +1,300 @@
+"""The coordinator's side of the protocol against devices that misbehave, over a real broker."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from broker.config import RunConfig
+from broker.embedded import EmbeddedBroker
+from broker.gateway import Gateway
+from broker.model import GlobalModel
+from broker.observer import Observer
+from broker.rounds import Round
+from broker.run_folder import RunFolder
+from edge_fl.bundle import Bundle
+from edge_fl.methods.base import Method, open_method
+from edge_fl.pattern import Pattern
+from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
+from edge_fl.transport.transfer import chunks_of, ref_of
+from edge_fl.wire.frame import Header, encode_frame
+from edge_fl.wire.messages import (
+    CHUNK_SIZE,
+    PROTOCOL,
+    FromDevice,
+    Gone,
+    Hello,
+    Offer,
+    Ref,
+    Refused,
+    Register,
+    Registered,
+    Task,
+    ToDevice,
+    Topics,
+    Verdict,
+    Want,
+    decode_to_device,
+    encode_message,
+)
+
+RUN, CLIENT, ROUND, VERSION, SAMPLES = "run-1", "client-1", 4, 3, 100
+TOPICS = Topics()
+
+
+class Wire:
+    """A gateway and one hand-driven device, on one broker; :meth:`until` pumps both."""
+
+    def __init__(self, bundle: Bundle, address: BrokerAddress, folder: Path) -> None:
+        self.bundle = bundle
+        self.method: Method = open_method("fedbiad", {"dropout": [500]})
+        config = RunConfig(
+            run=RUN,
+            method="fedbiad",
+            parameters={},
+            rounds=9,
+            clients_per_round=1,
+            local_steps=1,
+            batch=20,
+            lr=0.1,
+            seed=0,
+        )
+        upstream = Connection(
+            address=address, client_id="coordinator", subscriptions=Gateway.subscriptions(TOPICS)
+        )
+        self.gateway = Gateway(
+            bundle=bundle,
+            method=self.method,
+            batch=20,
+            folder=RunFolder(folder / "run", config),
+            connection=upstream,
+            topics=TOPICS,
+            observer=Observer(),
+        )
+        down = TOPICS.down(CLIENT)
+        self.device = Connection(
+            address=address, client_id=CLIENT, subscriptions=[TOPICS.all, down, f"{down}/chunk/#"]
+        )
+        self.device.open(timeout=5)
+        assert isinstance(self.device.next(5), Connected)
+        upstream.open(timeout=5)
+        self.close = lambda: (upstream.close(), self.device.close())
+        self.received: list[ToDevice] = []
+        self.chunks: dict[int, bytes] = {}
+        self.until(lambda: any(isinstance(m, Hello) for m in self.received))
+
+    def send(self, message: FromDevice, client: str = CLIENT) -> None:
+        self.device.publish(TOPICS.up(client), encode_message(message))
+
+    def until(self, done: Callable[[], bool]) -> None:
+        """Let both sides talk until ``done``; fails after 10 seconds."""
+        limit = time.monotonic() + 10
+        while not done():
+            assert time.monotonic() < limit, (self.received, self.gateway.rejections)
+            self.gateway.pump()
+            while (event := self.device.next(0.01)) is not None:
+                if isinstance(event, Message):
+                    self._take(event)
+
+    def _take(self, event: Message) -> None:
+        _, _, chunk = TOPICS.parse(event.topic)
+        if chunk is None:
+            self.received.append(decode_to_device(event.payload))
+        else:
+            self.chunks[chunk[1]] = event.payload
+
+    def answer(self, kind: type[ToDevice], message: FromDevice) -> ToDevice:
+        """Send ``message`` and wait for an answer of ``kind``."""
+        self.received.clear()
+        self.send(message)
+        self.until(lambda: any(isinstance(m, kind) for m in self.received))
+        return next(m for m in self.received if isinstance(m, kind))
+
+    def join(self) -> Round:
+        """Register, and be asked in a round."""
+        self.answer(Registered, register())
+        current = Round(ROUND, VERSION, quorum=1)
+        model = self.gateway.open_round(current, self.model_frame())
+        current.tasks[CLIENT] = Task(
+            run=RUN,
+            round=ROUND,
+            accepted=0,
+            model=model,
+            method="fedbiad",
+            parameters={},
+            steps=1,
+            batch=20,
+            lr=0.1,
+            seed=0,
+        )
+        return current
+
+    def model_frame(self) -> bytes:
+        model = GlobalModel(self.bundle.layout, self.bundle.weights())
+        return model.frame(run=RUN, round=ROUND, method="fedbiad")
+
+    def update(self, pattern: Pattern | None = None, fill: float = 0.01, **changes: object) -> bytes:
+        header = Header(
+            kind="update",
+            run=RUN,
+            round=ROUND,
+            version=VERSION,
+            layout="",
+            method="fedbiad",
+            mode="rows",
+            client=CLIENT,
+            samples=SAMPLES,
+            loss=1.0,
+        )
+        delta = {t.name: np.full(t.shape, fill, dtype=np.float32) for t in self.bundle.layout.tensors}
+        pattern = pattern if pattern is not None else Pattern.seeded(self.bundle.layout, 500, 1)
+        return encode_frame(msgspec.structs.replace(header, **changes), pattern, delta)
+
+    def upload(self, content: bytes) -> Verdict:
+        """Offer an update, serve what is wanted of it, and wait for the verdict."""
+        ref = ref_of(content)
+        self.received.clear()
+        self.send(Offer(RUN, ROUND, ref))
+
+        def judged() -> bool:
+            for want in [m for m in self.received if isinstance(m, Want)]:
+                self.received.remove(want)
+                for index, chunk in chunks_of(content, want):
+                    self.device.publish(TOPICS.chunk(TOPICS.up(CLIENT), ref.digest, index), bytes(chunk))
+            return any(isinstance(m, Verdict) for m in self.received)
+
+        self.until(judged)
+        return next(m for m in self.received if isinstance(m, Verdict))
+
+
+def register(**changes: object) -> Register:
+    profile = Register(protocol=PROTOCOL, agent="test", runtime="onnx", samples=SAMPLES)
+    return msgspec.structs.replace(profile, **changes)
+
+
+@pytest.fixture
+def wire(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Wire]:
+    with EmbeddedBroker(port=0) as broker:
+        wire = Wire(digits_bundle, broker.address, tmp_path)
+        yield wire
+        wire.close()
+
+
+def test_a_good_update_is_taken_once(wire: Wire) -> None:
+    current = wire.join()
+    content = wire.update()
+    assert wire.upload(content).accepted
+    assert current.reports[CLIENT].path.read_bytes() == content
+    assert wire.upload(content).accepted  # the verdict was lost: it is given again
+    assert len(current.reports) == 1
+    assert not wire.gateway.rejections
+
+
+@pytest.mark.parametrize(
+    ("code", "spoil"),
+    [
+        ("truncated", lambda w: w.update()[:-1]),
+        ("magic", lambda w: b"NOPE" + w.update()[4:]),
+        ("checksum", lambda w: bytes([*w.update()[:-1], w.update()[-1] ^ 1])),
+        ("not-finite", lambda w: w.update(fill=float("nan"))),
+        ("not-finite", lambda w: w.update(fill=float("inf"))),
+        ("pattern", lambda w: w.update(Pattern.full(w.bundle.layout))),
+        ("pattern", lambda w: w.update(Pattern.seeded(w.bundle.layout, 501, 1))),
+        ("foreign", lambda w: w.update(client="somebody-else")),
+        ("stale", lambda w: w.update(round=ROUND - 1)),
+        ("stale", lambda w: w.update(version=VERSION + 1)),
+        ("stale", lambda w: w.update(run="run-2")),
+        ("method", lambda w: w.update(method="fedavg")),
+        ("method", lambda w: w.update(mode="units")),
+        ("samples", lambda w: w.update(samples=SAMPLES + 1)),
+        ("samples", lambda w: w.update(samples=0)),
+        ("loss", lambda w: w.update(loss=float("nan"))),
+        ("kind", lambda w: w.model_frame()),
+    ],
+)
+def test_a_bad_update_is_rejected_and_counted(wire: Wire, code: str, spoil: Callable[[Wire], bytes]) -> None:
+    current = wire.join()
+    verdict = wire.upload(spoil(wire))
+    assert (verdict.accepted, verdict.code) == (False, code)
+    assert verdict.reason.endswith(".")
+    assert wire.gateway.rejections == {code: 1}
+    assert not current.reports
+    assert not current.outstanding()
+
+
+@pytest.mark.parametrize(
+    ("code", "offer"),
+    [
+        ("late", Offer(RUN, ROUND - 1, Ref("0" * 64, 10))),
+        ("late", Offer(RUN, ROUND + 1, Ref("0" * 64, 10))),
+        ("late", Offer("run-2", ROUND, Ref("0" * 64, 10))),
+        ("oversize", Offer(RUN, ROUND, Ref("0" * 64, 1 << 40))),
+    ],
+)
+def test_an_offer_out_of_place_is_rejected_without_fetching(wire: Wire, code: str, offer: Offer) -> None:
+    wire.join()
+    verdict = wire.answer(Verdict, offer)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.code) == (False, code)
+
+
+def test_who_was_not_asked_or_never_registered_is_turned_away(wire: Wire) -> None:
+    verdict = wire.answer(Verdict, Offer(RUN, ROUND, Ref("0" * 64, 10)))
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == "unregistered"
+    current = wire.join()
+    current.tasks.clear()
+    verdict = wire.answer(Verdict, Offer(RUN, ROUND, Ref("0" * 64, 10)))
+    assert isinstance(verdict, Verdict)
+    assert verdict.code == "not-selected"
+
+
+@pytest.mark.parametrize(
+    ("code", "changes"),
+    [
+        ("protocol", {"protocol": PROTOCOL + 1}),
+        ("profile", {"samples": 0}),
+        ("profile", {"tier": -1}),
+        ("runtime", {"runtime": "ort_training"}),
+    ],
+)
+def test_a_device_that_cannot_take_part_is_told_why(wire: Wire, code: str, changes: dict[str, object]) -> None:
+    refused = wire.answer(Refused, register(**changes))
+    assert isinstance(refused, Refused)
+    assert refused.code == code
+    assert not wire.gateway.registry.present()
+
+
+def test_a_device_that_comes_back_gets_its_task_again(wire: Wire) -> None:
+    current = wire.join()
+    wire.send(Gone())
+    wire.until(lambda: not wire.gateway.registry.present())
+    assert wire.answer(Task, register()) == current.tasks[CLIENT]
+
+
+def test_content_is_served_by_digest_and_no_other(wire: Wire) -> None:
+    wire.join()
+    model = wire.model_frame()
+    wire.send(Want(ref_of(model).digest, tuple(range(ref_of(model).chunks))))
+    wire.until(lambda: len(wire.chunks) == ref_of(model).chunks)
+    assert b"".join(wire.chunks[i] for i in sorted(wire.chunks)) == model
+    assert wire.gateway.sent == len(model) <= CHUNK_SIZE
+    wire.send(Want("0" * 64, (0,)))
+    wire.until(lambda: wire.gateway.rejections["unknown-content"] == 1)
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x80", encode_message(Gone())[:-1], bytes(1000)])
+def test_a_message_that_is_none_is_counted(wire: Wire, payload: bytes) -> None:
+    wire.device.publish(TOPICS.up(CLIENT), payload)
+    wire.until(lambda: wire.gateway.rejections["message"] == 1)
+
+
+def test_a_chunk_nobody_asked_for_changes_nothing(wire: Wire) -> None:
+    current = wire.join()
+    wire.device.publish(TOPICS.chunk(TOPICS.up(CLIENT), "0" * 64, 0), b"noise")
+    wire.device.publish(TOPICS.chunk(TOPICS.up("stranger"), "0" * 64, 0), b"noise")
+    assert wire.upload(wire.update()).accepted
+    assert list(current.reports) == [CLIENT]

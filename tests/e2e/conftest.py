@@ -1,0 +1,143 @@
+"""Whole systems: a real broker, agents in processes of their own, a coordinator in this one."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from broker.config import RunConfig
+from broker.embedded import EmbeddedBroker
+from broker.observer import Observer
+from broker.session import serve
+from broker.summary import RunSummary
+from device_sim.fleet import AgentProcess, Fleet
+from edge_fl.bundle import Bundle
+from edge_fl.transport.connection import BrokerAddress
+
+MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+class Mosquitto:
+    """Debian's Mosquitto as a process that can be killed and started again on its port."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.address = BrokerAddress("127.0.0.1", probe.getsockname()[1])
+        self._config = folder / "mosquitto.conf"
+        self._config.write_text(
+            f"listener {self.address.port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
+        )
+        self._log = folder / "mosquitto.log"
+        self.start()
+
+    def start(self) -> None:
+        assert MOSQUITTO is not None
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen([MOSQUITTO, "-c", str(self._config)], stdout=log, stderr=log)
+        until = time.monotonic() + 10
+        while True:
+            try:
+                socket.create_connection((self.address.host, self.address.port), timeout=1).close()
+            except OSError:
+                assert time.monotonic() < until, self._log.read_text()
+                time.sleep(0.02)
+            else:
+                return
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+
+@pytest.fixture
+def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
+    if MOSQUITTO is None:
+        if os.environ.get("EDGE_FL_REQUIRE_MOSQUITTO"):
+            pytest.fail("mosquitto is not installed, and EDGE_FL_REQUIRE_MOSQUITTO is set")
+        pytest.skip("mosquitto is not installed (Debian: apt-get install mosquitto)")
+    broker = Mosquitto(tmp_path)
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture(params=["embedded", pytest.param("mosquitto", marks=pytest.mark.mosquitto)])
+def address(request: pytest.FixtureRequest) -> Iterator[BrokerAddress]:
+    """A broker of each kind in turn."""
+    if request.param == "mosquitto":
+        yield request.getfixturevalue("mosquitto").address
+        return
+    with EmbeddedBroker(port=0) as broker:
+        yield broker.address
+
+
+class System:
+    """Runs agents and a coordinator to the end of a run."""
+
+    def __init__(self, bundle: Bundle, folder: Path) -> None:
+        self._bundle, self._folder = bundle, folder
+        self._count = 0
+
+    def config(self, method: str = "fedavg", *, rounds: int = 3, clients: int = 3, **more: object) -> RunConfig:
+        settings: dict[str, object] = {
+            "parameters": {},
+            "local_steps": 5,
+            "batch": 20,
+            "lr": 0.1,
+            "seed": 7,
+            "wait": 60.0,
+            "deadline": 60.0,
+        }
+        return RunConfig(
+            run=f"test-{self._count}",
+            method=method,
+            rounds=rounds,
+            clients_per_round=clients,
+            **{**settings, **more},  # type: ignore[arg-type]
+        )
+
+    def agents(self, count: int = 3, *, runtime: str = "onnx") -> list[AgentProcess]:
+        return [AgentProcess(f"client-{i}", f"digits:{i}/{count}", runtime=runtime) for i in range(count)]
+
+    @contextmanager
+    def fleet(self, agents: list[AgentProcess], address: BrokerAddress) -> Iterator[Fleet]:
+        with Fleet(agents, address=address, root=self._folder / f"fleet-{self._count}") as fleet:
+            yield fleet
+
+    def run(
+        self,
+        config: RunConfig,
+        agents: list[AgentProcess],
+        address: BrokerAddress,
+        *,
+        observer: Callable[[Fleet], Observer] = lambda _: Observer(),
+    ) -> RunSummary:
+        self._count += 1
+        with self.fleet(agents, address) as fleet:
+            summary = serve(
+                bundle=self._bundle,
+                config=config,
+                root=self._folder / f"run-{self._count}",
+                address=address,
+                observer=observer(fleet),
+            )
+            fleet.wait(timeout=30)
+        return summary
+
+
+@pytest.fixture
+def system(digits_bundle: Bundle, tmp_path: Path) -> System:
+    return System(digits_bundle, tmp_path)
+
+
+@pytest.fixture
+def embedded() -> Iterator[BrokerAddress]:
+    with EmbeddedBroker(port=0) as broker:
+        yield broker.address
