@@ -32,9 +32,10 @@ def accept(model: nn.Module, *, input_shape: tuple[int, ...], classes: int) -> N
     if not isinstance(outputs, Tensor) or outputs.shape != (3, classes):
         found = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
         raise DataError(f"The model gives {found} for one sample; the data set has {classes} classes.")
-    if not torch.equal(outputs, _forward(model, x)):
+    again = _forward(model, x)
+    if not isinstance(again, Tensor) or not torch.equal(outputs, again):
         raise UnsupportedModelError(
-            "The model gives two outputs for one input: remove what draws random numbers or keeps state in forward."
+            "The model gives two outputs for one input: remove what draws random numbers or keeps state."
         )
     _traceable(model, x)
 
@@ -50,7 +51,7 @@ def _modules(model: nn.Module) -> None:
         holds += [n for n, _ in module.named_buffers(recurse=False)]
         if holds and not isinstance(module, _SUPPORTED):
             raise UnsupportedModelError(
-                f"'{where}' is a {kind} and holds '{holds[0]}': only Linear and LayerNorm layers may hold tensors; "
+                f"'{where}' is a {kind} and holds '{holds[0]}': only Linear and LayerNorm layers may hold any; "
                 "replace it by linear layers."
             )
 

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from edge_fl.layout import Axis, Block, Layout, Mode, Segment, Tensor as Spec
+from edge_fl.layout import Axis, Block, Layout, Mode, Segment
+from edge_fl.layout import Tensor as Spec
 from edge_fl.pattern import Bitmask, Pattern
 from edge_fl.selection import Selection
 from exporter.groups import Group, propose_groups

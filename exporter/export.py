@@ -22,7 +22,17 @@ from exporter.steps import build_step
 
 __all__ = ["Target", "check_model", "export_bundle"]
 
-_TOOLS = ("edge-fl", "torch", "torch-pruning", "numpy", "onnx", "onnxscript", "onnxruntime", "executorch", "torchao")
+_TOOLS = (
+    "edge-fl",
+    "torch",
+    "torch-pruning",
+    "numpy",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "executorch",
+    "torchao",
+)
 
 
 @dataclass(frozen=True)
@@ -101,9 +111,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
         unproven = Bundle.save(Path(scratch), manifest, files)
         for runtime in target.runtimes:
             report(f"{runtime}: comparing with torch")
-            parity[runtime] = check_parity(
-                source, unproven, runtime, widths=target.widths, batch=target.batch
-            )
+            parity[runtime] = check_parity(source, unproven, runtime, widths=target.widths, batch=target.batch)
     report("writing")
     return Bundle.save(root, _manifest(target, found, source.loss.target, lowered, parity), files)
 

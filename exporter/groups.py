@@ -1,8 +1,8 @@
 """Which indices of which tensors belong together, as torch-pruning's dependency graph has it.
 
-The graph (Fang et al., "DepGraph: Towards Any Structural Pruning", CVPR 2023) follows the outputs of a layer through
-the model to everything that must shrink with them. It is taken as a proposal: :mod:`exporter.derive` keeps only
-what it finds to be true by running the model.
+The graph (Fang et al., "DepGraph: Towards Any Structural Pruning", CVPR 2023) follows the outputs of a layer
+through the model to everything that must shrink with them. It is taken as a proposal: :mod:`exporter.derive`
+keeps only what it finds to be true by running the model.
 """
 
 import copy

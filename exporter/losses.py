@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from edge_fl.bundle import Input
 from edge_fl.errors import ConfigError
@@ -25,8 +25,8 @@ class Loss:
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    # Not F.cross_entropy: its ignore_index would cost every step a handful of comparisons.
-    return -F.log_softmax(outputs, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
+    # Not cross_entropy: its ignore_index would cost every step a handful of comparisons.
+    return -functional.log_softmax(outputs, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
 
 
 _LOSSES = (Loss("cross_entropy", Input(shape=(), dtype="int64"), _cross_entropy),)

@@ -132,4 +132,6 @@ def _require_frozen(before: Arrays, after: Arrays, pattern: Pattern, runtime: st
         dropped = np.ones(tensor.shape, dtype=np.bool_)
         dropped[rows.index(tensor)] = False
         if not np.array_equal(before[tensor.name][dropped], after[tensor.name][dropped]):
-            raise ParityError(f"The {runtime} program changed dropped rows of '{tensor.name}'; no bundle was written.")
+            raise ParityError(
+                f"The {runtime} program changed dropped rows of '{tensor.name}'; no bundle was written."
+            )

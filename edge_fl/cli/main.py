@@ -8,6 +8,8 @@ import typer
 
 from edge_fl.cli.demo import demo
 from edge_fl.cli.device import device
+from edge_fl.cli.export import export
+from edge_fl.cli.inspect import inspect
 from edge_fl.cli.serve import serve
 from edge_fl.errors import EdgeFLError
 
@@ -22,6 +24,8 @@ app = typer.Typer(
 )
 
 app.command("demo")(demo)
+app.command("export")(export)
+app.command("inspect")(inspect)
 app.command("serve")(serve)
 app.command("device")(device)
 

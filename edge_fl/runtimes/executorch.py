@@ -1,11 +1,18 @@
-"""ExecuTorch: one static program for each width and batch."""
+"""ExecuTorch: one static program for each width and batch.
 
-from collections.abc import Mapping, Sequence
+Its C++ bindings are taken as they are: ``executorch.runtime`` around them imports the whole compiler, which makes
+a device three seconds slower to start.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from executorch.extension.pybindings import portable_lib
-from executorch.runtime import Method, Program, Runtime as Loader
+from executorch.extension.pybindings import _C
 from numpy.typing import NDArray
 
 from edge_fl.bundle import Bundle
@@ -23,15 +30,14 @@ class _Method:
     def __init__(self, data: bytes, where: str) -> None:
         try:
             # The program points into ``data``, the method into the program.
-            self._program: Program = Loader.get().load_program(data)
-            method: Method | None = self._program.load_method("forward")
+            self._data = data
+            self._program = _C._load_program_from_buffer(data)
+            self._method = self._program.load_method("forward")
         except RuntimeError as error:
             raise BundleError(f"ExecuTorch cannot load '{where}': {str(error).strip()}.") from error
-        assert method is not None
-        self._method = method
 
     def run(self, inputs: Sequence[object]) -> list[NDArray[np.float32]]:
-        return arrays_of(self._method.execute(inputs))
+        return arrays_of(self._method(inputs))
 
 
 class _Step(TrainStep):
@@ -58,10 +64,10 @@ class _Evaluation(EvalProgram):
         total, outputs = 0.0, []
         for start in range(0, len(batch.x), self._size):
             piece = slice(start, start + self._size)
-            x, y, weight = (_padded(a[piece], self._size) for a in (batch.x, batch.y, batch.weight))
+            x, y, weight = (_padded(array[piece], self._size) for array in (batch.x, batch.y, batch.weight))
             if not weight.any():
                 weight[0] = 1  # a mean over nothing would be NaN; it counts for nothing below
-            loss, values = self._method.run(tensors_of(self._tensors, weights, Batch(x, y, weight)))
+            loss, values = self._method.run(tensors_of(self._tensors, weights, Batch(x=x, y=y, weight=weight)))
             total += float(loss) * float(batch.weight[piece].sum())
             outputs.append(values[: len(batch.x[piece])])
         return total / float(batch.weight.sum()), np.concatenate(outputs)
@@ -72,7 +78,8 @@ class ExecutorchRuntime(Runtime):
 
     def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
         super().__init__(bundle, threads=threads)
-        portable_lib._unsafe_reset_threadpool(threads)
+        with _native_stderr_closed():
+            _C._unsafe_reset_threadpool(threads)
         # torch copies the outputs, and on a busy machine its second thread makes a step 20 times slower.
         torch.set_num_threads(threads)
         self._tensors = [tensor.name for tensor in bundle.layout.tensors]
@@ -96,7 +103,21 @@ class ExecutorchRuntime(Runtime):
         return self._methods[file]
 
 
-def _padded(array: NDArray[np.generic], size: int) -> NDArray[np.generic]:
+@contextlib.contextmanager
+def _native_stderr_closed() -> Iterator[None]:
+    """The thread pool reports to file descriptor 2 what it reads of the processor, past Python's ``sys.stderr``."""
+    sys.stderr.flush()
+    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 2)
+    os.close(sink)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _padded(array: NDArray[Any], size: int) -> NDArray[Any]:
     padded = np.zeros((size, *array.shape[1:]), dtype=array.dtype)
     padded[: len(array)] = array
     return padded

@@ -1,6 +1,7 @@
 """Plain onnxruntime: no torch, one program for every width and batch."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -32,11 +33,9 @@ class _Session:
             raise BundleError(f"onnxruntime {onnxruntime.__version__} cannot load {where}: {error}.") from error
         self._names = [(tensor.name, f"param.{tensor.name}") for tensor in bundle.layout.tensors]
 
-    def run(
-        self, weights: Weights, batch: Batch, scalars: dict[str, NDArray[np.float32]]
-    ) -> list[NDArray[np.float32]]:
-        feed = {name: weights[tensor] for tensor, name in self._names}
-        feed |= {"x": batch.x, "y": batch.y, "sample_weight": batch.weight} | scalars  # type: ignore[dict-item]
+    def run(self, weights: Weights, batch: Batch, scalars: dict[str, NDArray[Any]]) -> list[NDArray[np.float32]]:
+        feed: dict[str, NDArray[Any]] = {name: weights[tensor] for tensor, name in self._names}
+        feed.update(x=batch.x, y=batch.y, sample_weight=batch.weight, **scalars)
         outputs: list[NDArray[np.float32]] = self._session.run(None, feed)
         return outputs
 

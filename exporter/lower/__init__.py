@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge_fl.bundle import Program
@@ -41,7 +41,7 @@ def runtime_names() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(lower.__path__))
 
 
-def lower_for(runtimes: tuple[str, ...], request: Request, report: Report) -> Mapping[str, Lowered]:
+def lower_for(runtimes: tuple[str, ...], request: Request, report: Report) -> dict[str, Lowered]:
     """The programs of each runtime.
 
     Raises
@@ -62,6 +62,8 @@ def _lower(runtime: str, request: Request, report: Report) -> Lowered:
         try:
             module = importlib.import_module(f"exporter.lower.{runtime}")
         except ImportError as error:
-            raise RuntimeMissingError(f"Exporting for '{runtime}' needs what is not installed: {error}.") from error
+            raise RuntimeMissingError(
+                f"Exporting for '{runtime}' needs what is not installed: {error}."
+            ) from error
         lowered: Lowered = module.lower(request, lambda text: report(f"{runtime}: {text}"))
     return lowered

@@ -1,4 +1,4 @@
-"""ONNX for plain onnxruntime: one program for any width and batch; weights are inputs, gradients plain operators."""
+"""ONNX for plain onnxruntime: one program for any width and batch, with the weights as inputs."""
 
 import math
 
@@ -77,7 +77,7 @@ def _model(program: Traceable) -> bytes:
     for value in [*model.graph.value_info, *model.graph.input, *model.graph.output]:
         del value.metadata_props[:]
     _check(program, model)
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
 def _check(program: Traceable, model: onnx.ModelProto) -> None:

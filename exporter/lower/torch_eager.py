@@ -25,6 +25,8 @@ def lower(request: Request, report: Report) -> Lowered:
 
 
 def _saved(program: Traceable) -> bytes:
+    exported = export_symbolic(program, {})
+    exported.example_inputs = None  # weights of no meaning, which would be saved along
     file = io.BytesIO()
-    torch.export.save(export_symbolic(program, {}), file)
+    torch.export.save(exported, file)
     return file.getvalue()
