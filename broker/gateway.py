@@ -18,6 +18,7 @@ from edge_fl.errors import FrameError
 from edge_fl.methods.base import Method
 from edge_fl.transport.connection import Connected, Connection, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, chunks_of
+from edge_fl.wire.frame import FRAME_OVERHEAD
 from edge_fl.wire.messages import (
     PROTOCOL,
     Failed,
@@ -42,7 +43,6 @@ __all__ = ["Gateway"]
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
-_FRAME_OVERHEAD = 1 << 16  # an update may be this much larger than a dense model frame
 
 
 class Gateway:
@@ -104,7 +104,9 @@ class Gateway:
 
     def open_round(self, current: Round, model: bytes) -> Ref:
         """Take updates of ``current`` from now on, and give out its ``model`` frame."""
-        self._round, self._largest = current, len(model) + _FRAME_OVERHEAD
+        self._round, self._largest = current, len(model) + FRAME_OVERHEAD
+        for client, offer in self._offers.items():
+            self._fetchers[client].drop(offer.update.digest)
         self._offers.clear()
         return self._contents.offer_model(model)
 

@@ -88,7 +88,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, File] = {}
 
     def step_program(self, runtime: str, variant: str, counts: Mapping[str, int], batch: int) -> Program | None:
-        """The program of ``runtime`` that trains ``counts`` kept units of each block on ``batch`` samples, if any."""
+        """The program of ``runtime`` that trains ``counts`` kept units a block on ``batch`` samples, if any."""
         for program in self.programs.get(runtime, ()):
             fits = program.kept is None or program.kept == dict(counts)
             if (program.kind, program.variant) == ("step", variant) and fits and program.batch in (None, batch):

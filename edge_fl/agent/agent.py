@@ -16,7 +16,7 @@ from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.training import LocalResult, LocalSettings, train_locally
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, chunks_of, ref_of
-from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
+from edge_fl.wire.frame import FRAME_OVERHEAD, Frame, Header, decode_frame, encode_frame
 from edge_fl.wire.messages import (
     Failed,
     Finished,
@@ -39,6 +39,8 @@ __all__ = ["Agent", "AgentSettings"]
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
+_LARGEST_MANIFEST = 16 << 20  # bytes
+_LARGEST_PROGRAM = 256 << 20
 _OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
 
 
@@ -188,8 +190,10 @@ class Agent:
     def _send(self, message: FromDevice) -> None:
         self._connection.publish(self._up, encode_message(message))
 
-    def _fetch(self, ref: Ref, *, wanted: Callable[[], bool]) -> bytes:
-        """Wait for content; raises _Superseded once it is no longer wanted."""
+    def _fetch(self, ref: Ref, *, largest: int, wanted: Callable[[], bool]) -> bytes:
+        """Wait for content of at most ``largest`` bytes; raises _Superseded once it is no longer wanted."""
+        if ref.size > largest:
+            raise FrameError("oversize", f"The coordinator announces {ref.size} bytes where {largest} can be.")
         content = self._fetcher.want(ref)
         while content is None:
             if not wanted():
@@ -212,11 +216,12 @@ class Agent:
             return Bundle.load(folder, runtime=self._settings.runtime)
         except BundleError:
             _log.info("fetching bundle %s", registered.manifest.digest[:12])
-        raw = self._fetch(registered.manifest, wanted=wanted)
+        raw = self._fetch(registered.manifest, largest=_LARGEST_MANIFEST, wanted=wanted)
         manifest = parse_manifest(raw, where=f"manifest {registered.manifest.digest[:12]}")
         for name in manifest.program_files(self._settings.runtime):
             entry = manifest.files[name]
-            write_atomically(folder / name, self._fetch(Ref(entry.sha256, entry.size), wanted=wanted))
+            ref = Ref(entry.sha256, entry.size)
+            write_atomically(folder / name, self._fetch(ref, largest=_LARGEST_PROGRAM, wanted=wanted))
         write_atomically(folder / MANIFEST, raw)
         return Bundle.load(folder, runtime=self._settings.runtime)
 
@@ -240,7 +245,8 @@ class Agent:
             _log.warning("round %d was rejected (%s): %s", task.round, verdict.code, verdict.reason)
 
     def _train(self, task: Task, runtime: Runtime) -> tuple[LocalResult, bytes]:
-        content = self._fetch(task.model, wanted=lambda: self._task is task)
+        largest = 4 * runtime.bundle.layout.size + FRAME_OVERHEAD
+        content = self._fetch(task.model, largest=largest, wanted=lambda: self._task is task)
         model: Frame = decode_frame(content, runtime.bundle.layout)
         method = open_method(task.method, task.parameters)
         job = Job(

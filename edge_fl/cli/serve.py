@@ -31,6 +31,7 @@ def serve(
     deadline: Annotated[float, typer.Option(help="Seconds a round may take.")] = 120.0,
     quorum: Annotated[float, typer.Option(help="Share of the picked devices that must answer.")] = 0.5,
     wait: Annotated[float, typer.Option(help="Seconds to wait for enough devices.")] = 300.0,
+    connect_timeout: Annotated[float, typer.Option(help="Seconds to try a broker that is not embedded.")] = 15.0,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")] = None,
     fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = "edge-fl",
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
@@ -81,6 +82,7 @@ def serve(
             address=address,
             fleet=fleet,
             observer=observer,
+            connect_timeout=connect_timeout,
         )
     if json:
         print(json_module.dumps(summary.figures()))

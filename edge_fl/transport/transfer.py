@@ -33,7 +33,10 @@ def chunks_of(content: bytes, want: Want) -> list[tuple[int, memoryview]]:
 
 @dataclass
 class _Inbound:
-    """One content on its way in. ``asked`` are the chunks wanted and not here yet."""
+    """One content on its way in.
+
+    ``asked`` are the chunks wanted and not here yet, ``damaged`` how often the whole was not what it should be.
+    """
 
     ref: Ref
     buffer: bytearray
@@ -41,6 +44,7 @@ class _Inbound:
     asked: set[int] = field(default_factory=set)
     progress: float = 0.0
     stall: float = STALL_SECONDS
+    damaged: int = 0
 
     def next_window(self) -> tuple[int, ...]:
         return tuple(sorted(self.missing)[:WINDOW])
@@ -83,7 +87,7 @@ class Fetcher:
         ------
         FrameError
             ``chunk`` on a chunk of another size, ``digest`` when the whole does not hash to its name; what was
-            received is then thrown away and asked for anew.
+            received is then thrown away and asked for anew after a pause that grows each time.
         """
         inbound = self._inbound.get(digest)
         if inbound is None or index not in inbound.missing:
@@ -130,5 +134,6 @@ class Fetcher:
             del self._inbound[inbound.ref.digest]
             return content
         inbound.missing = set(range(inbound.ref.chunks))
-        self._ask(inbound)
+        inbound.damaged += 1
+        inbound.stall = min(STALL_SECONDS * 2**inbound.damaged, _STALL_LIMIT)
         raise FrameError("digest", f"Content {inbound.ref.digest[:12]} arrived damaged and is fetched again.")

@@ -24,9 +24,10 @@ from edge_fl.selection import Selection, Weights
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 from edge_fl.wire.values import ValueEncoding, decode_values, encode_values_into, values_size
 
-__all__ = ["VERSION", "Frame", "Header", "decode_frame", "encode_frame"]
+__all__ = ["FRAME_OVERHEAD", "VERSION", "Frame", "Header", "decode_frame", "encode_frame"]
 
 VERSION = 1
+FRAME_OVERHEAD = 1 << 16  # bytes that header and mask may add to the values of any frame
 _MAGIC = b"EFLF"
 _PRELUDE = struct.Struct("<4sB3sIIQI4s")
 _CHECKSUM = slice(24, 28)

@@ -105,7 +105,12 @@ def test_damaged_content_is_refused_and_fetched_again() -> None:
     with pytest.raises(FrameError, match="arrived damaged") as caught:
         link.fetcher.chunk(digest, 1, data[CHUNK_SIZE:])
     assert caught.value.code == "digest"
-    assert link.wants[-1] == Want(digest, (0, 1))
+    link.now = 3.9
+    link.fetcher.tick()
+    assert len(link.wants) == 1
+    link.now = 4.1
+    link.fetcher.tick()
+    assert link.wants[1:] == [Want(digest, (0, 1))]
     link.fetcher.chunk(digest, 0, data[:CHUNK_SIZE])
     assert link.fetcher.chunk(digest, 1, data[CHUNK_SIZE:]) == data
 

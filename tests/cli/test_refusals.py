@@ -1,0 +1,157 @@
+"""What comes from outside and is wrong: one sentence, its documented exit code, no traceback."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from edge_fl.bundle import Bundle
+from edge_fl.errors import EdgeFLError
+
+ROOT = Path(__file__).parents[2]
+
+
+def edge_fl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edge_fl", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def refused(code: int, sentence: str, *arguments: str | Path) -> None:
+    done = edge_fl(*arguments)
+    assert done.returncode == code, done.stderr
+    assert re.search(sentence, done.stderr)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("edge-fl: ")
+    assert last.endswith(".")
+    assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def taken_port() -> Iterator[int]:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        yield busy.getsockname()[1]
+
+
+def free_port() -> int:
+    with taken_port() as port:
+        return port
+
+
+def test_broker_down(tmp_path: Path, digits_bundle: Bundle) -> None:
+    url = f"mqtt://127.0.0.1:{free_port()}"
+    sentence = "No MQTT broker answers at mqtt://127"
+    device = ("device", "--broker", url, "--data", "digits", "--state", tmp_path, "--connect-timeout", "0.1")
+    refused(16, sentence, *device)
+    serve = ("serve", digits_bundle.root, "--broker", url, "-o", tmp_path / "run", "--connect-timeout", "0.1")
+    refused(16, sentence, *serve)
+    assert not (tmp_path / "run").exists()
+
+
+def test_port_taken(digits_bundle: Bundle) -> None:
+    with taken_port() as port:
+        refused(17, f"Port {port} of 127.0.0.1 is taken", "serve", digits_bundle.root, "--port", str(port))
+
+
+def test_no_device_comes(tmp_path: Path, digits_bundle: Bundle) -> None:
+    serve = ("serve", digits_bundle.root, "--port", "0", "--wait", "0.1", "-o", tmp_path / "run")
+    refused(19, "Only 0 of 10 devices were there", *serve)
+
+
+def test_a_run_folder_is_not_overwritten(tmp_path: Path, digits_bundle: Bundle) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    refused(21, "already holds a run", "serve", digits_bundle.root, "--port", "0", "-o", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence", "options"),
+    [
+        (15, "no method 'fedbad'", ["--method", "fedbad"]),
+        (15, "unknown field `colour`", ["--method", "fedbiad", "--set", "colour=red"]),
+        (15, "must be in \\[0, 1\\)", ["--method", "fedbiad", "--dropout", "1.0"]),
+        (15, "must be in \\[0, 1\\)", ["--method", "fedbiad", "--dropout", "-0.1"]),
+        (15, "takes rates such as", ["--method", "fedbiad", "--dropout", "half"]),
+        (15, "--set takes key=value", ["--set", "tau"]),
+        (15, "at least 1 of rounds", ["--rounds", "0"]),
+        (15, "at least 1 of clients per round", ["--clients-per-round", "0"]),
+        (15, "above 0", ["--lr", "0"]),
+        (15, "above 0", ["--lr", "nan"]),
+        (15, "fraction in \\(0, 1\\]", ["--quorum", "1.5"]),
+        (15, "looks like mqtt://", ["--broker", "tcp://here"]),
+        (15, "looks like mqtt://", ["--broker", "mqtt://"]),
+        (15, "no broker address", ["--broker", "mqtt://host:port"]),
+        (2, "No such option", ["--colour", "red"]),
+    ],
+)
+def test_settings_that_make_no_sense(digits_bundle: Bundle, code: int, sentence: str, options: list[str]) -> None:
+    done = edge_fl("serve", digits_bundle.root, "--port", "0", *options)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+    assert re.search(sentence, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence", "options"),
+    [
+        (14, "digit", ["--data", "digitz"]),
+        (14, "digits", ["--data", "digits:10/10"]),
+        (15, "An id has 1 to 64", ["--data", "digits", "--id", "a/b"]),
+        (15, "An id has 1 to 64", ["--data", "digits", "--id", ""]),
+        (18, "no runtime 'tensorflow'", ["--data", "digits", "--runtime", "tensorflow"]),
+    ],
+)
+def test_a_device_that_is_set_up_wrongly(tmp_path: Path, code: int, sentence: str, options: list[str]) -> None:
+    refused(code, sentence, "device", "--broker", "mqtt://127.0.0.1:1", "--state", tmp_path / "s", *options)
+
+
+def test_a_state_folder_of_another_device(tmp_path: Path) -> None:
+    (tmp_path / "identity.json").write_text('{"client": "a"}')
+    device = ("device", "--broker", "mqtt://127.0.0.1:1", "--data", "digits", "--id", "b", "--state", tmp_path)
+    refused(21, "belongs to client 'a'", *device)
+
+
+def test_the_demo_names_its_data_sets() -> None:
+    refused(15, "The demo knows digits", "demo", "--dataset", "imagenet")
+
+
+def test_every_exit_code_is_documented() -> None:
+    documented = (ROOT / "docs" / "exit-codes.md").read_text()
+    for error in EdgeFLError.__subclasses__():
+        assert f"| {error.exit_code} | `{error.__name__}` |" in documented
+
+
+@pytest.mark.parametrize("version", ["3.10", "2.7", "3.9"])
+def test_a_python_that_is_too_old(tmp_path: Path, version: str) -> None:
+    old = tmp_path / "python"
+    old.write_text(f"#!/bin/sh\necho {version}\n")
+    old.chmod(0o755)
+    done = subprocess.run(
+        ["sh", ROOT / "scripts" / "check-python", old], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 30
+    assert f"Python 3.11 or newer is needed and '{old}' is {version}" in done.stderr
+
+
+@pytest.mark.parametrize(("python", "code"), [(sys.executable, 0), ("no-such-python", 30)])
+def test_a_python_that_will_do_and_one_that_is_not_there(python: str, code: int) -> None:
+    done = subprocess.run(
+        ["sh", ROOT / "scripts" / "check-python", python],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},
+    )
+    assert done.returncode == code
+
+
+@pytest.mark.parametrize("command", ["export", "inspect", "serve", "device", "demo", "bench"])
+def test_every_command_has_help(command: str) -> None:
+    done = edge_fl(command, "--help")
+    assert done.returncode == 0
+    assert "Example" in done.stdout or command == "bench"
