@@ -1,7 +1,6 @@
 """`edge-fl export`: from a PyTorch model to a bundle, or to a report of what would be masked."""
 
 import json as json_module
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,8 @@ import typer
 from edge_fl.errors import ConfigError, RuntimeMissingError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import nn
 
     from edge_fl.bundle import Bundle
@@ -31,9 +32,7 @@ def export(
     ] = None,
     width: Annotated[
         list[float] | None,
-        typer.Option(
-            help="Kept share of each block, for runtimes with a program each [default: 1 0.8 0.6 0.5 0.4]."
-        ),
+        typer.Option(help="Kept share of each block, where each needs a program [default: 1 0.8 0.6 0.5 0.4]."),
     ] = None,
     batch: Annotated[int, typer.Option(help="Samples a training batch, for the same runtimes.")] = 20,
     name: Annotated[str | None, typer.Option(help="What to call the bundle [default: the file's name].")] = None,

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from edge_fl.bundle import Bundle
-    from edge_fl.layout import Axis, Tensor
+    from edge_fl.layout import Axis, Mode, Tensor
 
 __all__ = ["inspect"]
 
@@ -97,17 +97,16 @@ def _frames(bundle: "Bundle") -> list[dict[str, Any]]:
     """Bytes of really encoded updates, with a bitmask, in both modes."""
     import numpy as np
 
-    from edge_fl.layout import Mode
     from edge_fl.pattern import Pattern
     from edge_fl.wire.frame import Header, encode_frame
 
     tensors = {t.name: np.zeros(t.shape, dtype=np.float32) for t in bundle.layout.tensors}
-    modes: tuple[Mode, Mode] = ("rows", "units")
+    modes: tuple["Mode", "Mode"] = ("rows", "units")
     frames = []
     for dropout in _DROPOUTS:
         drawn = Pattern.seeded(bundle.layout, dropout, 0)
         pattern = Pattern(bundle.layout, drawn.mask)
-        sizes = {}
+        sizes: dict[str, int] = {}
         for mode in modes:
             header = Header("update", run="inspect", round=1, version=0, layout="", method="inspect", mode=mode)
             sizes[mode] = len(encode_frame(header, pattern, tensors))

@@ -105,7 +105,7 @@ class ExecutorchRuntime(Runtime):
 
 @contextlib.contextmanager
 def _native_stderr_closed() -> Iterator[None]:
-    """The thread pool reports to file descriptor 2 what it reads of the processor, past Python's ``sys.stderr``."""
+    """The thread pool writes what it reads of the processor to file descriptor 2, past ``sys.stderr``."""
     sys.stderr.flush()
     kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, 2)
