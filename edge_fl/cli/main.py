@@ -6,6 +6,7 @@ import traceback
 
 import typer
 
+from edge_fl.cli.bench import app as bench
 from edge_fl.cli.demo import demo
 from edge_fl.cli.device import device
 from edge_fl.cli.export import export
@@ -28,6 +29,7 @@ app.command("export")(export)
 app.command("inspect")(inspect)
 app.command("serve")(serve)
 app.command("device")(device)
+app.add_typer(bench, name="bench")
 
 
 def run() -> None:

@@ -13,7 +13,7 @@ __all__ = ["ValueEncoding", "decode_values", "encode_values_into", "values_size"
 ValueEncoding = Literal["float32"]
 
 _ITEM = 4
-_FINITE_STRETCH = 1 << 16  # numbers checked at a time, so that the check stays in cache
+_ZEROS = np.zeros(1 << 16, dtype=np.float32)  # as many as are checked at a time
 
 
 def values_size(selection: Selection) -> int:
@@ -53,6 +53,9 @@ def decode_values(section: memoryview, selection: Selection) -> dict[str, NDArra
 
 
 def _check_finite(numbers: NDArray[np.float32], name: str) -> None:
-    for start in range(0, len(numbers), _FINITE_STRETCH):
-        if not np.isfinite(numbers[start : start + _FINITE_STRETCH]).all():
-            raise FrameError("not-finite", f"Tensor '{name}' holds a NaN or an infinity.")
+    # Zero times a finite number is zero, times anything else NaN: a dot product tells at the speed of memory.
+    with np.errstate(invalid="ignore"):
+        for start in range(0, len(numbers), len(_ZEROS)):
+            stretch = numbers[start : start + len(_ZEROS)]
+            if not np.dot(stretch, _ZEROS[: len(stretch)]) == 0.0:
+                raise FrameError("not-finite", f"Tensor '{name}' holds a NaN or an infinity.")
