@@ -101,7 +101,7 @@ def _frames(bundle: "Bundle") -> list[dict[str, Any]]:
     from edge_fl.wire.frame import Header, encode_frame
 
     tensors = {t.name: np.zeros(t.shape, dtype=np.float32) for t in bundle.layout.tensors}
-    modes: tuple["Mode", "Mode"] = ("rows", "units")
+    modes: tuple[Mode, Mode] = ("rows", "units")
     frames = []
     for dropout in _DROPOUTS:
         drawn = Pattern.seeded(bundle.layout, dropout, 0)

@@ -1,0 +1,55 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from edge_fl.errors import DataError, EdgeFLError, ModelError, UnsupportedModelError
+from exporter.accept import accept
+from tests.exporter import models
+
+
+def with_weight(value: torch.Tensor) -> nn.Module:
+    model = nn.Sequential(nn.Linear(6, 3))
+    model[0].weight = nn.Parameter(value)
+    return model
+
+
+def frozen() -> nn.Module:
+    model = nn.Sequential(nn.Linear(6, 3))
+    model[0].bias.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "says"),
+    [
+        (
+            lambda: nn.Sequential(nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3)),
+            UnsupportedModelError,
+            "Conv1d",
+        ),
+        (lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), UnsupportedModelError, "'1'"),
+        (lambda: nn.Sequential(nn.LSTM(6, 3)), UnsupportedModelError, "LSTM"),
+        (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), UnsupportedModelError, "set p to 0"),
+        (lambda: nn.Linear(6, 3).double(), UnsupportedModelError, "float64"),
+        (lambda: with_weight(torch.zeros(3, 6, dtype=torch.complex64)), UnsupportedModelError, "complex64"),
+        (lambda: with_weight(torch.full((3, 6), float("nan"))), UnsupportedModelError, "NaN"),
+        (frozen, UnsupportedModelError, "requires_grad"),
+        (lambda: nn.Sequential(nn.Flatten()), UnsupportedModelError, "no parameters"),
+        (models.Noisy, UnsupportedModelError, "two outputs for one input"),
+        (models.Branching, UnsupportedModelError, "torch.where"),
+        (lambda: nn.Linear(7, 3), ModelError, "forward fails on a batch of shape"),
+        (lambda: nn.Linear(6, 4), DataError, "3 classes"),
+    ],
+)
+def test_a_model_that_cannot_be_exported_is_refused_in_one_sentence(
+    build: Callable[[], nn.Module], error: type[EdgeFLError], says: str
+) -> None:
+    with pytest.raises(error, match=says) as caught:
+        accept(build(), input_shape=(6,), classes=3)
+    assert "\n" not in str(caught.value)
+
+
+def test_dropout_that_never_drops_is_let_through() -> None:
+    accept(nn.Sequential(nn.Dropout(0.0), nn.Linear(6, 3)), input_shape=(6,), classes=3)

@@ -1,0 +1,93 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from edge_fl.layout import Layout, Segment
+from exporter.derive import derive
+from exporter.zoo import mlp
+from tests.exporter import models
+
+
+def free(length: int) -> tuple[Segment, ...]:
+    return (Segment(None, 1, length),)
+
+
+def of(*blocks: str) -> tuple[Segment, ...]:
+    return tuple(Segment(block) for block in blocks)
+
+
+def axes(layout: Layout, name: str, mode: str) -> tuple[tuple[Segment, ...], ...]:
+    tensor = next(tensor for tensor in layout.tensors if tensor.name == name)
+    return tensor.rows if mode == "rows" else tensor.units
+
+
+def test_an_mlps_hidden_layers_are_blocks_and_its_output_layer_is_not() -> None:
+    found = derive(mlp.digits(), input_shape=(1, 8, 8))
+
+    assert [(block.name, block.size) for block in found.layout.blocks] == [("1", 32), ("3", 32)]
+    assert axes(found.layout, "3.weight", "rows") == (of("3"), free(32))
+    assert axes(found.layout, "3.weight", "units") == (of("3"), of("1"))
+    assert axes(found.layout, "3.bias", "rows") == (of("3"),)
+    assert axes(found.layout, "5.weight", "rows") == (free(10), free(32))
+    assert axes(found.layout, "5.weight", "units") == (free(10), of("3"))
+    assert axes(found.layout, "5.bias", "units") == (free(10),)
+    assert found.producers == ("1", "3")
+    assert "output layer" in found.dense["5"]
+
+
+def test_concatenated_layers_give_their_consumer_one_segment_each() -> None:
+    layout = derive(models.Concatenation(), input_shape=(6,)).layout
+
+    assert axes(layout, "joined.weight", "units") == (of("joined"), of("left", "right"))
+
+
+def test_layers_that_are_added_share_a_block() -> None:
+    found = derive(models.Residual(), input_shape=(6,))
+
+    assert [(block.name, block.size) for block in found.layout.blocks] == [("stem", 8), ("inner", 5)]
+    assert axes(found.layout, "back.weight", "units") == (of("stem"), of("inner"))
+    assert set(found.producers) == {"stem", "back", "inner"}
+
+
+def test_a_unit_that_is_concatenated_twice_owns_two_columns() -> None:
+    layout = derive(models.BothSigns(), input_shape=(6,)).layout
+
+    assert axes(layout, "out.weight", "units") == (free(3), (Segment("hidden", outer=2),))
+
+
+@pytest.mark.parametrize(
+    ("build", "layer", "why"),
+    [
+        (lambda: nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3)), "0", "does not map 0 to 0"),
+        (lambda: nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3)), "0", "'1' normalises"),
+        (lambda: nn.Sequential(nn.Linear(6, 5), nn.Softmax(1), nn.Linear(5, 3)), "0", "does not map 0 to 0"),
+        (models.Tied, "a", "shared with 'b'"),
+        (models.InputResidual, "hidden", "does not run without"),
+    ],
+)
+def test_what_cannot_be_left_out_stays_dense_and_says_why(
+    build: Callable[[], nn.Module], layer: str, why: str
+) -> None:
+    found = derive(build(), input_shape=(6,))
+
+    assert found.layout.blocks == ()
+    assert why in found.dense[layer]
+
+
+def test_a_zero_initialised_layer_hides_nothing() -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3))
+    nn.init.zeros_(model[2].weight)
+
+    assert derive(model, input_shape=(6,)).layout.blocks == ()
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = models.Residual().train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+    derive(model, input_shape=(6,))
+
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

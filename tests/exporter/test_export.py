@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from torch import nn
+
+from edge_fl.bundle import Bundle
+from edge_fl.errors import BundleError, ConfigError, ParityError, RuntimeMissingError
+from exporter.derive import derive
+from exporter.export import Target, export_bundle
+from exporter.forward import build_evaluation
+from exporter.losses import find_loss
+from exporter.lower import Request, lower_for
+from exporter.parity import LIMIT, check_parity
+from exporter.source import Source
+from exporter.steps import build_step
+from exporter.zoo import mlp
+from tests.exporter import models
+
+
+def target(*runtimes: str, widths: tuple[int, ...] = (1000, 500), batch: int = 6) -> Target:
+    return Target("model", "made-up", (6,), 3, runtimes, widths=widths, batch=batch)
+
+
+def test_every_runtime_is_within_the_limit_of_torch_after_steps_with_changing_patterns(
+    digits_bundle: Bundle,
+) -> None:
+    parity = digits_bundle.manifest.parity
+
+    assert set(parity) == {"onnx", "executorch", "torch_eager"}
+    assert all(0 < p.weights <= LIMIT and 0 < p.outputs <= LIMIT and p.steps >= 5 for p in parity.values())
+
+
+def test_the_onnx_program_freezes_no_weight_width_or_batch(digits_bundle: Bundle) -> None:
+    model = onnx.load_from_string(digits_bundle.read("onnx/step-plain.onnx"))
+    shapes = {
+        value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in model.graph.input
+    }
+
+    assert model.ir_version <= 10
+    assert [opset.version for opset in model.opset_import if not opset.domain] == [18]
+    assert all(len(tensor.dims) <= 1 for tensor in model.graph.initializer)
+    first, second, batch = shapes["param.1.bias"][0], shapes["param.3.bias"][0], shapes["x"][0]
+    assert len({first, second, batch}) == 3
+    assert all(isinstance(name, str) for name in (first, second, batch))
+    assert shapes["param.3.weight"] == [second, first]
+
+
+@pytest.mark.parametrize("model", [models.Concatenation, models.Residual, models.BothSigns, models.InputResidual])
+def test_models_of_no_zoo_train_as_torch_trains_them(model: type[nn.Module], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    bundle = export_bundle(model(), target("onnx", "torch_eager"), tmp_path / "bundle")
+
+    assert Bundle.load(bundle.root).manifest == bundle.manifest
+
+
+def test_what_stays_dense_is_noted_with_its_reason(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    bundle = export_bundle(model, target("onnx"), tmp_path / "bundle")
+
+    assert [block.name for block in bundle.layout.blocks] == ["2"]
+    assert any("'0' stays dense" in note and "normalises" in note for note in bundle.manifest.notes)
+
+
+def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
+    model = mlp.mlp(inputs=6, hidden=8, classes=3)
+    found = derive(model, input_shape=(6,))
+    right = Source(model, found.layout, found.producers, find_loss("cross_entropy"), (6,), 3)
+    wrong = Source(model, found.layout, (), right.loss, (6,), 3)
+    honest = export_bundle(model, target("torch_eager"), tmp_path / "honest")
+    request = Request((build_step("plain", wrong),), build_evaluation(wrong), (1000, 500), 6)
+    files = {program.file: data for program, data in lower_for(("torch_eager",), request, print)["torch_eager"]}
+    files["weights.safetensors"] = honest.read("weights.safetensors")
+    broken = Bundle.save(tmp_path / "broken", honest.manifest, files)
+
+    check_parity(right, honest, "torch_eager", widths=(1000, 500), batch=6)
+    with pytest.raises(ParityError, match="off by"):
+        check_parity(right, broken, "torch_eager", widths=(1000, 500), batch=6)
+
+
+def test_a_model_that_mixes_the_samples_of_a_batch_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ParityError, match="influence one another"):
+        export_bundle(models.BatchMixing(), target("onnx"), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "error", "says"),
+    [
+        (target(), ConfigError, "No runtime"),
+        (target("onnx", widths=(1,)), ConfigError, "keeps no unit"),
+        (target("onnx", widths=(0,)), ConfigError, "Widths"),
+        (target("onnx", batch=0), ConfigError, "at least one sample"),
+        (target("tflite"), RuntimeMissingError, "no runtime 'tflite'"),
+    ],
+)
+def test_a_target_that_makes_no_sense_is_refused(
+    wanted: Target, error: type[Exception], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=says):
+        export_bundle(models.Residual(), wanted, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_one_flipped_bit_in_any_file_is_refused(digits_bundle: Bundle, tmp_path: Path) -> None:
+    for name in digits_bundle.manifest.files:
+        files = {file: digits_bundle.read(file) for file in digits_bundle.manifest.files}
+        copy = Bundle.save(tmp_path / "copy", digits_bundle.manifest, files)
+        damaged = bytearray(files[name])
+        damaged[len(damaged) // 2] ^= 1
+        (copy.root / name).write_bytes(damaged)
+        with pytest.raises(BundleError, match="checksum") as caught:
+            Bundle.load(copy.root)
+        assert name in str(caught.value)
+
+
+def test_a_flipped_bit_in_the_manifest_never_passes_for_another_layout(
+    digits_bundle: Bundle, tmp_path: Path
+) -> None:
+    files = {file: digits_bundle.read(file) for file in digits_bundle.manifest.files}
+    copy = Bundle.save(tmp_path / "copy", digits_bundle.manifest, files)
+    path = copy.root / "manifest.json"
+    raw = path.read_bytes()
+    for at in range(0, len(raw), 97):
+        damaged = bytearray(raw)
+        damaged[at] ^= 0x80  # no byte of the manifest is outside ASCII
+        path.write_bytes(damaged)
+        with pytest.raises(BundleError):
+            Bundle.load(copy.root)

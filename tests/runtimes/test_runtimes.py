@@ -1,0 +1,144 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from edge_fl.bundle import Bundle
+from edge_fl.errors import RuntimeMissingError
+from edge_fl.pattern import Pattern
+from edge_fl.runtimes.base import Batch, Runtime, open_runtime, runtime_names
+from edge_fl.selection import Selection
+
+RUNTIMES = ("onnx", "executorch", "torch_eager")
+WIDTHS = (1000, 800, 600, 500, 400)
+
+
+@pytest.fixture(params=RUNTIMES)
+def runtime(request: pytest.FixtureRequest, digits_bundle: Bundle) -> Runtime:
+    return open_runtime(request.param, digits_bundle)
+
+
+def batch(samples: int = 20, real: int | None = None, seed: int = 0) -> Batch:
+    rng = np.random.default_rng(seed)
+    weight = (np.arange(samples) < (samples if real is None else real)).astype(np.float32)
+    return Batch(rng.random((samples, 1, 8, 8), dtype=np.float32), rng.integers(0, 10, samples), weight)
+
+
+def trained(runtime: Runtime, dropouts: tuple[int, ...]) -> dict[str, NDArray[np.float32]]:
+    weights = {name: array.copy() for name, array in runtime.bundle.weights().items()}
+    for index, dropout in enumerate(dropouts):
+        selection = Selection.of(pattern := Pattern.seeded(runtime.bundle.layout, dropout, index), "units")
+        step = runtime.train_step(pattern.counts, 20)
+        data = batch(real=20 - index, seed=index)
+        _, new = step(selection.gather(weights), data, lr=0.5, scale=1000 / (1000 - dropout))
+        selection.scatter(new, weights)
+    return weights
+
+
+def test_every_runtime_trains_to_the_same_weights(digits_bundle: Bundle) -> None:
+    dropouts = tuple(1000 - width for width in WIDTHS * 2)
+    results = [trained(open_runtime(name, digits_bundle), dropouts) for name in RUNTIMES]
+
+    for name, array in results[0].items():
+        assert not np.array_equal(array, digits_bundle.weights()[name])
+        for other in results[1:]:
+            np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-5)
+
+
+def test_a_padded_sample_counts_for_nothing(runtime: Runtime) -> None:
+    step = runtime.train_step({"1": 32, "3": 32}, 20)
+    data, weights = batch(real=13), runtime.bundle.weights()
+    garbage = Batch(data.x.copy(), data.y, data.weight)
+    garbage.x[13:] = 7
+
+    loss, new = step(weights, data, lr=0.1, scale=1.0)
+    same_loss, same = step(weights, garbage, lr=0.1, scale=1.0)
+
+    assert loss == pytest.approx(same_loss, abs=1e-6)
+    assert all(np.allclose(new[name], same[name], rtol=0, atol=1e-7) for name in new)
+
+
+def test_results_stay_as_they_were_when_the_program_runs_again(runtime: Runtime) -> None:
+    step = runtime.train_step({"1": 32, "3": 32}, 20)
+    _, first = step(runtime.bundle.weights(), batch(), lr=0.1, scale=1.0)
+    kept = {name: array.copy() for name, array in first.items()}
+
+    step(first, batch(seed=1), lr=0.5, scale=1.0)
+
+    assert all(np.array_equal(first[name], kept[name]) for name in kept)
+
+
+def test_evaluation_takes_any_number_of_samples_and_leaves_out_padding(runtime: Runtime) -> None:
+    evaluate, weights = runtime.evaluator(), runtime.bundle.weights()
+    data = batch(450, real=430)
+
+    loss, outputs = evaluate(weights, data)
+    shorter, fewer = evaluate(weights, Batch(data.x[:430], data.y[:430], data.weight[:430]))
+
+    assert outputs.shape == (450, 10)
+    np.testing.assert_allclose(outputs[:430], fewer, rtol=0, atol=1e-6)
+    assert loss == pytest.approx(shorter, abs=1e-6)
+
+
+def test_weights_that_may_not_be_written_are_taken(runtime: Runtime) -> None:
+    weights = runtime.bundle.weights()
+    for array in weights.values():
+        array.flags.writeable = False
+
+    runtime.evaluator()(weights, batch())
+
+
+@pytest.mark.parametrize("name", ["onnx", "torch_eager"])
+def test_free_widths_train_a_single_unit_and_a_single_sample(name: str, digits_bundle: Bundle) -> None:
+    layout = digits_bundle.layout
+    pattern = Pattern(layout, np.arange(layout.units) % 32 == 0)
+    selection = Selection.of(pattern, "units")
+
+    step = open_runtime(name, digits_bundle).train_step(pattern.counts, 1)
+    loss, new = step(selection.gather(digits_bundle.weights()), batch(1), lr=0.1, scale=1.0)
+
+    assert np.isfinite(loss)
+    assert new["3.weight"].shape == (1, 1)
+
+
+def test_a_width_that_the_bundle_does_not_hold_is_refused_with_those_it_does(digits_bundle: Bundle) -> None:
+    opened = open_runtime("executorch", digits_bundle)
+
+    with pytest.raises(RuntimeMissingError, match=r"1: 31.*it holds 1: 32, 3: 32 at batch 20; 1: 26"):
+        opened.train_step({"1": 31, "3": 31}, 20)
+    with pytest.raises(RuntimeMissingError, match="batch 32"):
+        opened.train_step({"1": 32, "3": 32}, 32)
+
+
+def test_a_runtime_of_which_nothing_is_known_is_refused(digits_bundle: Bundle) -> None:
+    assert runtime_names() == ["executorch", "onnx", "torch_eager"]
+    with pytest.raises(RuntimeMissingError, match="no runtime 'tflite'"):
+        open_runtime("tflite", digits_bundle)
+
+
+def test_the_onnx_device_path_imports_neither_torch_nor_onnx(digits_bundle: Bundle) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+import numpy as np
+from edge_fl.bundle import Bundle
+from edge_fl.pattern import Pattern
+from edge_fl.runtimes.base import Batch, open_runtime
+from edge_fl.selection import Selection
+bundle = Bundle.load(Path({str(digits_bundle.root)!r}), runtime="onnx")
+pattern = Pattern.seeded(bundle.layout, 500, 1)
+full = {{t.name: np.zeros(t.shape, np.float32) for t in bundle.layout.tensors}}
+batch = Batch(np.zeros((20, 1, 8, 8), np.float32), np.zeros(20, np.int64), np.ones(20, np.float32))
+runtime = open_runtime("onnx", bundle)
+loss, _ = runtime.train_step(pattern.counts, 20)(
+    Selection.of(pattern, "units").gather(full), batch, lr=0.1, scale=1.0
+)
+assert abs(loss - np.log(10)) < 1e-5, loss
+foreign = {{"torch", "onnx", "safetensors"}} & set(sys.modules)
+assert not foreign, foreign
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
