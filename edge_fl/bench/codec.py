@@ -38,7 +38,7 @@ def bench_codec(repeats: int) -> Result:
 
 def _measure(layout: Layout, dropout: int, mode: Mode, dense: int, repeats: int) -> dict[str, float | int]:
     weights = random_weights(layout, 0)
-    pattern = Pattern.seeded(layout, dropout, key=1)
+    pattern = _pattern(layout, dropout)
     frame = _encode(layout, dropout, mode)
     target = bytearray(len(frame))
 
@@ -63,7 +63,11 @@ def _measure(layout: Layout, dropout: int, mode: Mode, dense: int, repeats: int)
 
 
 def _encode(layout: Layout, dropout: int, mode: Mode) -> bytes:
-    return encode_frame(_header(mode), Pattern.seeded(layout, dropout, key=1), random_weights(layout, 0))
+    return encode_frame(_header(mode), _pattern(layout, dropout), random_weights(layout, 0))
+
+
+def _pattern(layout: Layout, dropout: int) -> Pattern:
+    return Pattern.seeded(layout, dropout, key=1) if dropout else Pattern.full(layout)
 
 
 def _header(mode: Mode) -> Header:

@@ -49,9 +49,9 @@ def bench_step(repeats: int, runtimes: tuple[str, ...]) -> Result:
     return Result(
         title="Training step",
         command="edge-fl bench step",
-        about="One SGD step of 784-256-256-10 on a batch of 20, one thread; half width is compact execution of half "
-        "the units of each hidden layer. Torch eager is an nn.Module with autograd and torch.optim.SGD; ratios are "
-        "to its full width, measured in turn; medians.",
+        about="One SGD step of 784-256-256-10 on a batch of 20, one thread; half width is compact execution of "
+        "half the units of each hidden layer. Torch eager is an nn.Module with autograd and torch.optim.SGD; "
+        "ratios are to its full width, measured in turn; medians.",
         rows=rows,
     )
 

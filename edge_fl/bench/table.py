@@ -27,7 +27,7 @@ class Result:
             "",
             self.about,
             "",
-            f"`{self.command}` on {os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}.",
+            f"`{self.command}`, {os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}.",
             "",
             "| " + " | ".join(columns) + " |",
             "| " + " | ".join("---" for _ in columns) + " |",

@@ -1,5 +1,6 @@
 """The value section of a frame: the kept entries of every tensor, in the layout's order, in C order."""
 
+import math
 from typing import Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ _ZEROS = np.zeros(1 << 16, dtype=np.float32)  # as many as are checked at a time
 
 def values_size(selection: Selection) -> int:
     """Bytes of the float32 value section under ``selection``."""
-    return _ITEM * sum(int(np.prod(selection.shape(t), dtype=np.int64)) for t in selection.layout.tensors)
+    return _ITEM * sum(math.prod(selection.shape(t)) for t in selection.layout.tensors)
 
 
 def encode_values_into(out: memoryview, selection: Selection, tensors: Weights) -> None:
@@ -26,7 +27,7 @@ def encode_values_into(out: memoryview, selection: Selection, tensors: Weights) 
     flat, start = np.frombuffer(out, dtype="<f4"), 0
     for tensor in selection.layout.tensors:
         shape = selection.shape(tensor)
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         selection.gather_into(tensor, tensors[tensor.name], flat[start : start + count].reshape(shape))
         start += count
 
@@ -45,7 +46,7 @@ def decode_values(section: memoryview, selection: Selection) -> dict[str, NDArra
     flat, start, kept = np.frombuffer(section, dtype="<f4"), 0, {}
     for tensor in selection.layout.tensors:
         shape = selection.shape(tensor)
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         kept[tensor.name] = flat[start : start + count].reshape(shape)
         _check_finite(flat[start : start + count], tensor.name)
         start += count
