@@ -6,6 +6,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from edge_fl.errors import DataError, ModelError, UnsupportedModelError
+from exporter.sentence import first_line
 
 __all__ = ["accept"]
 
@@ -80,7 +81,7 @@ def _forward(model: nn.Module, x: Tensor) -> object:
             return model(x)
     except Exception as error:  # the forward pass is the user's code
         shape = tuple(x.shape)
-        raise ModelError(f"The model's forward fails on a batch of shape {shape}: {_sentence(error)}.") from error
+        raise ModelError(f"The model's forward fails on a batch of shape {shape}: {first_line(error)}.") from error
 
 
 def _traceable(model: nn.Module, x: Tensor) -> None:
@@ -94,11 +95,6 @@ def _traceable(model: nn.Module, x: Tensor) -> None:
         make_fx(forward, tracing_mode="symbolic")(x, *(p.detach() for p in model.parameters()))
     except Exception as error:  # torch raises many types for control flow that hangs on values
         raise UnsupportedModelError(
-            f"The model's forward cannot be traced ({_sentence(error)}): let no Python branch hang on the "
+            f"The model's forward cannot be traced ({first_line(error)}): let no Python branch hang on the "
             "values of tensors; use torch.where instead."
         ) from error
-
-
-def _sentence(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edge_fl.errors import UnsupportedModelError
+from exporter.sentence import first_line
 
 __all__ = ["Group", "propose_groups"]
 
@@ -68,7 +69,7 @@ def _graph(model: nn.Module, x: Tensor) -> tp.DependencyGraph:
         )
     except Exception as error:  # torch-pruning raises many types on operations it cannot follow
         raise UnsupportedModelError(
-            f"The model's structure cannot be followed ({type(error).__name__}: {error}): write its forward with "
+            f"The model's structure cannot be followed ({first_line(error)}): write its forward with "
             "linear layers, activations, concatenations and additions."
         ) from error
 

@@ -4,50 +4,69 @@ Exporting a module that calls ``torch.func.grad`` is not possible; tracing it fi
 a graph without any autograd, which is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
-from typing import Any
+from typing import Literal
 
 import torch
 from torch.export import Dim, ExportedProgram
-from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from edge_fl.errors import UnsupportedModelError
+from exporter.decompositions import Decompositions
+from exporter.sentence import first_line
 from exporter.source import Traceable
 
-__all__ = ["Decompositions", "export_static", "export_symbolic", "traced"]
-
-Decompositions = Mapping[Any, Callable[..., Any]]
-"""ATen overloads and what to trace in their place."""
-
-
-def traced(
-    program: Traceable, counts: Mapping[str, int], batch: int, table: Decompositions, *, symbolic: bool
-) -> tuple[GraphModule, tuple[torch.Tensor, ...]]:
-    """The graph of a program and the example inputs it was traced with."""
-    example = program.example(counts, batch)
-    graph = make_fx(
-        program.function, decomposition_table=dict(table), tracing_mode="symbolic" if symbolic else "real"
-    )(*example)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
-    return graph, example
+__all__ = ["export_static", "export_symbolic"]
 
 
 def export_static(
     program: Traceable, counts: Mapping[str, int], batch: int, table: Decompositions
 ) -> ExportedProgram:
-    """Export for exactly ``counts`` kept units of each block and ``batch`` samples."""
-    graph, example = traced(program, counts, batch, table, symbolic=False)
-    return torch.export.export(graph, example, strict=False)
+    """Export for exactly ``counts`` kept units of each block and ``batch`` samples.
+
+    Raises UnsupportedModelError when the model cannot be traced.
+    """
+    return _exported(program, program.example(counts, batch), table, symbolic=False)
 
 
 def export_symbolic(program: Traceable, table: Decompositions) -> ExportedProgram:
-    """Export for any kept units of each block and any batch."""
-    counts, batch = _distinct(program)
-    graph, example = traced(program, counts, batch, table, symbolic=True)
+    """Export for any kept units of each block and any batch.
+
+    Raises UnsupportedModelError when the model cannot be traced, or fixes a width or the batch.
+    """
+    exported = _exported(program, program.example(*_distinct(program)), table, symbolic=True)
+    _require_free(program, exported)
+    return exported
+
+
+def _exported(
+    program: Traceable, example: tuple[torch.Tensor, ...], table: Decompositions, *, symbolic: bool
+) -> ExportedProgram:
+    mode: Literal["real", "symbolic"] = "symbolic" if symbolic else "real"
     dims = [dict.fromkeys(program.dynamic_axes(name), Dim.AUTO) for name in program.inputs]
-    return torch.export.export(graph, example, dynamic_shapes=tuple(dims), strict=False)
+    try:
+        graph = make_fx(program.function, decomposition_table=dict(table), tracing_mode=mode)(*example)
+        graph.graph.eliminate_dead_code()
+        graph.recompile()
+        return torch.export.export(graph, example, dynamic_shapes=tuple(dims) if symbolic else None, strict=False)
+    except Exception as error:  # torch raises many types on what it cannot trace
+        raise UnsupportedModelError(
+            f"The model's {program.kind} program cannot be traced ({first_line(error)}): write its forward with "
+            "linear layers, activations, concatenations and additions."
+        ) from error
+
+
+def _require_free(program: Traceable, exported: ExportedProgram) -> None:
+    """A shape that forward writes as a number, or reads as one, would bind the program to one width or batch."""
+    values = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"]
+    for name, value in zip(program.inputs, values, strict=True):
+        for axis in program.dynamic_axes(name):
+            if isinstance(value.shape[axis], int):
+                raise UnsupportedModelError(
+                    f"The model's forward fixes axis {axis} of '{name}' at the {value.shape[axis]} it was traced "
+                    "with: read no shape as a Python number there."
+                )
 
 
 def _distinct(program: Traceable) -> tuple[dict[str, int], int]:

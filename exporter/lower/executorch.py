@@ -4,13 +4,14 @@ import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor
-from torch._decomp import core_aten_decompositions, get_decompositions
 
 from edge_fl.bundle import Program
 from edge_fl.errors import UnsupportedModelError
+from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request, kept_at
+from exporter.sentence import first_line
 from exporter.source import Traceable
-from exporter.trace import Decompositions, export_static
+from exporter.trace import export_static
 
 __all__ = ["EVALUATION_BATCH", "lower"]
 
@@ -59,13 +60,7 @@ def _threshold_backward(gradient: Tensor, values: Tensor, threshold: float) -> T
 
 
 def _table() -> Decompositions:
-    table = dict(core_aten_decompositions())
-    backward = [
-        _aten._log_softmax_backward_data,
-        _aten.tanh_backward,
-        _aten.sigmoid_backward,
-    ]
-    table.update(get_decompositions(backward))
+    table = core_decompositions()
     # XNNPACK takes a product of two inputs only as a batched one.
     table[_aten.mm.default] = _mm_as_bmm
     table[_aten.addmm.default] = _addmm_as_bmm
@@ -79,5 +74,6 @@ def _compiled(program: Traceable, kept: dict[str, int], batch: int) -> bytes:
         edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
         return bytes(edge.to_executorch().buffer)
     except Exception as error:  # its passes raise many types on what they do not know
-        reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise UnsupportedModelError(f"ExecuTorch cannot compile an operation of the model: {reason}.") from error
+        raise UnsupportedModelError(
+            f"ExecuTorch cannot compile an operation of the model: {first_line(error)}."
+        ) from error

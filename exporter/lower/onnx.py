@@ -4,13 +4,14 @@ import math
 
 import onnx
 import torch
-from torch._decomp import core_aten_decompositions, get_decompositions
 
 from edge_fl.bundle import Program
 from edge_fl.errors import UnsupportedModelError
+from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request
+from exporter.sentence import first_line
 from exporter.source import Traceable
-from exporter.trace import Decompositions, export_symbolic
+from exporter.trace import export_symbolic
 
 __all__ = ["lower"]
 
@@ -40,14 +41,7 @@ def lower(request: Request, report: Report) -> Lowered:
 
 
 def _table() -> Decompositions:
-    table = dict(core_aten_decompositions())
-    backward = [
-        _aten._log_softmax_backward_data,
-        _aten.threshold_backward,
-        _aten.tanh_backward,
-        _aten.sigmoid_backward,
-    ]
-    table.update(get_decompositions(backward))
+    table = core_decompositions()
     # A Gemm is faster than the product and sum that it decomposes into.
     table.pop(_aten.addmm.default, None)
     return table
@@ -65,7 +59,8 @@ def _model(program: Traceable) -> bytes:
             output_names=program.outputs,
         )
     except torch.onnx.errors.OnnxExporterError as error:
-        reason = str(error).strip().splitlines()[-1].rstrip(".")
+        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+        reason = first_line(cause)
         raise UnsupportedModelError(f"ONNX has no translation for an operation of the model: {reason}.") from error
     assert translated is not None
     model = translated.model_proto
@@ -76,21 +71,15 @@ def _model(program: Traceable) -> bytes:
         node.doc_string = ""
     for value in [*model.graph.value_info, *model.graph.input, *model.graph.output]:
         del value.metadata_props[:]
-    _check(program, model)
+    _check(model)
     return bytes(model.SerializeToString())
 
 
-def _check(program: Traceable, model: onnx.ModelProto) -> None:
-    """Nothing of the model may be frozen into the program: neither its weights nor a width or batch."""
+def _check(model: onnx.ModelProto) -> None:
+    """A valid program, into which no weights are frozen."""
     onnx.checker.check_model(model, full_check=True)
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) > _LARGEST_CONSTANT:
             raise UnsupportedModelError(
                 f"The model's forward makes a constant of shape {tuple(tensor.dims)}: make it a parameter."
             )
-    for value in model.graph.input:
-        for axis in program.dynamic_axes(value.name):
-            if not value.type.tensor_type.shape.dim[axis].dim_param:
-                raise UnsupportedModelError(
-                    f"The model's forward fixes axis {axis} of '{value.name}': write no shape into it as a number."
-                )
