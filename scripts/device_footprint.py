@@ -1,0 +1,109 @@
+"""Install the device extra in an empty environment, train there, and say what it takes.
+
+Run from a checkout, in an environment with `edge-fl[all]`::
+
+    python scripts/device_footprint.py [--data NAME] [--json]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import tempfile
+import venv
+from pathlib import Path
+
+import torch
+
+from broker.config import RunConfig
+from broker.embedded import EmbeddedBroker
+from broker.observer import Observer
+from broker.run_folder import RoundMetrics
+from broker.session import serve
+from edge_fl.data.registry import dataset_info
+from exporter.export import Target, export_bundle
+from exporter.zoo import mlp
+
+ROOT = Path(__file__).parents[1]
+INSTALLERS = ("pip", "setuptools", "pkg_resources", "_distutils_hack")  # a device image carries none of them
+MODELS = {"digits": mlp.digits, "mnist": mlp.mnist, "fashion-mnist": mlp.fashion_mnist}
+ROUNDS = 5
+
+
+class Memory(Observer):
+    """Reads a process's resident memory after every round (Linux)."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._status = Path(f"/proc/{process.pid}/status")
+        self.resident = self.peak = 0
+
+    def round_closed(self, metrics: RoundMetrics) -> None:
+        """Take a reading."""
+        fields = dict(line.split(":", 1) for line in self._status.read_text().splitlines())
+        self.resident, self.peak = (int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+
+
+def install(folder: Path) -> dict[str, object]:
+    """Make the environment; returns its packages and their size."""
+    venv.create(folder, with_pip=True)
+    pip = [str(folder / "bin" / "pip"), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", "-c", ROOT / "constraints.txt", f"{ROOT}[device]"], check=True)
+    listed = subprocess.run([*pip, "list", "--format=json"], check=True, capture_output=True).stdout
+    (packages,) = folder.glob("lib/python*/site-packages")
+    size = sum(
+        file.stat().st_size
+        for file in packages.rglob("*")
+        if file.is_file() and not file.relative_to(packages).parts[0].startswith(INSTALLERS)
+    )
+    names = sorted(p["name"] for p in json.loads(listed) if p["name"] not in INSTALLERS)
+    return {"packages": names, "installed_mb": round(size / 1e6)}
+
+
+def train(folder: Path, scratch: Path, data: str) -> dict[str, object]:
+    """Train FedBIAD for a few rounds with one device in that environment."""
+    info = dataset_info(data)
+    torch.manual_seed(0)
+    target = Target(data, data, info.input_shape, info.classes, ("onnx",))
+    bundle = export_bundle(MODELS[data](), target, scratch / "bundle")
+    settings = {"local_steps": 20, "batch": 20, "lr": 0.1, "seed": 0, "wait": 60.0}
+    config = RunConfig(
+        run="footprint", method="fedbiad", parameters={}, rounds=ROUNDS, clients_per_round=1, **settings
+    )
+    with EmbeddedBroker(port=0) as broker:
+        command = [folder / "bin" / "edge-fl", "device", "--once", "--broker", str(broker.address)]
+        device = subprocess.Popen(
+            [*command, "--data", f"{data}:0/10", "--state", scratch / "state"],
+            cwd=scratch,  # where this checkout's torch-importing folders are out of reach
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        )
+        memory = Memory(device)
+        summary = serve(
+            bundle=bundle, config=config, root=scratch / "run", address=broker.address, observer=memory
+        )
+        code = device.wait(30)
+    return {
+        "exit_code": code,
+        "rounds": len(summary.rounds),
+        "resident_mb": round(memory.resident / 1e6),
+        "peak_mb": round(memory.peak / 1e6),
+    }
+
+
+def main() -> None:
+    """Print the footprint."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data", default="digits", choices=sorted(MODELS))
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "venv"
+        figures = install(folder) | train(folder, Path(scratch), arguments.data)
+    if arguments.json:
+        print(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        print(f"{name}: {', '.join(value) if isinstance(value, list) else value}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,22 @@
+"""The device extra in an environment of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.packaging
+@pytest.mark.timeout(600)
+def test_the_device_extra_trains_without_torch() -> None:
+    command = [sys.executable, ROOT / "scripts" / "device_footprint.py", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout.splitlines()[-1])
+    assert not {"torch", "onnx", "executorch", "array-api-compat"} & set(figures["packages"])
+    assert {"numpy", "msgspec", "paho-mqtt", "onnxruntime", "typer", "edge-fl"} <= set(figures["packages"])
+    assert (figures["exit_code"], figures["rounds"]) == (0, 5)
