@@ -92,3 +92,31 @@ class Noisy(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.out(nn.functional.dropout(x, 0.5, training=self.training))
         return out
+
+
+class Attention(nn.Module):
+    """Two tokens of three features each; torch traces its products of activations for one batch only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(3, 4)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.reshape(-1, 2, 3)
+        weight = torch.softmax(self.query(tokens) @ self.key(tokens).transpose(1, 2), dim=-1)
+        out: Tensor = self.out((weight @ self.value(tokens)).flatten(1))
+        return out
+
+
+def activations() -> nn.Module:
+    """Linear layers, one without bias, between all sorts of activations; the blocks of 0 and 9 must stay dense."""
+    return nn.Sequential(
+        *[nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU()],
+        *[nn.Linear(8, 7, bias=False), nn.Tanh()],
+        *[nn.Linear(7, 9), nn.SiLU()],
+        *[nn.Linear(9, 5), nn.LeakyReLU(0.1)],
+        *[nn.Linear(5, 6), nn.Sigmoid()],
+        *[nn.Linear(6, 4), nn.ELU()],
+        nn.Linear(4, 3),
+    )

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from edge_fl.bundle import Bundle
-from edge_fl.errors import BundleError, ConfigError, ParityError, RuntimeMissingError
+from edge_fl.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
 from exporter.derive import derive
 from exporter.export import Target, export_bundle
 from exporter.forward import build_evaluation
@@ -48,7 +48,7 @@ def test_the_onnx_program_freezes_no_weight_width_or_batch(digits_bundle: Bundle
     assert shapes["param.3.weight"] == [second, first]
 
 
-@pytest.mark.parametrize("model", [models.Concatenation, models.Residual, models.BothSigns, models.InputResidual])
+@pytest.mark.parametrize("model", [models.Concatenation, models.Residual, models.BothSigns])
 def test_models_of_no_zoo_train_as_torch_trains_them(model: type[nn.Module], tmp_path: Path) -> None:
     torch.manual_seed(0)
     bundle = export_bundle(model(), target("onnx", "torch_eager"), tmp_path / "bundle")
@@ -56,12 +56,19 @@ def test_models_of_no_zoo_train_as_torch_trains_them(model: type[nn.Module], tmp
     assert Bundle.load(bundle.root).manifest == bundle.manifest
 
 
-def test_what_stays_dense_is_noted_with_its_reason(tmp_path: Path) -> None:
-    model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
-    bundle = export_bundle(model, target("onnx"), tmp_path / "bundle")
+def test_every_activation_trains_and_what_stays_dense_is_noted_with_its_reason(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    bundle = export_bundle(models.activations(), target("onnx", "torch_eager"), tmp_path / "bundle")
 
-    assert [block.name for block in bundle.layout.blocks] == ["2"]
+    assert [block.name for block in bundle.layout.blocks] == ["3", "5", "7", "11"]
     assert any("'0' stays dense" in note and "normalises" in note for note in bundle.manifest.notes)
+    assert any("'9' stays dense" in note and "does not map 0 to 0" in note for note in bundle.manifest.notes)
+
+
+def test_a_model_that_binds_the_trace_to_one_batch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match="cannot be traced"):
+        export_bundle(models.Attention(), target("torch_eager"), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
