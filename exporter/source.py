@@ -1,7 +1,8 @@
 """A model ready to be traced, and the example inputs that its programs are traced with."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -45,11 +46,6 @@ class Traceable:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     variant: str = "plain"
-    tensors: dict[str, tuple[Axis, ...]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        axes = {parameter_input(t.name): t.units for t in self.source.layout.tensors}
-        object.__setattr__(self, "tensors", axes)
 
     def example(self, counts: Mapping[str, int], batch: int) -> tuple[Tensor, ...]:
         """Inputs of the shapes for ``counts`` kept units of each block and ``batch`` samples."""
@@ -61,22 +57,26 @@ class Traceable:
             return (0,)
         if self.kind == "eval":
             return ()
-        axes = self.tensors.get(name, ())
+        axes = self._tensors.get(name, ())
         return tuple(i for i, axis in enumerate(axes) if any(s.block is not None for s in axis))
+
+    @cached_property
+    def _tensors(self) -> dict[str, tuple[Axis, ...]]:
+        return {parameter_input(tensor.name): tensor.units for tensor in self.source.layout.tensors}
 
     def _example(self, name: str, counts: Mapping[str, int], batch: int) -> Tensor:
         match name:
             case "x":
-                return torch.randn(batch, *self.source.input_shape)
+                return torch.zeros(batch, *self.source.input_shape)
             case "y":
                 target = self.source.loss.target
                 return torch.zeros(batch, *target.shape, dtype=getattr(torch, target.dtype))
             case "sample_weight":
                 return torch.ones(batch)
-        if name not in self.tensors:
+        if name not in self._tensors:
             return torch.tensor(1.0)
         sizes = dict(counts)
-        return torch.randn([sum(s.length(sizes) for s in axis) for axis in self.tensors[name]])
+        return torch.zeros([sum(s.length(sizes) for s in axis) for axis in self._tensors[name]])
 
 
 def parameter_input(tensor: str) -> str:

@@ -83,7 +83,7 @@ def _distinct(program: Traceable) -> tuple[dict[str, int], int]:
 
 def _independent(program: Traceable, counts: dict[str, int]) -> bool:
     """Whether axes of equal length are always axes of equal segments."""
-    seen: dict[int, object] = {}
+    seen: dict[int, object] = dict.fromkeys(program.source.input_shape)
     for tensor in program.source.layout.tensors:
         for axis in tensor.units:
             length = sum(segment.length(counts) for segment in axis)
