@@ -45,7 +45,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
         raise FrameError("method", f"The update was made by '{header.method}' in {header.mode} mode.")
     if not 0 < header.samples <= expected.samples:
         raise FrameError("samples", f"The update claims {header.samples} of {expected.samples} samples.")
-    if not 0 <= header.loss < float("inf"):
+    if header.loss < 0:
         raise FrameError("loss", f"The update's loss is {header.loss}.")
     expected.method.check(frame.pattern, expected.tier)
     return frame

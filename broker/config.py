@@ -38,7 +38,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         for name in ("rounds", "clients_per_round", "local_steps", "batch"):
             if getattr(self, name) < 1:
                 raise ConfigError(
-                    f"A run needs {name.replace('_', ' ')} of at least 1, not {getattr(self, name)}."
+                    f"A run needs at least 1 of {name.replace('_', ' ')}, not {getattr(self, name)}."
                 )
         if not 0 < self.quorum <= 1:
             raise ConfigError(f"The quorum is a fraction in (0, 1], not {self.quorum}.")

@@ -2,6 +2,7 @@
 
 ::
 
+    manifest.sha256               the manifest's own checksum, as `sha256sum` writes it
     manifest.json                 everything below, by name, size and SHA-256
     weights.safetensors           the initial weights (the coordinator's; devices get models as frames)
     onnx/step.onnx ...            programs, one folder per runtime
@@ -20,10 +21,24 @@ from numpy.typing import NDArray
 from edge_fl.errors import BundleError
 from edge_fl.layout import Layout
 
-__all__ = ["SCHEMA", "WEIGHTS", "Bundle", "File", "Input", "Manifest", "Parity", "Program"]
+__all__ = [
+    "MANIFEST",
+    "SCHEMA",
+    "SEAL",
+    "WEIGHTS",
+    "Bundle",
+    "File",
+    "Input",
+    "Manifest",
+    "Parity",
+    "Program",
+    "parse_manifest",
+    "seal_of",
+]
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+SEAL = "manifest.sha256"
 WEIGHTS = "weights.safetensors"
 _STEP = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"  # of a path: no "..", nothing hidden, nothing a file system objects to
 _PATH = re.compile(rf"{_STEP}(/{_STEP})*")
@@ -90,10 +105,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def step_program(self, runtime: str, variant: str, counts: Mapping[str, int], batch: int) -> Program | None:
         """The program of ``runtime`` that trains ``counts`` kept units a block on ``batch`` samples, if any."""
         for program in self.programs.get(runtime, ()):
-            fits = program.kept is None or program.kept == dict(counts)
-            if (program.kind, program.variant) == ("step", variant) and fits and program.batch in (None, batch):
+            fits = program.kept in (None, dict(counts)) and program.batch in (None, batch)
+            if (program.kind, program.variant) == ("step", variant) and fits:
                 return program
         return None
+
+    def eval_program(self, runtime: str) -> Program | None:
+        """The evaluation program of ``runtime``, if any."""
+        return next((p for p in self.programs.get(runtime, ()) if p.kind == "eval"), None)
 
     def program_files(self, runtime: str) -> list[str]:
         """The files a device with ``runtime`` needs."""
@@ -137,9 +156,11 @@ class Bundle:
             Naming the first file that is missing, damaged or unknown.
         """
         try:
-            raw = (root / MANIFEST).read_bytes()
+            raw, seal = (root / MANIFEST).read_bytes(), (root / SEAL).read_bytes()
         except OSError as error:
-            raise BundleError(f"There is no bundle at '{root}': {MANIFEST} cannot be read.") from error
+            raise BundleError(f"There is no bundle at '{root}': {MANIFEST} or {SEAL} cannot be read.") from error
+        if seal != seal_of(raw):
+            raise BundleError(f"'{root / MANIFEST}' is damaged: its checksum is not the one in {SEAL}.")
         manifest = parse_manifest(raw, where=str(root / MANIFEST))
         wanted = list(manifest.files) if runtime is None else manifest.program_files(runtime)
         for name in wanted:
@@ -148,21 +169,22 @@ class Bundle:
 
     @classmethod
     def save(cls, root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> "Bundle":
-        """Write a bundle: files first, manifest last, so that a half-written one is none.
+        """Write a bundle: files first, the manifest's seal last, so that a half-written one is none.
 
         Raises BundleError when ``root`` cannot be written.
         """
         entries = {name: File(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
         manifest = msgspec.structs.replace(manifest, files=entries)
-        text = msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1)
+        raw = msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n"
         try:
-            (root / MANIFEST).unlink(missing_ok=True)
+            (root / SEAL).unlink(missing_ok=True)
             for name, data in files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(data)
-            partial = root / f"{MANIFEST}.partial"
-            partial.write_bytes(text + b"\n")
-            partial.replace(root / MANIFEST)
+            (root / MANIFEST).write_bytes(raw)
+            partial = root / f"{SEAL}.partial"
+            partial.write_bytes(seal_of(raw))
+            partial.replace(root / SEAL)
         except OSError as error:
             raise BundleError(f"The bundle cannot be written to '{root}': {error.strerror}.") from error
         return cls(root, manifest)
@@ -182,6 +204,11 @@ class Bundle:
         return {tensor.name: held[tensor.name] for tensor in tensors}
 
 
+def seal_of(raw: bytes) -> bytes:
+    """The contents of manifest.sha256 for a manifest's bytes; ``sha256sum -c`` checks it."""
+    return f"{hashlib.sha256(raw).hexdigest()}  {MANIFEST}\n".encode()
+
+
 def parse_manifest(raw: bytes, *, where: str) -> Manifest:
     """Read a manifest's bytes; raises BundleError, naming ``where``, on anything this version does not know."""
     try:
@@ -192,7 +219,7 @@ def parse_manifest(raw: bytes, *, where: str) -> Manifest:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"'{where}' is no manifest: {error}.") from error
     for name in manifest.files:
-        if not _PATH.fullmatch(name) or name == MANIFEST:
+        if not _PATH.fullmatch(name) or name in (MANIFEST, SEAL):
             raise BundleError(f"'{where}' names the file {name!r}, which cannot be a bundle's.")
     listed = [p.file for programs in manifest.programs.values() for p in programs]
     missing = [name for name in listed if name not in manifest.files]

@@ -26,5 +26,6 @@ def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         input_shape=(1, 8, 8),
         classes=10,
         runtimes=("onnx", "executorch", "torch_eager"),
+        widths=(1000, 500),
     )
     return export_bundle(mlp.digits(), target, tmp_path_factory.mktemp("digits") / "bundle")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edge_fl.agent.capabilities import registration
 from edge_fl.agent.state import StateFolder, write_atomically
-from edge_fl.bundle import MANIFEST, Bundle, parse_manifest
+from edge_fl.bundle import MANIFEST, SEAL, Bundle, parse_manifest, seal_of
 from edge_fl.data.registry import Samples
 from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
 from edge_fl.methods.base import Job, open_method
@@ -223,6 +223,7 @@ class Agent:
             ref = Ref(entry.sha256, entry.size)
             write_atomically(folder / name, self._fetch(ref, largest=_LARGEST_PROGRAM, wanted=wanted))
         write_atomically(folder / MANIFEST, raw)
+        write_atomically(folder / SEAL, seal_of(raw))
         return Bundle.load(folder, runtime=self._settings.runtime)
 
     def _work(self, task: Task, runtime: Runtime) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from edge_fl.errors import ConfigError
+from edge_fl.errors import RuntimeMissingError
 
 __all__ = ["device"]
 
@@ -38,7 +38,7 @@ def device(
     from edge_fl.wire.messages import check_id
 
     if runtime not in runtime_names():
-        raise ConfigError(f"There is no runtime '{runtime}'; there are {', '.join(runtime_names())}.")
+        raise RuntimeMissingError(f"There is no runtime '{runtime}'; there are {', '.join(runtime_names())}.")
     client = check_id(id if id is not None else _default_id(data))
     show_log()
     settings = AgentSettings(

@@ -5,7 +5,6 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,16 @@ from edge_fl.bundle import Bundle, Program
 from edge_fl.errors import RuntimeMissingError
 from edge_fl.selection import Weights
 
-__all__ = ["Batch", "EvalProgram", "Runtime", "TrainStep", "find_program", "open_runtime", "runtime_names"]
+__all__ = [
+    "Batch",
+    "EvalProgram",
+    "Runtime",
+    "TrainStep",
+    "eval_program",
+    "open_runtime",
+    "runtime_names",
+    "step_program",
+]
 
 
 @dataclass(frozen=True)
@@ -84,28 +92,28 @@ class Runtime(ABC):
         """The full model's evaluation program."""
 
 
-def find_program(
-    bundle: Bundle,
-    runtime: str,
-    kind: Literal["step", "eval"],
-    *,
-    counts: Mapping[str, int] | None = None,
-    batch: int | None = None,
-) -> Program:
-    """The program of ``runtime`` that runs ``counts`` kept units of each block and ``batch`` samples (None: any).
+def step_program(bundle: Bundle, runtime: str, counts: Mapping[str, int], batch: int) -> Program:
+    """The train step of ``runtime`` for ``counts`` kept units of each block and ``batch`` samples.
 
-    Raises RuntimeMissingError, naming what the bundle holds, when none does.
+    Raises RuntimeMissingError, naming what the bundle holds, when there is none.
     """
-    held = [program for program in bundle.manifest.programs[runtime] if program.kind == kind]
-    for program in held:
-        if counts is not None and program.kept is not None and program.kept != dict(counts):
-            continue
-        if batch is not None and program.batch is not None and program.batch != batch:
-            continue
-        return program
-    asked = "evaluates" if counts is None else f"trains {_words(counts)} units at batch {batch}"
-    options = "; ".join(f"{_words(p.kept or {})} at batch {p.batch}" for p in held) or "none"
-    raise RuntimeMissingError(f"The bundle has no {runtime} program that {asked}; it holds {options}.")
+    program = bundle.manifest.step_program(runtime, "plain", counts, batch)
+    if program is None:
+        held = [p for p in bundle.manifest.programs[runtime] if p.kind == "step"]
+        options = "; ".join(f"{_words(p.kept or {})} at batch {p.batch}" for p in held) or "none"
+        raise RuntimeMissingError(
+            f"The bundle has no {runtime} program that trains {_words(counts)} units at batch {batch}; "
+            f"it holds {options}."
+        )
+    return program
+
+
+def eval_program(bundle: Bundle, runtime: str) -> Program:
+    """The evaluation program of ``runtime``; raises RuntimeMissingError when the bundle holds none."""
+    program = bundle.manifest.eval_program(runtime)
+    if program is None:
+        raise RuntimeMissingError(f"The bundle has no {runtime} program that evaluates.")
+    return program
 
 
 def _words(counts: Mapping[str, int]) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from edge_fl.bundle import Bundle
 from edge_fl.errors import BundleError
 from edge_fl.runtimes._tensors import arrays_of, scalars, tensors_of
-from edge_fl.runtimes.base import Batch, EvalProgram, Runtime, TrainStep, find_program
+from edge_fl.runtimes.base import Batch, EvalProgram, Runtime, TrainStep, eval_program, step_program
 from edge_fl.selection import Weights
 
 __all__ = ["RUNTIME", "ExecutorchRuntime"]
@@ -87,12 +87,12 @@ class ExecutorchRuntime(Runtime):
 
     def train_step(self, counts: Mapping[str, int], batch: int) -> TrainStep:
         """The program compiled for exactly these counts and this batch."""
-        program = find_program(self.bundle, "executorch", "step", counts=counts, batch=batch)
+        program = step_program(self.bundle, "executorch", counts, batch)
         return _Step(self._method(program.file), self._tensors)
 
     def evaluator(self) -> EvalProgram:
         """The full model's evaluation program."""
-        program = find_program(self.bundle, "executorch", "eval")
+        program = eval_program(self.bundle, "executorch")
         if program.batch is None:
             raise BundleError(f"The bundle's program '{program.file}' does not say what batch it evaluates.")
         return _Evaluation(self._method(program.file), self._tensors, program.batch)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edge_fl.bundle import Bundle
 from edge_fl.errors import BundleError
-from edge_fl.runtimes.base import Batch, EvalProgram, Runtime, TrainStep, find_program
+from edge_fl.runtimes.base import Batch, EvalProgram, Runtime, TrainStep, eval_program, step_program
 from edge_fl.selection import Weights
 
 __all__ = ["RUNTIME", "OnnxRuntime"]
@@ -71,12 +71,12 @@ class OnnxRuntime(Runtime):
 
     def train_step(self, counts: Mapping[str, int], batch: int) -> TrainStep:
         """The one program, which takes any counts and batch."""
-        program = find_program(self.bundle, "onnx", "step", counts=counts, batch=batch)
+        program = step_program(self.bundle, "onnx", counts, batch)
         return _Step(self._session(program.file), [tensor.name for tensor in self.bundle.layout.tensors])
 
     def evaluator(self) -> EvalProgram:
         """The full model's evaluation program."""
-        return _Evaluation(self._session(find_program(self.bundle, "onnx", "eval").file))
+        return _Evaluation(self._session(eval_program(self.bundle, "onnx").file))
 
     def _session(self, file: str) -> _Session:
         if file not in self._sessions:

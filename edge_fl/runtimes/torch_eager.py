@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edge_fl.bundle import Bundle
 from edge_fl.runtimes._tensors import arrays_of, scalars, tensors_of
-from edge_fl.runtimes.base import Batch, EvalProgram, Runtime, TrainStep, find_program
+from edge_fl.runtimes.base import Batch, EvalProgram, Runtime, TrainStep, eval_program, step_program
 from edge_fl.selection import Weights
 
 __all__ = ["RUNTIME", "TorchEagerRuntime"]
@@ -51,12 +51,12 @@ class TorchEagerRuntime(Runtime):
 
     def train_step(self, counts: Mapping[str, int], batch: int) -> TrainStep:
         """The one program, which takes any counts and batch from 2 on."""
-        program = find_program(self.bundle, "torch_eager", "step", counts=counts, batch=batch)
+        program = step_program(self.bundle, "torch_eager", counts, batch)
         return _Step(self._graph(program.file), self._tensors)
 
     def evaluator(self) -> EvalProgram:
         """The full model's evaluation program."""
-        return _Evaluation(self._graph(find_program(self.bundle, "torch_eager", "eval").file), self._tensors)
+        return _Evaluation(self._graph(eval_program(self.bundle, "torch_eager").file), self._tensors)
 
     def _graph(self, file: str) -> torch.nn.Module:
         if file not in self._graphs:

@@ -202,7 +202,7 @@ def test_a_good_update_is_taken_once(wire: Wire) -> None:
         ("not-finite", lambda w: w.update(fill=float("nan"))),
         ("not-finite", lambda w: w.update(fill=float("inf"))),
         ("pattern", lambda w: w.update(Pattern.full(w.bundle.layout))),
-        ("pattern", lambda w: w.update(Pattern.seeded(w.bundle.layout, 501, 1))),
+        ("pattern", lambda w: w.update(Pattern.seeded(w.bundle.layout, 600, 1))),
         ("foreign", lambda w: w.update(client="somebody-else")),
         ("stale", lambda w: w.update(round=ROUND - 1)),
         ("stale", lambda w: w.update(version=VERSION + 1)),
@@ -211,7 +211,8 @@ def test_a_good_update_is_taken_once(wire: Wire) -> None:
         ("method", lambda w: w.update(mode="units")),
         ("samples", lambda w: w.update(samples=SAMPLES + 1)),
         ("samples", lambda w: w.update(samples=0)),
-        ("loss", lambda w: w.update(loss=float("nan"))),
+        ("not-finite", lambda w: w.update(loss=float("nan"))),
+        ("loss", lambda w: w.update(loss=-1.0)),
         ("kind", lambda w: w.model_frame()),
     ],
 )
