@@ -12,7 +12,7 @@ from edge_fl.runtimes.base import Batch, Runtime, open_runtime, runtime_names
 from edge_fl.selection import Selection
 
 RUNTIMES = ("onnx", "executorch", "torch_eager")
-WIDTHS = (1000, 800, 600, 500, 400)
+WIDTHS = (1000, 500)
 
 
 @pytest.fixture(params=RUNTIMES)
@@ -106,7 +106,7 @@ def test_free_widths_train_a_single_unit_and_a_single_sample(name: str, digits_b
 def test_a_width_that_the_bundle_does_not_hold_is_refused_with_those_it_does(digits_bundle: Bundle) -> None:
     opened = open_runtime("executorch", digits_bundle)
 
-    with pytest.raises(RuntimeMissingError, match=r"1: 31.*it holds 1: 32, 3: 32 at batch 20; 1: 26"):
+    with pytest.raises(RuntimeMissingError, match=r"1: 31.*it holds 1: 32, 3: 32 at batch 20; 1: 16"):
         opened.train_step({"1": 31, "3": 31}, 20)
     with pytest.raises(RuntimeMissingError, match="batch 32"):
         opened.train_step({"1": 32, "3": 32}, 32)
