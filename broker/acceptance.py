@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from edge_fl.errors import FrameError
 from edge_fl.layout import Layout
-from edge_fl.methods.base import Method
+from edge_fl.pattern import Pattern
+from edge_fl.recipe import Recipe
 from edge_fl.wire.frame import Frame, decode_frame
+from edge_fl.wire.values import FLOAT32
 
 __all__ = ["Expected", "check_update"]
 
@@ -15,13 +17,14 @@ class Expected:
     """What the coordinator asked of one client."""
 
     layout: Layout
-    method: Method
+    recipe: Recipe
     run: str
     round: int
     version: int
     client: str
     tier: int
     samples: int
+    assigned: Pattern | None = None
 
 
 def check_update(content: bytes, expected: Expected) -> Frame:
@@ -41,11 +44,13 @@ def check_update(content: bytes, expected: Expected) -> Frame:
         raise FrameError("foreign", f"The update is signed '{header.client}', not '{expected.client}'.")
     if (header.run, header.round, header.version) != (expected.run, expected.round, expected.version):
         raise FrameError("stale", f"The update is for round {header.round} of run '{header.run}'.")
-    if header.method != expected.method.name or header.mode != expected.method.mode:
+    recipe = expected.recipe
+    encoding = FLOAT32 if recipe.compressor is None else recipe.compressor.name
+    if (header.method, header.mode, header.values) != (recipe.name, recipe.method.mode, encoding):
         raise FrameError("method", f"The update was made by '{header.method}' in {header.mode} mode.")
     if not 0 < header.samples <= expected.samples:
         raise FrameError("samples", f"The update claims {header.samples} of {expected.samples} samples.")
     if header.loss < 0:
         raise FrameError("loss", f"The update's loss is {header.loss}.")
-    expected.method.check(frame.pattern, expected.tier)
+    recipe.method.check(frame.pattern, expected.tier, expected.assigned)
     return frame

@@ -2,18 +2,20 @@
 
 import logging
 import time
+from collections.abc import Iterator
 
 from broker.config import RunConfig
 from broker.evaluation import Evaluator
 from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.observer import Observer
-from broker.rounds import Round
+from broker.rounds import Report, Round
 from broker.run_folder import RoundMetrics, RunFolder
 from broker.summary import RunSummary
+from broker.tasks import make_task
 from edge_fl.errors import RunError
-from edge_fl.methods.base import Method
-from edge_fl.wire.frame import decode_frame
+from edge_fl.recipe import Recipe
+from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import Ref, Task
 
 __all__ = ["Coordinator"]
@@ -30,8 +32,8 @@ class Coordinator:
     ----------
     config
         How it goes.
-    method
-        Its server half.
+    recipe
+        Its method's server half assigns and learns.
     model
         What is trained.
     gateway
@@ -48,14 +50,14 @@ class Coordinator:
         self,
         *,
         config: RunConfig,
-        method: Method,
+        recipe: Recipe,
         model: GlobalModel,
         gateway: Gateway,
         folder: RunFolder,
         evaluator: Evaluator,
         observer: Observer,
     ) -> None:
-        self._config, self._method, self._model = config, method, model
+        self._config, self._recipe, self._model = config, recipe, model
         self._gateway, self._folder = gateway, folder
         self._evaluator, self._observer = evaluator, observer
 
@@ -77,7 +79,7 @@ class Coordinator:
         return RunSummary(self._config, dense, tuple(rounds), weights)
 
     def _model_frame(self, number: int) -> bytes:
-        return self._model.frame(run=self._config.run, round=number, method=self._method.name)
+        return self._model.frame(run=self._config.run, round=number, method=self._recipe.name)
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
@@ -127,17 +129,15 @@ class Coordinator:
 
     def _task(self, client: str, current: Round, model: Ref) -> Task:
         device = self._gateway.registry[client]
-        return Task(
-            run=self._config.run,
+        return make_task(
+            self._config,
+            self._recipe,
+            self._model.layout,
+            client=client,
+            tier=device.profile.tier,
             round=current.number,
             accepted=device.accepted,
             model=model,
-            method=self._method.name,
-            parameters=self._method.for_tier(device.profile.tier),
-            steps=self._config.local_steps,
-            batch=self._config.batch,
-            lr=self._config.lr,
-            seed=self._config.seed,
         )
 
     def _close(self, current: Round, started: float) -> RoundMetrics:
@@ -145,8 +145,7 @@ class Coordinator:
         for client in current.outstanding():
             current.excuse(client, "lost")
         reports = {client: current.reports[client] for client in sorted(current.reports)}
-        frames = (decode_frame(r.path.read_bytes(), self._model.layout) for r in reports.values())
-        self._model.aggregate(self._method.rule, frames)
+        self._model.aggregate(self._recipe.method, current.number, self._updates(reports))
         score = self._evaluator.score(self._model.weights)
         samples = sum(r.samples for r in reports.values())
         metrics = RoundMetrics(
@@ -164,6 +163,12 @@ class Coordinator:
         self._folder.close_round(metrics, self._model.weights)
         self._observer.round_closed(metrics)
         return metrics
+
+    def _updates(self, reports: dict[str, Report]) -> Iterator[tuple[int, Frame]]:
+        """Each accepted update with its device's tier, one in memory at a time."""
+        for client, report in reports.items():
+            tier = self._gateway.registry[client].profile.tier
+            yield tier, decode_frame(report.path.read_bytes(), self._model.layout)
 
     def _farewell(self) -> None:
         """Tell the devices for a while: one that is reconnecting just now would wait for ever."""

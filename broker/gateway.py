@@ -15,9 +15,10 @@ from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
 from edge_fl.bundle import Bundle
 from edge_fl.errors import FrameError
-from edge_fl.methods.base import Method
+from edge_fl.recipe import Recipe
 from edge_fl.transport.connection import Connected, Connection, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, chunks_of
+from edge_fl.update import assigned_pattern
 from edge_fl.wire.frame import FRAME_OVERHEAD
 from edge_fl.wire.messages import (
     PROTOCOL,
@@ -52,8 +53,8 @@ class Gateway:
     ----------
     bundle
         What devices fetch programs from.
-    method
-        Says how many units a device trains, and checks what it uploads.
+    recipe
+        Its method says how many units a device trains, and checks what it uploads.
     batch
         Samples a batch, which a static program must have been compiled for.
     folder
@@ -79,7 +80,7 @@ class Gateway:
         self,
         *,
         bundle: Bundle,
-        method: Method,
+        recipe: Recipe,
         batch: int,
         folder: RunFolder,
         connection: Connection,
@@ -89,7 +90,7 @@ class Gateway:
         self.registry = Registry()
         self.rejections: Counter[str] = Counter()
         self.sent = 0
-        self._bundle, self._method, self._batch = bundle, method, batch
+        self._bundle, self._recipe, self._batch = bundle, recipe, batch
         self._folder, self._connection, self._topics, self._observer = folder, connection, topics, observer
         self._contents = Contents(bundle)
         self._fetchers: dict[str, Fetcher] = {}
@@ -175,8 +176,8 @@ class Gateway:
             return "protocol", f"It speaks protocol {profile.protocol}, not {PROTOCOL}."
         if profile.samples < 1 or profile.tier < 0:
             return "profile", f"It registers {profile.samples} samples and tier {profile.tier}."
-        counts = self._method.counts(self._bundle.layout, profile.tier)
-        variant = self._method.variant
+        counts = self._recipe.method.counts(self._bundle.layout, profile.tier)
+        variant = self._recipe.method.variant
         if self._bundle.manifest.step_program(profile.runtime, variant, counts, self._batch) is None:
             wanted = ", ".join(f"{block} {count}" for block, count in counts.items())
             return "runtime", (
@@ -237,13 +238,14 @@ class Gateway:
     def _expected(self, current: Round, device: Device) -> Expected:
         return Expected(
             layout=self._bundle.layout,
-            method=self._method,
+            recipe=self._recipe,
             run=self._folder.run,
             round=current.number,
             version=current.version,
             client=device.client,
             tier=device.profile.tier,
             samples=device.profile.samples,
+            assigned=assigned_pattern(current.tasks[device.client], self._bundle.layout),
         )
 
     def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from edge_fl.aggregation import Accumulator
 from edge_fl.layout import Layout
+from edge_fl.methods.base import Heard, Method
 from edge_fl.pattern import Pattern
 from edge_fl.wire.frame import Frame, Header, encode_frame
 
@@ -37,10 +38,16 @@ class GlobalModel:
         )
         return encode_frame(header, Pattern.full(self.layout), self.weights)
 
-    def aggregate(self, rule: str, updates: Iterable[Frame]) -> None:
-        """Apply ``rule`` to updates, summed in the order given, on CUDA where there is one."""
-        sums = Accumulator(self.layout, xp=xp, device=self._device)
-        for update in updates:
-            sums.add(update.selection, update.values, update.header.samples)
-        self.weights = sums.apply(rule, self.weights)
+    def aggregate(self, method: Method, round: int, updates: Iterable[tuple[int, Frame]]) -> None:
+        """Apply the method's rule to updates (each with its device's tier), and let its server half learn.
+
+        They are summed in the order given, on CUDA where there is one.
+        """
+        sums, heard = Accumulator(self.layout, xp=xp, device=self._device), []
+        for tier, update in updates:
+            header = update.header
+            sums.add(update.selection, update.values, header.samples)
+            heard.append(Heard(header.client, tier, header.samples, header.loss, update.pattern))
+        self.weights = sums.apply(method.rule, self.weights)
         self.version += 1
+        method.learn(round, heard)

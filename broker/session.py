@@ -16,11 +16,11 @@ from edge_fl.aggregation import RULES
 from edge_fl.bundle import Bundle
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError
-from edge_fl.methods.base import Method, open_method
+from edge_fl.recipe import Recipe, open_recipe
 from edge_fl.transport.connection import BrokerAddress, Connection
 from edge_fl.wire.messages import Topics
 
-__all__ = ["new_run_id", "serve"]
+__all__ = ["check_recipe", "new_run_id", "serve"]
 
 
 def new_run_id() -> str:
@@ -49,8 +49,8 @@ def serve(
     RunError
         When too few devices come or answer.
     """
-    method = open_method(config.method, config.parameters)
-    _check(bundle, method, config)
+    recipe = open_recipe(config.method, config.parameters)
+    check_recipe(bundle, recipe, config)
     evaluator = Evaluator(bundle, load_dataset(bundle.manifest.dataset).test)
     topics = Topics(fleet)
     connection = Connection(
@@ -61,7 +61,7 @@ def serve(
         folder = RunFolder(root, config)
         gateway = Gateway(
             bundle=bundle,
-            method=method,
+            recipe=recipe,
             batch=config.batch,
             folder=folder,
             connection=connection,
@@ -70,7 +70,7 @@ def serve(
         )
         coordinator = Coordinator(
             config=config,
-            method=method,
+            recipe=recipe,
             model=GlobalModel(bundle.layout, bundle.weights()),
             gateway=gateway,
             folder=folder,
@@ -84,8 +84,9 @@ def serve(
     return summary
 
 
-def _check(bundle: Bundle, method: Method, config: RunConfig) -> None:
-    """Refuse before any device is asked what no device could do."""
+def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig) -> None:
+    """Refuse before any device is asked what no device could do: ConfigError."""
+    method = recipe.method
     if method.rule not in RULES:
         raise ConfigError(f"There is no aggregation rule '{method.rule}'; there are {', '.join(sorted(RULES))}.")
     counts = method.counts(bundle.layout, 0)

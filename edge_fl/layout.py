@@ -103,6 +103,19 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return sum(block.size for block in self.blocks)
 
     @cached_property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The tensors that are trained, in order."""
+        return tuple(tensor for tensor in self.tensors if tensor.role == "parameter")
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name."""
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Tensor]:
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @cached_property
     def size(self) -> int:
         """Numbers in the full model."""
         return sum(tensor.size for tensor in self.tensors)

@@ -42,9 +42,9 @@ class LocalResult:
 
 
 def train_locally(
-    *, runtime: Runtime, method: Method, job: Job, weights: Weights, samples: Samples, settings: LocalSettings
+    *, runtime: Runtime, method: Method, job: Job, samples: Samples, settings: LocalSettings
 ) -> LocalResult:
-    """Train ``weights`` on ``samples`` with the rows ``method`` keeps.
+    """Train the job's weights on ``samples`` with the rows ``method`` keeps.
 
     Rows that a method leaves behind in mid-round keep what they learned locally (FedBIAD eq. (7)), but only the
     rows of the last pattern are uploaded.
@@ -55,7 +55,7 @@ def train_locally(
         When the loss is no longer finite.
     """
     local = method.local(job)
-    new = {name: np.array(tensor, dtype=np.float32) for name, tensor in weights.items()}
+    new = {name: np.array(tensor, dtype=np.float32) for name, tensor in job.weights.items()}
     stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
     losses = []
     compact = _Compact(runtime, local.pattern, settings, new)
@@ -69,8 +69,8 @@ def train_locally(
             compact.put_back(new)
             compact = _Compact(runtime, local.pattern, settings, new)
     compact.put_back(new)
-    delta = {name: new[name] - weights[name] for name in new}
-    return LocalResult(local.pattern, delta, float(np.mean(losses)), len(samples.y), local.state())
+    delta = {name: new[name] - job.weights[name] for name in new}
+    return LocalResult(local.upload, delta, float(np.mean(losses)), len(samples.y), local.state())
 
 
 class _Compact:

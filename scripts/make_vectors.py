@@ -203,6 +203,8 @@ def _messages() -> list[FromDevice | ToDevice]:
             batch=20,
             lr=0.1,
             seed=7,
+            mask="seed",
+            pattern=bytes(range(10)),
         ),
         Want(DIGEST, (0, 1, 3)),
         Offer("run-1", 3, Ref(DIGEST, 530_000)),

@@ -11,12 +11,12 @@ from edge_fl.agent.state import StateFolder, write_atomically
 from edge_fl.bundle import MANIFEST, SEAL, Bundle, parse_manifest, seal_of
 from edge_fl.data.registry import Samples
 from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
-from edge_fl.methods.base import Job, open_method
+from edge_fl.methods.base import State
 from edge_fl.runtimes.base import Runtime, open_runtime
-from edge_fl.training import LocalResult, LocalSettings, train_locally
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, chunks_of, ref_of
-from edge_fl.wire.frame import FRAME_OVERHEAD, Frame, Header, decode_frame, encode_frame
+from edge_fl.update import Update, make_update
+from edge_fl.wire.frame import FRAME_OVERHEAD, decode_frame
 from edge_fl.wire.messages import (
     Failed,
     Finished,
@@ -230,11 +230,11 @@ class Agent:
         """Train one task and see its update accepted or rejected; a failure is told to the coordinator."""
         try:
             started = time.perf_counter()
-            result, frame = self._train(task, runtime)
-            _log.info("round %d: loss %.4f in %.2f s", task.round, result.loss, time.perf_counter() - started)
             state = self._folder.method(task.run)
-            state.stage(task.round, result.state)
-            verdict = self._upload(task, frame)
+            update = self._train(task, runtime, state.before(task.accepted))
+            _log.info("round %d: loss %.4f in %.2f s", task.round, update.loss, time.perf_counter() - started)
+            state.stage(task.round, update.state)
+            verdict = self._upload(task, update.frame)
         except EdgeFLError as error:
             _log.error("round %d failed: %s", task.round, error)
             self._send(Failed(task.run, task.round, str(error.exit_code), str(error)))
@@ -245,39 +245,17 @@ class Agent:
             state.discard()
             _log.warning("round %d was rejected (%s): %s", task.round, verdict.code, verdict.reason)
 
-    def _train(self, task: Task, runtime: Runtime) -> tuple[LocalResult, bytes]:
+    def _train(self, task: Task, runtime: Runtime, state: State) -> Update:
         largest = 4 * runtime.bundle.layout.size + FRAME_OVERHEAD
         content = self._fetch(task.model, largest=largest, wanted=lambda: self._task is task)
-        model: Frame = decode_frame(content, runtime.bundle.layout)
-        method = open_method(task.method, task.parameters)
-        job = Job(
-            layout=runtime.bundle.layout,
+        return make_update(
+            task,
             client=self._settings.client,
-            round=task.round,
-            seed=task.seed,
-            state=self._folder.method(task.run).before(task.accepted),
-        )
-        result = train_locally(
+            model=decode_frame(content, runtime.bundle.layout),
             runtime=runtime,
-            method=method,
-            job=job,
-            weights=model.values,
             samples=self._samples,
-            settings=LocalSettings(task.steps, task.batch, task.lr),
+            state=state,
         )
-        header = Header(
-            kind="update",
-            run=task.run,
-            round=task.round,
-            version=model.header.version,
-            layout=model.header.layout,
-            method=task.method,
-            mode=method.mode,
-            client=self._settings.client,
-            samples=result.samples,
-            loss=result.loss,
-        )
-        return result, encode_frame(header, result.pattern, result.delta)
 
     def _upload(self, task: Task, frame: bytes) -> Verdict:
         """Offer the update until the coordinator says what became of it."""

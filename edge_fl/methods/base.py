@@ -7,7 +7,7 @@ A method is one module of this package, named as on the command line, that defin
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,8 +18,9 @@ from edge_fl import methods
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.layout import Layout, Mode
 from edge_fl.pattern import Pattern
+from edge_fl.selection import Weights
 
-__all__ = ["Job", "LocalHalf", "Method", "State", "method_names", "open_method"]
+__all__ = ["Ask", "Heard", "Job", "LocalHalf", "Method", "State", "method_names", "open_method"]
 
 State = Mapping[str, NDArray[Any]]
 """What a device keeps for a method between rounds, by name."""
@@ -29,27 +30,57 @@ State = Mapping[str, NDArray[Any]]
 class Job:
     """One client's part in one round, as far as a method cares.
 
-    ``state`` is what the method kept after the last accepted round; empty at first.
+    ``weights`` are the full tensors training starts from, ``state`` what the method kept after the last accepted
+    round (empty at first), ``assigned`` the pattern that the server half chose (None where the device half does).
     """
 
     layout: Layout
     client: str
     round: int
     seed: int
+    weights: Weights
     state: State
+    assigned: Pattern | None = None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One client about to be asked in a round, as far as a server half cares."""
+
+    layout: Layout
+    client: str
+    tier: int
+    round: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Heard:
+    """What the server half learns of one accepted update."""
+
+    client: str
+    tier: int
+    samples: int
+    loss: float
+    pattern: Pattern
 
 
 class LocalHalf:
     """The device half of a method during one round: which rows to train now, and what to remember."""
 
     pattern: Pattern
-    """The pattern to train with next, and, after the last step, the one to upload."""
+    """The pattern to train with next."""
 
     scale: float = 1.0
     """Factor on the outputs of every block's layer during local training."""
 
     variance: float = 0.0
     """Variance of the Gaussian that weights are drawn from at each step (FedBIAD's s2)."""
+
+    @property
+    def upload(self) -> Pattern:
+        """The pattern to upload, asked after the last step: the one trained last, unless a method knows better."""
+        return self.pattern
 
     def after_step(self, step: int, loss: float) -> None:
         """Take note of the loss of ``step`` (0, 1, ...), and perhaps change ``pattern``."""
@@ -97,12 +128,23 @@ class Method(ABC):
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """How many units of each block a device of ``tier`` trains, by block."""
 
+    def assign(self, ask: Ask) -> Pattern | None:
+        """The pattern that a client is to train in this round; None leaves the choice to the device half."""
+        del ask
+        return None
+
+    def learn(self, round: int, heard: Sequence[Heard]) -> None:
+        """Take note of a closed round's updates, in the order of client ids."""
+        del round, heard
+
     @abstractmethod
     def local(self, job: Job) -> LocalHalf:
         """Start the device half for one round."""
 
-    def check(self, pattern: Pattern, tier: int) -> None:
+    def check(self, pattern: Pattern, tier: int, assigned: Pattern | None = None) -> None:
         """Refuse an uploaded pattern that this method cannot have made: FrameError (``pattern``)."""
+        if assigned is not None and pattern != assigned:
+            raise FrameError("pattern", "The pattern is not the one that was assigned.")
         expected = self.counts(pattern.layout, tier)
         for block, count in pattern.counts.items():
             if count != expected[block]:

@@ -22,7 +22,7 @@ from edge_fl.layout import Layout, Mode
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Selection, Weights
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
-from edge_fl.wire.values import ValueEncoding, decode_values, encode_values_into, values_size
+from edge_fl.wire.values import FLOAT32, decode_values, encode_values_into, values_size
 
 __all__ = ["FRAME_OVERHEAD", "VERSION", "Frame", "Header", "decode_frame", "encode_frame"]
 
@@ -53,7 +53,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     samples: _Count = 0
     loss: float = 0.0
     mask: MaskEncoding = "prefix"
-    values: ValueEncoding = "float32"
+    values: str = FLOAT32
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Frame:
     values: dict[str, NDArray[np.float32]]
 
 
-def encode_frame(header: Header, pattern: Pattern, tensors: Weights) -> bytes:
+def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed: bytes | None = None) -> bytes:
     """Encode what ``pattern`` keeps of the full ``tensors``; the header's ``mask`` and ``layout`` are filled in.
 
     Parameters
@@ -75,19 +75,21 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights) -> bytes:
         Its ``mode`` decides which columns travel with a row.
     tensors
         Full-size float32 arrays by name: weights for a ``model``, differences for an ``update``.
+    compressed
+        The parameters' kept entries as the compressor ``header.values`` wrote them; None to send float32.
     """
     encoding, mask = encode_mask(pattern)
     header = msgspec.structs.replace(header, mask=encoding, layout=pattern.layout.digest)
     head = msgspec.msgpack.encode(header)
     selection = Selection.of(pattern, header.mode)
-    size = values_size(selection)
+    size = values_size(selection, compressed)
     mask_at = _aligned(_PRELUDE.size + len(head))
     values_at = _aligned(mask_at + len(mask))
     frame = bytearray(values_at + size)
     _PRELUDE.pack_into(frame, 0, _MAGIC, VERSION, bytes(3), len(head), len(mask), size, 0, bytes(4))
     frame[_PRELUDE.size : _PRELUDE.size + len(head)] = head
     frame[mask_at : mask_at + len(mask)] = mask
-    encode_values_into(memoryview(frame)[values_at:], selection, tensors)
+    encode_values_into(memoryview(frame)[values_at:], selection, tensors, compressed)
     struct.pack_into("<I", frame, _CHECKSUM.start, _checksum(memoryview(frame)))
     return bytes(frame)
 
@@ -125,7 +127,7 @@ def decode_frame(data: bytes | memoryview, layout: Layout) -> Frame:
         raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
     pattern = decode_mask(header.mask, view[mask_at : mask_at + mask_size], layout)
     selection = Selection.of(pattern, header.mode)
-    return Frame(header, pattern, selection, decode_values(view[values_at:], selection))
+    return Frame(header, pattern, selection, decode_values(header.values, view[values_at:], selection))
 
 
 def _aligned(offset: int) -> int:

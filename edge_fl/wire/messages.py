@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from edge_fl.errors import ConfigError, FrameError
+from edge_fl.wire.masks import MaskEncoding
 
 __all__ = [
     "CHUNK_SIZE",
@@ -95,7 +96,9 @@ class Task(_Message, frozen=True):
     """Coordinator to device: train this model.
 
     ``accepted`` is the last round whose update the coordinator took from this device (0: none), from which the
-    device knows whether the state it staged for that round holds.
+    device knows whether the state it staged for that round holds. ``method`` may name a compressor too
+    (``fedbiad+dgc``). ``mask`` and ``pattern`` are the encoding and section of a pattern that the coordinator
+    chose; ``pattern`` is empty where the device chooses.
     """
 
     run: str
@@ -108,6 +111,8 @@ class Task(_Message, frozen=True):
     batch: int
     lr: float
     seed: int
+    mask: MaskEncoding = "bitmask"
+    pattern: bytes = b""
 
 
 class Want(_Message, frozen=True):

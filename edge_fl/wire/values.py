@@ -1,54 +1,126 @@
-"""The value section of a frame: the kept entries of every tensor, in the layout's order, in C order."""
+"""The value section of a frame: the kept entries of every tensor, in the layout's order, in C order.
+
+Either all of them as float32, or the parameters as a compressor wrote them, followed by the statistics as float32.
+"""
 
 import math
-from typing import Literal
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.compressors.base import Vector, compressor_names, decode_section
 from edge_fl.errors import FrameError
+from edge_fl.layout import Tensor
 from edge_fl.selection import Selection, Weights
 
-__all__ = ["ValueEncoding", "decode_values", "encode_values_into", "values_size"]
+__all__ = [
+    "FLOAT32",
+    "decode_values",
+    "encode_values_into",
+    "flatten",
+    "kept_parameters",
+    "unflatten",
+    "values_size",
+]
 
-ValueEncoding = Literal["float32"]
-
+FLOAT32 = "float32"
 _ITEM = 4
 _ZEROS = np.zeros(1 << 16, dtype=np.float32)  # as many as are checked at a time
 
 
-def values_size(selection: Selection) -> int:
-    """Bytes of the float32 value section under ``selection``."""
-    return _ITEM * sum(math.prod(selection.shape(t)) for t in selection.layout.tensors)
+def values_size(selection: Selection, compressed: bytes | None = None) -> int:
+    """Bytes of the value section under ``selection``, float32 or ``compressed``."""
+    if compressed is None:
+        return _ITEM * _count(selection, selection.layout.tensors)
+    return len(compressed) + _ITEM * _count(selection, _statistics(selection))
 
 
-def encode_values_into(out: memoryview, selection: Selection, tensors: Weights) -> None:
-    """Write the kept entries of the full ``tensors`` as little-endian float32 into ``out``, in one pass."""
-    flat, start = np.frombuffer(out, dtype="<f4"), 0
-    for tensor in selection.layout.tensors:
-        shape = selection.shape(tensor)
-        count = math.prod(shape)
-        selection.gather_into(tensor, tensors[tensor.name], flat[start : start + count].reshape(shape))
-        start += count
+def encode_values_into(
+    out: memoryview, selection: Selection, tensors: Weights, compressed: bytes | None = None
+) -> None:
+    """Write the value section of the full ``tensors`` into ``out``, in one pass."""
+    if compressed is None:
+        _gather(np.frombuffer(out, dtype="<f4"), selection, selection.layout.tensors, tensors)
+        return
+    out[: len(compressed)] = compressed
+    statistics = np.empty(_count(selection, _statistics(selection)), dtype="<f4")
+    _gather(statistics, selection, _statistics(selection), tensors)
+    out[len(compressed) :] = statistics.tobytes()
 
 
-def decode_values(section: memoryview, selection: Selection) -> dict[str, NDArray[np.float32]]:
-    """The kept entries as views of ``section``.
+def decode_values(encoding: str, section: memoryview, selection: Selection) -> dict[str, NDArray[np.float32]]:
+    """The kept entries; views of ``section`` where it is float32.
 
     Raises
     ------
     FrameError
-        ``values`` when the section has another length than the selection, ``not-finite`` on NaN or infinity.
+        ``values`` when the encoding is unknown or the section is not what the selection needs, ``not-finite`` on
+        NaN or infinity.
     """
-    expected = values_size(selection)
-    if len(section) != expected:
-        raise FrameError("values", f"The value section has {len(section)} bytes where {expected} belong.")
-    flat, start, kept = np.frombuffer(section, dtype="<f4"), 0, {}
-    for tensor in selection.layout.tensors:
+    if encoding == FLOAT32:
+        expected = values_size(selection)
+        if len(section) != expected:
+            raise FrameError("values", f"The value section has {len(section)} bytes where {expected} belong.")
+        kept = _split(np.frombuffer(section, dtype="<f4"), selection, selection.layout.tensors)
+    elif encoding in compressor_names():
+        statistics = _statistics(selection)
+        size = _ITEM * _count(selection, statistics)
+        if len(section) < size:
+            raise FrameError("values", f"The value section has {len(section)} bytes, fewer than its statistics.")
+        split = len(section) - size
+        vector = decode_section(encoding, section[:split], kept_parameters(selection))
+        kept = unflatten(vector, selection)
+        kept |= _split(np.frombuffer(section[split:], dtype="<f4"), selection, statistics)
+    else:
+        raise FrameError("values", f"The values are encoded as '{encoding[:40]}', which this edge-fl cannot read.")
+    for name, tensor in kept.items():
+        _check_finite(tensor.reshape(-1), name)
+    return kept
+
+
+def kept_parameters(selection: Selection) -> int:
+    """How many parameter entries are kept: the length of the vector a compressor sees."""
+    return _count(selection, selection.layout.parameters)
+
+
+def flatten(selection: Selection, tensors: Weights) -> Vector:
+    """The kept entries of every parameter tensor as one vector, in the layout's order."""
+    vector = np.empty(kept_parameters(selection), dtype=np.float32)
+    _gather(vector, selection, selection.layout.parameters, tensors)
+    return vector
+
+
+def unflatten(vector: Vector, selection: Selection) -> dict[str, NDArray[np.float32]]:
+    """The reverse of :func:`flatten`: kept entries by tensor, as views of ``vector``."""
+    return _split(vector, selection, selection.layout.parameters)
+
+
+def _statistics(selection: Selection) -> list[Tensor]:
+    return [tensor for tensor in selection.layout.tensors if tensor.role == "statistic"]
+
+
+def _count(selection: Selection, tensors: Sequence[Tensor]) -> int:
+    return sum(math.prod(selection.shape(tensor)) for tensor in tensors)
+
+
+def _gather(flat: NDArray[np.float32], selection: Selection, tensors: Sequence[Tensor], full: Weights) -> None:
+    start = 0
+    for tensor in tensors:
+        shape = selection.shape(tensor)
+        count = math.prod(shape)
+        selection.gather_into(tensor, full[tensor.name], flat[start : start + count].reshape(shape))
+        start += count
+
+
+def _split(
+    flat: NDArray[np.float32], selection: Selection, tensors: Sequence[Tensor]
+) -> dict[str, NDArray[np.float32]]:
+    kept, start = {}, 0
+    for tensor in tensors:
         shape = selection.shape(tensor)
         count = math.prod(shape)
         kept[tensor.name] = flat[start : start + count].reshape(shape)
-        _check_finite(flat[start : start + count], tensor.name)
         start += count
     return kept
 

@@ -16,8 +16,8 @@ from broker.observer import Observer
 from broker.rounds import Round
 from broker.run_folder import RunFolder
 from edge_fl.bundle import Bundle
-from edge_fl.methods.base import Method, open_method
 from edge_fl.pattern import Pattern
+from edge_fl.recipe import open_recipe
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
 from edge_fl.transport.transfer import chunks_of, ref_of
 from edge_fl.wire.frame import Header, encode_frame
@@ -50,7 +50,7 @@ class Wire:
 
     def __init__(self, bundle: Bundle, address: BrokerAddress, folder: Path) -> None:
         self.bundle = bundle
-        self.method: Method = open_method("fedbiad", {"dropout": [500]})
+        recipe = open_recipe("fedbiad", {"dropout": [500]})
         config = RunConfig(
             run=RUN,
             method="fedbiad",
@@ -67,7 +67,7 @@ class Wire:
         )
         self.gateway = Gateway(
             bundle=bundle,
-            method=self.method,
+            recipe=recipe,
             batch=20,
             folder=RunFolder(folder / "run", config),
             connection=upstream,

@@ -19,7 +19,7 @@ def start(
     parameters: dict[str, object], *, round: int = 1, state: dict[str, np.ndarray] | None = None
 ) -> LocalHalf:
     method = open_method("fedbiad", {"dropout": [500], "stage_boundary": 5, **parameters})
-    return method.local(Job(layout=LAYOUT, client="a", round=round, seed=3, state=state or {}))
+    return method.local(Job(layout=LAYOUT, client="a", round=round, seed=3, weights={}, state=state or {}))
 
 
 def algorithm_1(losses: list[float], patterns: list[np.ndarray], *, tau: int) -> tuple[list[int], np.ndarray]:

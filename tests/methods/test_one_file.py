@@ -30,7 +30,7 @@ def test_a_method_is_one_file(printed_method: str) -> None:
     assert printed_method in method_names()
     method = open_method(printed_method, {"dropout": [500]})
     layout = mlp_layout(4, 6, 3)
-    local = method.local(Job(layout=layout, client="a", round=1, seed=0, state={}))
+    local = method.local(Job(layout=layout, client="a", round=1, seed=0, weights={}, state={}))
     assert local.pattern.counts == method.counts(layout, 0) == {"layer0": 3}
     method.check(local.pattern, 0)
     local.after_step(0, 1.0)

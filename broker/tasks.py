@@ -1,0 +1,47 @@
+"""Tasks: what one client is asked in one round."""
+
+import msgspec
+
+from broker.config import RunConfig
+from edge_fl.layout import Layout
+from edge_fl.methods.base import Ask
+from edge_fl.recipe import Recipe
+from edge_fl.wire.masks import encode_mask
+from edge_fl.wire.messages import Ref, Task
+
+__all__ = ["make_task"]
+
+
+def make_task(
+    config: RunConfig,
+    recipe: Recipe,
+    layout: Layout,
+    *,
+    client: str,
+    tier: int,
+    round: int,
+    accepted: int,
+    model: Ref,
+) -> Task:
+    """The task of ``client`` in ``round``, with the pattern that the method's server half assigns, if it does.
+
+    ``accepted`` is the last round whose update was taken from this client (0: none), ``model`` the frame to train.
+    """
+    ask = Ask(layout=layout, client=client, tier=tier, round=round, seed=config.seed)
+    assigned = recipe.method.assign(ask)
+    task = Task(
+        run=config.run,
+        round=round,
+        accepted=accepted,
+        model=model,
+        method=recipe.name,
+        parameters=recipe.for_tier(tier),
+        steps=config.local_steps,
+        batch=config.batch,
+        lr=config.lr,
+        seed=config.seed,
+    )
+    if assigned is None:
+        return task
+    mask, pattern = encode_mask(assigned)
+    return msgspec.structs.replace(task, mask=mask, pattern=pattern)

@@ -1,0 +1,110 @@
+"""What a compressor is: kept differences to bytes and back, with what a device must remember in between.
+
+A compressor is one module of this package, named as on the command line, that defines ``COMPRESSOR``, a
+subclass of :class:`Compressor`. It sees the kept differences of all parameter tensors as one vector in the
+layout's order; statistics travel beside it, uncompressed. What it remembers lives in full-model coordinates:
+entries that a pattern leaves out keep theirs, and nothing is remembered of an update that was not accepted.
+"""
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl import compressors
+from edge_fl.errors import ConfigError
+from edge_fl.randomness import Stream
+
+__all__ = ["Compressed", "Compressor", "Vector", "compressor_names", "decode_section", "open_compressor"]
+
+Vector = NDArray[np.float32]
+"""``[n]`` float32: one number for each kept entry."""
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """The value section, and the new memory vectors by name (``[n]`` float32, as they came in)."""
+
+    section: bytes
+    memory: dict[str, Vector]
+
+
+class Compressor(ABC):
+    """One compressor with its parameters.
+
+    Parameters
+    ----------
+    parameters
+        An instance of ``Parameters``.
+    """
+
+    name: ClassVar[str]
+
+    memory: ClassVar[tuple[str, ...]] = ()
+    """The names of the vectors a device keeps between rounds (zero at first)."""
+
+    Parameters: ClassVar[type[msgspec.Struct]]
+    """Its parameters, with defaults; unknown ones are refused."""
+
+    def __init__(self, parameters: Any) -> None:
+        self.parameters = parameters
+
+    @abstractmethod
+    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+        """Encode kept differences.
+
+        Parameters
+        ----------
+        values
+            ``[n]`` float32, not to be written to.
+        memory
+            What is remembered of these entries, by the names in ``memory``.
+        round
+            The round, for schedules.
+        stream
+            Random draws of this client in this round.
+        """
+
+    @staticmethod
+    @abstractmethod
+    def decompress(section: memoryview, count: int) -> Vector:
+        """Decode ``count`` numbers; the section says everything else itself.
+
+        Raises
+        ------
+        FrameError
+            ``values`` when the section is not what :meth:`compress` can have written.
+        """
+
+
+def compressor_names() -> list[str]:
+    """The compressors this version knows."""
+    modules = (module.name for module in pkgutil.iter_modules(compressors.__path__))
+    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
+
+
+def open_compressor(name: str, parameters: Mapping[str, Any]) -> Compressor:
+    """The compressor ``name`` with ``parameters``; raises ConfigError on an unknown one of either."""
+    compressor = _find(name)
+    try:
+        return compressor(msgspec.convert(dict(parameters), compressor.Parameters, strict=False))
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"The compressor '{name}' cannot take these parameters: {error}.") from error
+
+
+def decode_section(name: str, section: memoryview, count: int) -> Vector:
+    """What ``name`` compressed; raises ConfigError on an unknown name, FrameError on a bad section."""
+    return _find(name).decompress(section, count)
+
+
+def _find(name: str) -> type[Compressor]:
+    if name not in compressor_names():
+        raise ConfigError(f"There is no compressor '{name}'; there are {', '.join(compressor_names()) or 'none'}.")
+    found: type[Compressor] = importlib.import_module(f"edge_fl.compressors.{name}").COMPRESSOR
+    return found
