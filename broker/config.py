@@ -32,10 +32,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     quorum: float = 0.5
     gone_after: float = 15.0
     wait: float = 300.0
+    min_clients: int = 1
 
     def __post_init__(self) -> None:
         check_id(self.run)
-        for name in ("rounds", "clients_per_round", "local_steps", "batch"):
+        for name in ("rounds", "clients_per_round", "local_steps", "batch", "min_clients"):
             if getattr(self, name) < 1:
                 raise ConfigError(
                     f"A run needs at least 1 of {name.replace('_', ' ')}, not {getattr(self, name)}."

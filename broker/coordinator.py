@@ -84,7 +84,8 @@ class Coordinator:
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
         quorum = max(1, round(self._config.quorum * self._config.clients_per_round))
-        self._wait_for_devices(self._config.clients_per_round if number == 1 else quorum)
+        first = max(self._config.clients_per_round, self._config.min_clients)
+        self._wait_for_devices(first if number == 1 else quorum)
         current = Round(number, self._model.version, quorum)
         self._gateway.sent = 0
         model = self._gateway.open_round(current, self._model_frame(number))

@@ -12,6 +12,7 @@ from edge_fl.cli.device import device
 from edge_fl.cli.export import export
 from edge_fl.cli.inspect import inspect
 from edge_fl.cli.serve import serve
+from edge_fl.cli.simulate import simulate
 from edge_fl.errors import EdgeFLError
 
 __all__ = ["app", "run"]
@@ -29,6 +30,7 @@ app.command("export")(export)
 app.command("inspect")(inspect)
 app.command("serve")(serve)
 app.command("device")(device)
+app.command("simulate")(simulate)
 app.add_typer(bench, name="bench")
 
 

@@ -1,14 +1,15 @@
 """What several commands read alike from their options."""
 
+import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge_fl.errors import ConfigError
 from edge_fl.pattern import thousandths
 
-__all__ = ["method_parameters", "show_log"]
+__all__ = ["method_parameters", "show_log", "show_summary"]
 
 
 def method_parameters(
@@ -31,6 +32,11 @@ def method_parameters(
             raise ConfigError(f"--set takes key=value, not '{setting}'.")
         parameters[key] = value
     return parameters
+
+
+def show_summary(figures: Mapping[str, object], lines: Sequence[str], *, as_json: bool) -> None:
+    """Print a finished run, for a script or for a person."""
+    print(json.dumps(figures) if as_json else "\n".join(lines))
 
 
 def show_log(level: int = logging.INFO) -> None:

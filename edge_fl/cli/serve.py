@@ -1,6 +1,5 @@
 """`edge-fl serve`: the coordinator, with a broker of its own or over one that is there."""
 
-import json as json_module
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +21,7 @@ def serve(
     set_: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method, key=value.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 20,
     clients_per_round: Annotated[int, typer.Option(help="Devices picked a round.")] = 10,
+    min_clients: Annotated[int, typer.Option(help="Devices to wait for before the first round, if more.")] = 1,
     local_steps: Annotated[int, typer.Option(help="Local SGD steps a round.")] = 20,
     batch: Annotated[int, typer.Option(help="Samples a batch.")] = 20,
     lr: Annotated[float, typer.Option(help="SGD step size.")] = 0.1,
@@ -48,7 +48,7 @@ def serve(
     from broker.session import new_run_id
     from broker.session import serve as serve_run
     from edge_fl.bundle import Bundle
-    from edge_fl.cli.options import method_parameters
+    from edge_fl.cli.options import method_parameters, show_summary
     from edge_fl.transport.connection import BrokerAddress
 
     console = Console(stderr=True)
@@ -66,6 +66,7 @@ def serve(
         deadline=deadline,
         quorum=quorum,
         wait=wait,
+        min_clients=min_clients,
     )
     opened = Bundle.load(bundle)
     with ExitStack() as stack:
@@ -84,9 +85,4 @@ def serve(
             observer=observer,
             connect_timeout=connect_timeout,
         )
-    if json:
-        print(json_module.dumps(summary.figures()))
-        return
-    for line in summary.lines():
-        print(line)
-    print(f"plot {summary.plot}")
+    show_summary(summary.figures(), [*summary.lines(), f"plot {summary.plot}"], as_json=json)

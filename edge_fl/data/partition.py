@@ -9,7 +9,7 @@ from edge_fl.data.registry import Samples, dataset_info, load_dataset
 from edge_fl.errors import DataError
 from edge_fl.randomness import Stream
 
-__all__ = ["DataSpec", "client_samples"]
+__all__ = ["DataSpec", "client_samples", "share"]
 
 _SPEC = re.compile(r"(?P<dataset>[^:]+)(:(?P<client>[0-9]{1,9})/(?P<clients>[0-9]{1,9}))?")
 
@@ -38,26 +38,31 @@ class DataSpec:
 
 
 def client_samples(spec: DataSpec) -> Samples:
-    """The train samples of one client, in the data set's order.
-
-    The train split is cut IID: by one permutation, the same for every client, into shares that differ by at
-    most one sample.
+    """The train samples of one client: :func:`share` of its data set.
 
     Raises
     ------
     DataError
         When the share is empty, or the data set cannot be loaded.
     """
-    train = load_dataset(spec.dataset).train
+    return share(load_dataset(spec.dataset).train, spec)
+
+
+def share(train: Samples, spec: DataSpec) -> Samples:
+    """One client's part of a train split, in the data set's order.
+
+    The split is cut IID: by one permutation, the same for every client, into shares that differ by at most one
+    sample. Raises DataError when the share is empty.
+    """
     if spec.clients == 1:
         return train
     base, larger = divmod(len(train.y), spec.clients)
     start = spec.client * base + min(spec.client, larger)
     size = base + (spec.client < larger)
     if not size:
-        share = f"Client {spec.client} of {spec.clients}"
+        client = f"Client {spec.client} of {spec.clients}"
         raise DataError(
-            f"{share} has no data: '{spec.dataset}' has {len(train.y)} train samples; use fewer clients."
+            f"{client} has no data: '{spec.dataset}' has {len(train.y)} train samples; use fewer clients."
         )
     order = Stream.of(seed=0, purpose="partition").permutation(len(train.y))
     return train.take(np.sort(order[start : start + size]))

@@ -191,7 +191,7 @@ def test_a_header_announcing_gigabytes_allocates_nothing(small: Layout) -> None:
         ("header", {"samples": -1}),
         ("header", {"samples": 1.5}),
         ("header", {"mask": "huffman"}),
-        ("header", {"values": "float64"}),
+        ("values", {"values": "float64"}),
         ("header", {"mode": "columns"}),
         ("header", {"surplus": 1}),
         ("header", {"client": None}),

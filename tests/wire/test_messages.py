@@ -52,7 +52,7 @@ DEEP = b"\x91" * 100_000 + b"\xc0"
 
 def with_parameters(raw: bytes) -> bytes:
     """A task message whose parameters are the msgpack value ``raw``."""
-    fields = msgspec.to_builtins(TASK)
+    fields = msgspec.to_builtins(TASK, builtin_types=(bytes,))
     del fields["parameters"]
     plain = msgspec.msgpack.encode(fields)
     return bytes([plain[0] + 1]) + plain[1:] + msgspec.msgpack.encode("parameters") + raw

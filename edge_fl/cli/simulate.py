@@ -1,0 +1,68 @@
+"""`edge-fl simulate`: a run in this process, for comparing methods."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["simulate"]
+
+
+def simulate(
+    *,
+    bundle: Annotated[Path, typer.Argument(help="The bundle to train, from `edge-fl export`.")],
+    clients: Annotated[int, typer.Option(help="Clients in all.")] = 100,
+    fraction: Annotated[float, typer.Option(help="Share of them picked a round (kappa).")] = 0.1,
+    tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
+    runtime: Annotated[str, typer.Option(help="The runtime that every client trains in.")] = "onnx",
+    method: Annotated[str, typer.Option(help="A method, or method+compressor.")] = "fedavg",
+    dropout: Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="rows (a kept row whole) or units (columns dropped too).")
+    ] = None,
+    rule: Annotated[str | None, typer.Option(help="Aggregation rule, where the method leaves a choice.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="A parameter, key=value.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds.")] = 60,
+    local_steps: Annotated[int, typer.Option(help="Local SGD steps a round (V).")] = 60,
+    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 20,
+    lr: Annotated[float, typer.Option(help="SGD step size.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Keys every random draw of the run.")] = 0,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
+) -> None:
+    """Simulate a run in this process, with the frames, checks and rules of a real one.
+
+    Example: edge-fl simulate bundle/ --clients 1000 --fraction 0.1 --method fedbiad --dropout 0.5
+    """
+    from rich.console import Console
+
+    from broker.config import RunConfig
+    from broker.live import PlainView
+    from broker.session import new_run_id
+    from device_sim.simulate import Population, Simulation
+    from edge_fl.bundle import Bundle
+    from edge_fl.cli.options import method_parameters, show_summary
+    from edge_fl.errors import ConfigError
+
+    if not 0 < fraction <= 1:
+        raise ConfigError(f"The fraction of clients picked a round is in (0, 1], not {fraction}.")
+    run = new_run_id()
+    config = RunConfig(
+        run=run,
+        method=method,
+        parameters=method_parameters(dropout=dropout, mode=mode, rule=rule, settings=set_ or []),
+        rounds=rounds,
+        clients_per_round=max(int(fraction * clients), 1),
+        local_steps=local_steps,
+        batch=batch,
+        lr=lr,
+        seed=seed,
+    )
+    summary = Simulation(
+        bundle=Bundle.load(bundle),
+        config=config,
+        population=Population(clients, tiers, runtime),
+        root=output if output is not None else Path("runs") / run,
+        observer=PlainView(Console(stderr=True)),
+    ).run()
+    show_summary(summary.figures(), [*summary.lines(), f"plot {summary.plot}"], as_json=json)
