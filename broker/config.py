@@ -16,8 +16,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     ``clients_per_round`` devices are picked a round, and a round is closed when all have answered, or after
     ``deadline`` seconds when at least ``quorum`` (a fraction) of them have. A device lost for ``gone_after``
-    seconds is not waited for. The first round begins when ``min_clients`` have registered (``clients_per_round`` of
-    them where that is more), within ``wait`` seconds.
+    seconds is not waited for. The first round begins when ``min_clients`` have registered (or
+    ``clients_per_round``, where that is more), within ``wait`` seconds.
     """
 
     run: str
