@@ -9,6 +9,7 @@ from pathlib import Path
 from edge_fl.agent.capabilities import registration
 from edge_fl.agent.state import StateFolder, write_atomically
 from edge_fl.bundle import MANIFEST, SEAL, Bundle, parse_manifest, seal_of
+from edge_fl.data.fit import check_fit
 from edge_fl.data.registry import Samples
 from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
 from edge_fl.methods.base import State
@@ -108,6 +109,8 @@ class Agent:
             When no broker answers at first.
         RefusedError
             When the coordinator does not want this device.
+        DataError
+            When the device's data does not fit the model.
         """
         self._connection.open(timeout=self._settings.connect_timeout)
         try:
@@ -131,6 +134,7 @@ class Agent:
             return
         if self._runtime is None or self._runtime[0] != registered:
             bundle = self._fetch_bundle(registered)
+            check_fit(self._samples, bundle.manifest)
             runtime = open_runtime(self._settings.runtime, bundle, threads=self._settings.threads)
             self._runtime = (registered, runtime)
         if task is not None:

@@ -66,16 +66,11 @@ class StateFolder:
 
     def bundle(self, digest: str) -> Path:
         """Where the bundle whose manifest hashes to ``digest`` is kept; bundles of other digests are removed."""
-        bundles = self.root / "bundles"
-        if bundles.exists():
-            for other in bundles.iterdir():
-                if other.name != digest:
-                    shutil.rmtree(other, ignore_errors=True)
-        return bundles / digest
+        return _alone(self.root / "bundles", digest)
 
     def method(self, run: str) -> "MethodState":
-        """What methods remember of ``run``."""
-        return MethodState(self.root / "method" / check_id(run))
+        """What methods remember of ``run``; what they remembered of others is removed."""
+        return MethodState(_alone(self.root / "method", check_id(run)))
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -120,6 +115,14 @@ class MethodState:
     def discard(self) -> None:
         """The staged round was rejected or is to be done again."""
         self._staged.unlink(missing_ok=True)
+
+
+def _alone(folder: Path, name: str) -> Path:
+    """The path of ``name`` in ``folder``, whose other entries are removed: a device's disk does not fill up."""
+    for other in folder.iterdir() if folder.exists() else ():
+        if other.name != name:
+            shutil.rmtree(other, ignore_errors=True)
+    return folder / name
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -69,6 +69,16 @@ def test_a_run_cannot_name_a_folder_outside(tmp_path: Path) -> None:
     folder.close()
 
 
+def test_only_the_current_run_is_remembered(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state", "a")
+    folder.method("run-1").stage(1, scores(1.0))
+    folder.method("run-1").accept()
+    assert folder.method("run-1").before(accepted=1)["scores"] == 1.0
+    assert folder.method("run-2").before(accepted=0) == {}
+    assert folder.method("run-1").before(accepted=1) == {}
+    folder.close()
+
+
 def test_only_the_current_bundle_is_kept(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path / "state", "a")
     old = folder.bundle("0" * 64)

@@ -1,0 +1,22 @@
+"""Data that does not fit the model is refused before it is trained on."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from edge_fl.bundle import Bundle
+from edge_fl.data.fit import check_fit
+from edge_fl.data.partition import DataSpec, client_samples
+from edge_fl.data.registry import Samples
+from edge_fl.errors import DataError
+
+
+def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
+    manifest, digits = digits_bundle.manifest, client_samples(DataSpec.parse("digits"))
+    check_fit(digits, manifest)
+    with pytest.raises(DataError, match=r"samples of shape \(1, 28, 28\), and 'digits-mlp' takes \(1, 8, 8\)"):
+        check_fit(Samples(np.zeros((3, 1, 28, 28), np.float32), digits.y[:3]), manifest)
+    with pytest.raises(DataError, match="labels 0 to 9, and 'digits-mlp' knows 9 classes"):
+        check_fit(digits, msgspec.structs.replace(manifest, classes=9))
+    with pytest.raises(DataError, match="labels -1 to -1"):
+        check_fit(Samples(digits.x[:1], np.array([-1])), manifest)
