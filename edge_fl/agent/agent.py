@@ -99,6 +99,7 @@ class Agent:
         self._verdict: Verdict | None = None
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
+        self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
 
     def run(self) -> None:
         """Serve until the run ends (``once``) or for ever.
@@ -149,6 +150,7 @@ class Agent:
             case Connected():
                 self._register()
                 self._fetcher.resume()
+                self._next_offer = 0.0
             case Disconnected(reason=reason):
                 _log.warning("connection lost (%s); reconnecting", reason)
             case Message(topic=topic, payload=payload):
@@ -265,13 +267,13 @@ class Agent:
         """Offer the update until the coordinator says what became of it."""
         ref = ref_of(frame)
         self._outgoing = {ref.digest: frame}
-        pause, offered = _OFFER_SECONDS[0], -_OFFER_SECONDS[0]
+        pause, self._next_offer = _OFFER_SECONDS[0], 0.0
         while (verdict := self._verdict_on(ref)) is None:
             if self._task is not task:
                 raise _Superseded
-            if time.monotonic() - offered > pause:
-                offered, pause = time.monotonic(), min(2 * pause, _OFFER_SECONDS[1])
+            if time.monotonic() >= self._next_offer:
                 self._send(Offer(task.run, task.round, ref))
+                self._next_offer, pause = time.monotonic() + pause, min(2 * pause, _OFFER_SECONDS[1])
             self._pump()
         self._outgoing = {}
         return verdict

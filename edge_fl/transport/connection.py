@@ -144,7 +144,7 @@ class Connection:
             return None
 
     def close(self) -> None:
-        """End the session cleanly (the will is not published), sending what is queued first."""
+        """End the session cleanly: the will is not published."""
         self._client.disconnect()
         self._client.loop_stop()
 
