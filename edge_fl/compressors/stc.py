@@ -1,0 +1,80 @@
+"""Sparse Ternary Compression (Sattler et al., 2019), the client's side.
+
+Of the k entries of largest magnitude only the sign travels, and one magnitude for all of them (Algorithm 1); the
+error is fed back (Algorithm 2); the distances between positions are Golomb coded with the parameter b*
+(Algorithm 3). An entry of zero has no sign and is never sent, so there may be fewer than k.
+"""
+
+import struct
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+
+from edge_fl.compressors._positions import decode_golomb, encode_golomb, golomb_width
+from edge_fl.compressors._section import (
+    add,
+    check_finite,
+    check_ratio,
+    check_scale,
+    kept_count,
+    largest,
+    pack_numbers,
+    read_header,
+    unpack_numbers,
+)
+from edge_fl.compressors.base import Compressed, Compressor, Vector
+from edge_fl.errors import FrameError
+from edge_fl.randomness import Stream
+
+__all__ = ["COMPRESSOR", "Stc", "StcParameters"]
+
+_HEADER = struct.Struct("<BIf")  # the width of a remainder, the number of entries, mu
+
+
+class StcParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``ratio`` is the paper's p, the share of entries kept, in (0, 1]."""
+
+    ratio: float = 0.01
+
+    def __post_init__(self) -> None:
+        check_ratio(self.ratio, "stc")
+
+
+class Stc(Compressor):
+    """Differences of three values, -mu, 0 and mu; the error is the ``residual``."""
+
+    name = "stc"
+    memory = ("residual",)
+    Parameters = StcParameters
+    parameters: StcParameters
+
+    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+        """Send signs of the largest of ``values + residual``, and their mean size; RunError if not finite."""
+        del round, stream
+        check_finite(values)
+        residual = add(values, memory["residual"])
+        kept = largest(residual, kept_count(self.parameters.ratio, len(values)))
+        kept = kept[residual[kept] != 0]
+        entries = residual[kept]
+        mu = np.float32(np.abs(entries).mean(dtype=np.float64)) if len(kept) else np.float32(0)
+        width = golomb_width(len(kept), len(values))
+        section = _HEADER.pack(width, len(kept), mu) + pack_numbers(entries < 0, 1) + encode_golomb(kept, width)
+        residual[kept] -= np.copysign(mu, entries)
+        return Compressed(section, {"residual": residual})
+
+    @staticmethod
+    def decompress(section: memoryview, count: int) -> Vector:
+        """The ``[count]`` float32, each -mu, 0 or mu; FrameError (``values``) on a bad section."""
+        (width, k, mu), rest = read_header(_HEADER, section)
+        check_scale(mu)
+        if k > count:
+            raise FrameError("values", f"There are {k} entries where at most {count} belong.")
+        octets = -(-k // 8)
+        negative = unpack_numbers(rest[:octets], 1, k)
+        vector = np.zeros(count, dtype=np.float32)
+        vector[decode_golomb(rest[octets:], width=width, k=k, count=count)] = np.where(negative, -mu, mu)
+        return vector
+
+
+COMPRESSOR = Stc
