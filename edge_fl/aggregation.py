@@ -5,6 +5,7 @@ Updates must be added in an order of the caller's choosing that does not depend 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,36 +15,49 @@ from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Tensor
 from edge_fl.selection import Selection, Weights
 
-__all__ = ["RULES", "Accumulator", "rule_names"]
+__all__ = ["RULES", "Accumulator", "Rule", "rule_names"]
 
 
-def _mean(xp: Any, old: Any, total: Any, held: Any, samples: float) -> Any:
+def _mean(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
     """``U + sum w (U_k - U) / sum w``: an entry that a client does not send counts as unchanged.
 
     With dense updates this is FedAvg; with patterns it is ``U + sum |D_k| beta (U_k - U) / sum |D_k|``, the
     ``delta`` rule.
     """
     del xp, held
-    return old + total / samples
+    return old + total / weight
 
 
-def _holders(xp: Any, old: Any, total: Any, held: Any, samples: float) -> Any:
+def _holders(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
     """The mean over the clients that hold an entry; one that nobody holds keeps its value (FjORD eq. (2))."""
-    del samples
+    del weight
     return old + xp.where(held > 0, total / xp.where(held > 0, held, 1.0), 0.0)
 
 
-def _zeros(xp: Any, old: Any, total: Any, held: Any, samples: float) -> Any:
+def _zeros(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
     """FedBIAD eq. (10) to the letter: a dropped entry counts as zero."""
     del xp
-    return (total + held * old) / samples
+    return (total + held * old) / weight
 
 
-RULES: dict[str, Callable[[Any, Any, Any, Any, float], Any]] = {
-    "mean": _mean,
-    "delta": _mean,
-    "holders": _holders,
-    "zeros": _zeros,
+@dataclass(frozen=True)
+class Rule:
+    """What becomes of the sums, entry by entry, and what each client counts in them.
+
+    ``combine`` takes the namespace, the old weights, the sum of weighted differences, the summed weights of those
+    who hold an entry, and those of all. ``equally`` says that a client's weight is 1, not its number of samples.
+    """
+
+    combine: Callable[[Any, Any, Any, Any, float], Any]
+    equally: bool = False
+
+
+RULES: dict[str, Rule] = {
+    "mean": Rule(_mean),
+    "delta": Rule(_mean),
+    "holders": Rule(_holders),
+    "count": Rule(_holders, equally=True),  # HeteroFL
+    "zeros": Rule(_zeros),
 }
 
 
@@ -63,33 +77,40 @@ class Accumulator:
         An array API namespace (``array_api_compat.numpy`` or ``array_api_compat.torch``).
     device
         Where the sums live, as ``xp`` names devices.
+    equally
+        Whether every client counts 1, and not its samples: ``RULES[rule].equally`` of the rule to be applied.
     """
 
-    def __init__(self, layout: Layout, *, xp: Any, device: Any) -> None:
-        self._layout, self._xp, self._device = layout, xp, device
+    def __init__(self, layout: Layout, *, xp: Any, device: Any, equally: bool = False) -> None:
+        self._layout, self._xp, self._device, self._equally = layout, xp, device, equally
         self._total = {t.name: xp.zeros(t.shape, dtype=xp.float64, device=device) for t in layout.tensors}
         self._held = {t.name: xp.zeros(_held_shape(t), dtype=xp.float64, device=device) for t in layout.tensors}
-        self._samples = 0.0
+        self._weight = 0.0
 
     def add(self, selection: Selection, values: Weights, samples: int) -> None:
-        """Add one update: the kept differences ``values`` under ``selection``, weighted by ``samples``."""
-        xp = self._xp
+        """Add one update: the kept differences ``values`` under ``selection``, weighted by ``samples`` or 1."""
+        xp, weight = self._xp, 1 if self._equally else samples
         for tensor in self._layout.tensors:
             index = self._on_device(selection.index(tensor))
             kept = xp.asarray(np.array(values[tensor.name]), device=self._device)
-            self._total[tensor.name][index] += samples * xp.astype(kept, xp.float64)
-            self._held[tensor.name][self._on_device(_held_index(tensor, selection))] += samples
-        self._samples += samples
+            self._total[tensor.name][index] += weight * xp.astype(kept, xp.float64)
+            self._held[tensor.name][self._on_device(_held_index(tensor, selection))] += weight
+        self._weight += weight
 
     def apply(self, rule: str, weights: Weights) -> dict[str, NDArray[np.float32]]:
-        """The new weights: ``rule`` applied to ``weights`` and the sums; ConfigError on an unknown rule."""
+        """The new weights: ``rule`` applied to ``weights`` and the sums.
+
+        Raises ConfigError on an unknown rule, or on one that weights clients otherwise than they were summed.
+        """
         if rule not in RULES:
             raise ConfigError(f"There is no aggregation rule '{rule}'; there are {', '.join(rule_names())}.")
+        if RULES[rule].equally != self._equally:
+            raise ConfigError(f"The rule '{rule}' cannot be applied: clients were summed with other weights.")
         xp, new = self._xp, {}
         for tensor in self._layout.tensors:
             old = xp.astype(xp.asarray(np.array(weights[tensor.name]), device=self._device), xp.float64)
             held = self._held[tensor.name]
-            result = RULES[rule](xp, old, self._total[tensor.name], held, self._samples)
+            result = RULES[rule].combine(xp, old, self._total[tensor.name], held, self._weight)
             new[tensor.name] = np.asarray(result.cpu() if hasattr(result, "cpu") else result, dtype=np.float32)
         return new
 

@@ -9,7 +9,7 @@ from array_api_compat import numpy as np_xp
 from array_api_compat import torch as torch_xp
 from numpy.typing import NDArray
 
-from edge_fl.aggregation import Accumulator
+from edge_fl.aggregation import RULES, Accumulator, rule_names
 from edge_fl.bench.models import mlp_layout, random_weights
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Mode
@@ -33,7 +33,7 @@ def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]
 
 
 def aggregate(xp: Any, device: str, rule: str, mode: Mode, order: list[int]) -> dict[str, NDArray[np.float32]]:
-    sums, every = Accumulator(LAYOUT, xp=xp, device=device), updates(mode)
+    sums, every = Accumulator(LAYOUT, xp=xp, device=device, equally=rule == "count"), updates(mode)
     for k in order:
         sums.add(*every[k], SAMPLES[k])
     return sums.apply(rule, random_weights(LAYOUT, 1))
@@ -42,13 +42,15 @@ def aggregate(xp: Any, device: str, rule: str, mode: Mode, order: list[int]) -> 
 def by_the_definition(rule: str, mode: Mode) -> dict[str, NDArray[np.float64]]:
     old, every, new = random_weights(LAYOUT, 1), updates(mode), {}
     for tensor in LAYOUT.tensors:
-        total, held = np.zeros(tensor.shape), np.zeros(tensor.shape)
+        total, held, plain, count = (np.zeros(tensor.shape) for _ in range(4))
         for samples, (selection, values) in zip(SAMPLES, every, strict=True):
             full, mask = np.zeros(tensor.shape), np.zeros(tensor.shape)
             full[selection.index(tensor)] = values[tensor.name]
             mask[selection.index(tensor)] = 1
             total += samples * full
             held += samples * mask
+            plain += full
+            count += mask
         new[tensor.name] = np.empty(tensor.shape)
         for i in np.ndindex(*tensor.shape):
             u = float(old[tensor.name][i])
@@ -56,13 +58,14 @@ def by_the_definition(rule: str, mode: Mode) -> dict[str, NDArray[np.float64]]:
                 "mean": u + total[i] / sum(SAMPLES),
                 "delta": u + total[i] / sum(SAMPLES),
                 "holders": u + total[i] / held[i] if held[i] else u,
+                "count": u + plain[i] / count[i] if count[i] else u,
                 "zeros": (total[i] + held[i] * u) / sum(SAMPLES),
             }[rule]
     return new
 
 
 @pytest.mark.parametrize("mode", ["rows", "units"])
-@pytest.mark.parametrize("rule", ["mean", "delta", "holders", "zeros"])
+@pytest.mark.parametrize("rule", rule_names())
 @pytest.mark.parametrize(("xp", "device"), BACKENDS)
 def test_a_rule_is_its_definition(xp: Any, device: str, rule: str, mode: Mode) -> None:
     new, expected = aggregate(xp, device, rule, mode, [0, 1, 2]), by_the_definition(rule, mode)
@@ -71,7 +74,7 @@ def test_a_rule_is_its_definition(xp: Any, device: str, rule: str, mode: Mode) -
         assert new[name].dtype == np.float32
 
 
-@pytest.mark.parametrize("rule", ["mean", "holders", "zeros"])
+@pytest.mark.parametrize("rule", ["mean", "holders", "count", "zeros"])
 def test_numpy_and_torch_give_the_same_bits(rule: str) -> None:
     one, other = (aggregate(xp, "cpu", rule, "units", [0, 1, 2]) for xp in (np_xp, torch_xp))
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
@@ -81,6 +84,13 @@ def test_a_row_that_nobody_holds_keeps_its_value() -> None:
     new, old = aggregate(np_xp, "cpu", "holders", "rows", [0, 1, 2]), random_weights(LAYOUT, 1)
     np.testing.assert_array_equal(new["layer0.weight"][0], old["layer0.weight"][0])
     assert not np.array_equal(new["layer2.weight"], old["layer2.weight"])
+
+
+@pytest.mark.parametrize("rule", rule_names())
+def test_a_rule_is_not_applied_to_sums_of_other_weights(rule: str) -> None:
+    sums = Accumulator(LAYOUT, xp=np_xp, device="cpu", equally=not RULES[rule].equally)
+    with pytest.raises(ConfigError, match="summed with other weights"):
+        sums.apply(rule, random_weights(LAYOUT, 1))
 
 
 def test_an_unknown_rule_is_refused() -> None:
