@@ -9,7 +9,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 from numpy.typing import NDArray
@@ -17,10 +17,28 @@ from numpy.typing import NDArray
 from edge_fl import methods
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.layout import Layout, Mode
-from edge_fl.pattern import Pattern
+from edge_fl.pattern import Pattern, kept_units
+from edge_fl.randomness import Stream
 from edge_fl.selection import Weights
 
-__all__ = ["Ask", "Heard", "Job", "LocalHalf", "Method", "State", "method_names", "open_method"]
+__all__ = [
+    "Ask",
+    "AssignedHalf",
+    "DropoutMethod",
+    "DropoutParameters",
+    "Heard",
+    "Job",
+    "LocalHalf",
+    "Method",
+    "State",
+    "choose",
+    "inverse_kept",
+    "method_names",
+    "of_tier",
+    "open_method",
+]
+
+_T = TypeVar("_T")
 
 State = Mapping[str, NDArray[Any]]
 """What a device keeps for a method between rounds, by name."""
@@ -90,6 +108,20 @@ class LocalHalf:
         return {}
 
 
+class AssignedHalf(LocalHalf):
+    """A device half that trains the pattern that its server half assigned.
+
+    Raises ConfigError when the task assigns none.
+    """
+
+    def __init__(self, job: Job, *, scale: float = 1.0) -> None:
+        if job.assigned is None:
+            raise ConfigError(
+                f"The task of round {job.round} assigns no pattern, and this method draws none itself."
+            )
+        self.pattern, self.scale = job.assigned, scale
+
+
 class Method(ABC):
     """One dropping method with its parameters.
 
@@ -126,7 +158,11 @@ class Method(ABC):
 
     @abstractmethod
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
-        """How many units of each block a device of ``tier`` trains, by block."""
+        """How many units of each block an update of ``tier`` holds (at most, where counts are drawn), by block."""
+
+    def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
+        """The kept units, by block, of every train step that a device of ``tier`` may have to run."""
+        return [self.counts(layout, tier)]
 
     def assign(self, ask: Ask) -> Pattern | None:
         """The pattern that a client is to train in this round; None leaves the choice to the device half."""
@@ -143,8 +179,10 @@ class Method(ABC):
 
     def check(self, pattern: Pattern, tier: int, assigned: Pattern | None = None) -> None:
         """Refuse an uploaded pattern that this method cannot have made: FrameError (``pattern``)."""
-        if assigned is not None and pattern != assigned:
-            raise FrameError("pattern", "The pattern is not the one that was assigned.")
+        if assigned is not None:
+            if pattern != assigned:
+                raise FrameError("pattern", "The pattern is not the one that was assigned.")
+            return
         expected = self.counts(pattern.layout, tier)
         for block, count in pattern.counts.items():
             if count != expected[block]:
@@ -152,6 +190,53 @@ class Method(ABC):
                     "pattern",
                     f"The pattern keeps {count} units of block '{block}', not the {expected[block]} assigned.",
                 )
+
+
+class DropoutParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What every method with a dropout rate takes.
+
+    ``dropout`` is p in thousandths, one a tier (the last serves every tier beyond).
+    """
+
+    dropout: tuple[int, ...] = (500,)
+
+    def __post_init__(self) -> None:
+        if not self.dropout or any(not 0 <= p < 1000 for p in self.dropout):
+            raise ConfigError("The dropout rates must be in [0, 1), one or more of them.")
+
+
+class DropoutMethod(Method):
+    """A method that keeps S_b = floor((1 - p) J_b + 0.5) units of each block, with p by tier."""
+
+    parameters: DropoutParameters
+
+    def dropout(self, tier: int) -> int:
+        """The dropout rate p of ``tier``, in thousandths."""
+        return of_tier(self.parameters.dropout, tier)
+
+    def for_tier(self, tier: int) -> dict[str, Any]:
+        """The parameters with the tier's own dropout rate alone."""
+        own = msgspec.structs.replace(self.parameters, dropout=(self.dropout(tier),))
+        return msgspec.to_builtins(own)  # type: ignore[no-any-return]
+
+    def counts(self, layout: Layout, tier: int) -> dict[str, int]:
+        """S_b of each block at the tier's rate."""
+        return {block.name: kept_units(block.size, self.dropout(tier)) for block in layout.blocks}
+
+
+def of_tier(values: Sequence[_T], tier: int) -> _T:
+    """The value of ``tier`` among ``values`` given one a tier; the last serves every tier beyond."""
+    return values[min(tier, len(values) - 1)]
+
+
+def inverse_kept(dropout: int) -> float:
+    """1 / (1 - p), which keeps the expectation of activations; ``dropout`` is p in thousandths."""
+    return 1000 / (1000 - dropout)
+
+
+def choose(options: Sequence[_T], stream: Stream) -> _T:
+    """Draw one of ``options`` uniformly (to within 2**-32)."""
+    return options[int(stream.uint32(1)[0]) * len(options) >> 32]
 
 
 def method_names() -> list[str]:
@@ -167,4 +252,5 @@ def open_method(name: str, parameters: Mapping[str, Any]) -> Method:
     try:
         return method(msgspec.convert(dict(parameters), method.Parameters, strict=False))
     except msgspec.ValidationError as error:
-        raise ConfigError(f"The method '{name}' cannot take these parameters: {error}.") from error
+        known = ", ".join(method.Parameters.__struct_fields__) or "nothing"
+        raise ConfigError(f"The method '{name}' takes {known}, and not what it was given: {error}.") from error

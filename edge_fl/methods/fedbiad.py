@@ -15,19 +15,18 @@ Where the paper can be read in two ways, both are parameters:
 
 from typing import Literal
 
-import msgspec
 import numpy as np
 
 from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout, Mode
-from edge_fl.methods.base import Job, LocalHalf, Method, State
-from edge_fl.pattern import Pattern, kept_units
+from edge_fl.layout import Mode
+from edge_fl.methods.base import DropoutMethod, DropoutParameters, Job, LocalHalf, State, inverse_kept
+from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream, stream_key
 
 __all__ = ["METHOD", "FedBiad", "FedBiadParameters"]
 
 
-class FedBiadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True):
     """What FedBIAD is run with.
 
     ``dropout`` is p in thousandths, one a tier (the last serves every tier beyond); ``stage_boundary`` is R_b,
@@ -35,7 +34,6 @@ class FedBiadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     eq. (13) gives about 5e-29 for the FMNIST MLP, which float32 cannot tell from 0.
     """
 
-    dropout: tuple[int, ...] = (500,)
     stage_boundary: int = 55
     tau: int = 3
     mode: Mode = "rows"
@@ -45,8 +43,7 @@ class FedBiadParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     score_every: Literal["step", "tau"] = "step"
 
     def __post_init__(self) -> None:
-        if not self.dropout or any(not 0 <= p < 1000 for p in self.dropout):
-            raise ConfigError("FedBIAD's dropout rates must be in [0, 1), one or more of them.")
+        DropoutParameters.__post_init__(self)
         if self.tau < 1 or self.variance < 0:
             raise ConfigError("FedBIAD's tau must be at least 1 and its variance at least 0.")
 
@@ -60,7 +57,7 @@ class _Local(LocalHalf):
         self._scores = np.array(job.state.get("scores", np.zeros(job.layout.units)), dtype=np.float64)
         self._losses: list[float] = []
         self._draws = 0
-        self.scale = 1000 / (1000 - self._dropout) if parameters.scale else 1.0
+        self.scale = inverse_kept(self._dropout) if parameters.scale else 1.0
         self.variance = parameters.variance
         self._exploring = job.round <= parameters.stage_boundary
         self.pattern = self._draw() if self._exploring else self._best()
@@ -108,7 +105,7 @@ class _Local(LocalHalf):
         return {"scores": self._scores}
 
 
-class FedBiad(Method):
+class FedBiad(DropoutMethod):
     """Rows are dropped by each client, redrawn while its loss rises, and at last chosen by experience."""
 
     name = "fedbiad"
@@ -125,22 +122,9 @@ class FedBiad(Method):
         """``rows`` as in the paper unless told otherwise."""
         return self.parameters.mode
 
-    def for_tier(self, tier: int) -> dict[str, object]:
-        """The parameters with the tier's own dropout rate alone."""
-        own = msgspec.structs.replace(self.parameters, dropout=(self._dropout(tier),))
-        return msgspec.to_builtins(own)  # type: ignore[no-any-return]
-
-    def counts(self, layout: Layout, tier: int) -> dict[str, int]:
-        """S_b of each block at the tier's rate."""
-        return {block.name: kept_units(block.size, self._dropout(tier)) for block in layout.blocks}
-
     def local(self, job: Job) -> LocalHalf:
         """Start Algorithm 1's ClientUpdate."""
         return _Local(job, self.parameters)
-
-    def _dropout(self, tier: int) -> int:
-        rates = self.parameters.dropout
-        return rates[min(tier, len(rates) - 1)]
 
 
 METHOD = FedBiad

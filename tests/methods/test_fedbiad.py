@@ -132,7 +132,7 @@ def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, object]) -> 
 
 
 def test_an_unknown_method_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="no method 'fedbad'; there are fedavg, fedbiad"):
+    with pytest.raises(ConfigError, match=r"no method 'fedbad'; there are .*fedavg, fedbiad"):
         open_method("fedbad", {})
 
 
