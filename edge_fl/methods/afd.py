@@ -1,0 +1,151 @@
+"""AFD, adaptive federated dropout (Bouacida et al., 2021): sub-models that lower the loss are kept and remembered.
+
+The server holds a map of scores E, one a unit, all 0 at first, and draws S_b units of each block with
+probability proportional to them. When a round's loss l is below l', that of the round before, the units k of
+its sub-model score ``E_k <- E_k + (l' - l) / l'`` and the sub-model is kept for the next round; otherwise it is
+drawn anew. A loss is the mean over the local steps, as the update tells it.
+
+Drops what FedDrop drops: in ``units`` mode the MLP 784-256-256-10 at p = 0.5 sends 784*128 + 128 + 128*128 +
+128 + 128*10 + 10 numbers, in ``rows`` mode 784*128 + 128 + 256*128 + 128 + 2560 + 10. Recurrent connections
+stay whole: no layout names them as blocks yet.
+
+Where the paper offers two ways, or can be read in two, both are parameters:
+
+- ``maps = "multi"`` (Multi-Model AFD) holds a map for each client and compares the rounds it took part in;
+  ``"single"`` (Single-Model AFD) has one map and one sub-model for all, and compares the mean loss of a round's
+  clients. Tiers with rates of their own cannot share a sub-model, so a map is then one tier's.
+- ``floor`` is a weight that every unit has besides its score. At 0, which is to the letter, the first sub-model
+  that improved is the only one with a score, and so is drawn for ever.
+- ``scale`` and ``rule`` are FedDrop's.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.errors import ConfigError
+from edge_fl.layout import Layout, Mode
+from edge_fl.methods.base import (
+    Ask,
+    AssignedHalf,
+    DropoutMethod,
+    DropoutParameters,
+    Heard,
+    Job,
+    LocalHalf,
+    inverse_kept,
+)
+from edge_fl.pattern import Pattern
+from edge_fl.randomness import Stream
+
+__all__ = ["METHOD", "Afd", "AfdParameters", "draw_by_score"]
+
+
+class AfdParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True):
+    """What AFD is run with, besides ``dropout``; the module says what each choice is."""
+
+    maps: Literal["multi", "single"] = "multi"
+    floor: float = 0.0
+    mode: Mode = "units"
+    rule: Literal["holders", "delta"] = "holders"
+    scale: bool = True
+
+    def __post_init__(self) -> None:
+        DropoutParameters.__post_init__(self)
+        if not (isfinite(self.floor) and self.floor >= 0):
+            raise ConfigError("AFD's floor must be at least 0.")
+
+
+@dataclass
+class _Map:
+    """What was learned: scores E (``[J]`` float64), the last loss, and the sub-model to keep, if it lowered it."""
+
+    scores: NDArray[np.float64]
+    loss: float = float("-inf")  # nothing is below it, so a first round improves on nothing
+    kept: Pattern | None = None
+
+    def learn(self, loss: float, pattern: Pattern) -> None:
+        improved = loss < self.loss
+        if improved:
+            self.scores += pattern.mask * ((self.loss - loss) / self.loss)
+        self.kept = pattern if improved else None
+        self.loss = loss
+
+
+class Afd(DropoutMethod):
+    """The server draws units by the scores that earlier rounds earned them."""
+
+    name = "afd"
+    Parameters = AfdParameters
+    parameters: AfdParameters
+
+    def __init__(self, parameters: AfdParameters) -> None:
+        super().__init__(parameters)
+        self._maps: dict[str, _Map] = {}
+
+    @property
+    def rule(self) -> str:
+        """``holders`` unless told otherwise."""
+        return self.parameters.rule
+
+    @property
+    def mode(self) -> Mode:
+        """``units`` unless told otherwise."""
+        return self.parameters.mode
+
+    def assign(self, ask: Ask) -> Pattern:
+        """The sub-model that lowered the loss, or one drawn by score; the same until more is learned."""
+        owner = self._owner(ask.client, ask.tier)
+        learned = self._maps.get(owner)
+        if learned is not None and learned.kept is not None:
+            return learned.kept
+        scores = np.zeros(ask.layout.units) if learned is None else learned.scores
+        stream = Stream.of(seed=ask.seed, purpose="afd-pattern", client=owner, round=ask.round)
+        return draw_by_score(ask.layout, self.dropout(ask.tier), scores + self.parameters.floor, stream)
+
+    def learn(self, round: int, heard: Sequence[Heard]) -> None:
+        """Score the sub-models of a closed round by how much their loss fell."""
+        del round
+        by_owner = defaultdict(list)
+        for update in heard:
+            by_owner[self._owner(update.client, update.tier)].append(update)
+        for owner, updates in by_owner.items():
+            pattern = updates[0].pattern  # one sub-model each, however many trained it
+            learned = self._maps.setdefault(owner, _Map(np.zeros(pattern.layout.units)))
+            learned.learn(float(np.mean([update.loss for update in updates])), pattern)
+
+    def local(self, job: Job) -> LocalHalf:
+        """Train what was assigned."""
+        scale = inverse_kept(self.parameters.dropout[0]) if self.parameters.scale else 1.0
+        return AssignedHalf(job, scale=scale)
+
+    def _owner(self, client: str, tier: int) -> str:
+        """Whose map it is, as a name that also keys the draws; one of a tier is no client's."""
+        return client if self.parameters.maps == "multi" else f"|{min(tier, len(self.parameters.dropout) - 1)}"
+
+
+def draw_by_score(layout: Layout, dropout: int, weights: NDArray[np.float64], stream: Stream) -> Pattern:
+    """Draw S_b units of each block without replacement, with probability proportional to ``weights``.
+
+    Efraimidis and Spirakis (2006): the units whose exponential arrivals ``-log(u) / weight`` come first. Units of
+    weight 0 never arrive, and fill at random what the others leave.
+
+    Parameters
+    ----------
+    dropout
+        p in thousandths.
+    weights
+        ``[J]`` float64, at least 0.
+    """
+    uniform = (stream.uint32(layout.units).astype(np.float64) + 0.5) / 2.0**32
+    never = np.full(layout.units, np.inf)
+    arrivals = np.divide(-np.log(uniform), weights, out=never, where=weights > 0)
+    return Pattern.highest(layout, dropout, -arrivals, stream)
+
+
+METHOD = Afd
