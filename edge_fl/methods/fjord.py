@@ -1,0 +1,109 @@
+"""FjORD (Horvath et al., 2021), sections 3.1, 3.2 (plain ordered dropout) and 4: nested sub-models.
+
+A sub-model of width p keeps the first ceil(p J_b) units of every block. A client may train up to its own p_max;
+each local step draws p uniformly from the widths P up to p_max and trains that prefix, and the upload is the
+prefix of p_max, whatever was drawn. The server takes the weighted mean over those who hold an entry (eq. (2),
+rule ``holders``).
+
+Drops, in ``units`` mode, the last rows and biases of every layer but the output's, and the columns that they
+would feed: with k = ceil(256 p_max) the MLP 784-256-256-10 sends 784 k + k + k*k + k + 10 k + 10 numbers; k is
+52, 103, 154, 205 and 256 at the default widths.
+"""
+
+import msgspec
+
+from edge_fl.errors import ConfigError
+from edge_fl.layout import Layout, Mode
+from edge_fl.methods.base import Job, LocalHalf, Method, choose, of_tier
+from edge_fl.pattern import Pattern
+from edge_fl.randomness import Stream
+
+__all__ = ["METHOD", "Fjord", "FjordParameters"]
+
+
+class FjordParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What FjORD is run with.
+
+    ``widths`` are P in thousandths, one a tier: p_max of tier t is the t-th, and the last serves every tier
+    beyond. As they stand by default tier 0 is the least able; a fleet that numbers its tiers the other way
+    lists them in reverse.
+    """
+
+    widths: tuple[int, ...] = (200, 400, 600, 800, 1000)
+
+    def __post_init__(self) -> None:
+        if not self.widths or any(not 1 <= width <= 1000 for width in self.widths):
+            raise ConfigError("FjORD's widths must be in (0, 1], one or more of them.")
+        if len(set(self.widths)) < len(self.widths):
+            raise ConfigError("FjORD's widths must differ from one another, for p is drawn uniformly from them.")
+
+
+class _Local(LocalHalf):
+    """Local iterations of section 4: one width a step."""
+
+    def __init__(self, job: Job, widths: tuple[int, ...]) -> None:
+        self._job, self._widest = job, max(widths)
+        # One object a width: the training loop regathers only when the pattern is another object.
+        self._prefixes = {width: Pattern.prefix(job.layout, width) for width in sorted(widths)}
+        self.pattern = self._draw(0)
+
+    def _draw(self, step: int) -> Pattern:
+        job = self._job
+        stream = Stream.of(seed=job.seed, purpose="fjord-width", client=job.client, round=job.round, index=step)
+        return choose(list(self._prefixes.values()), stream)
+
+    @property
+    def upload(self) -> Pattern:
+        """The prefix of p_max."""
+        return self._prefixes[self._widest]
+
+    def after_step(self, step: int, loss: float) -> None:
+        """Draw the next step's width."""
+        del loss
+        self.pattern = self._draw(step + 1)
+
+
+class Fjord(Method):
+    """Every client trains prefixes of the model, of all the widths that it can run."""
+
+    name = "fjord"
+    Parameters = FjordParameters
+    parameters: FjordParameters
+
+    @property
+    def rule(self) -> str:
+        """``holders``, which is eq. (2)."""
+        return "holders"
+
+    @property
+    def mode(self) -> Mode:
+        """A sub-model is a smaller dense one."""
+        return "units"
+
+    def for_tier(self, tier: int) -> dict[str, object]:
+        """The widths up to the tier's p_max, in ascending order."""
+        return {"widths": self._allowed(tier)}
+
+    def counts(self, layout: Layout, tier: int) -> dict[str, int]:
+        """ceil(p_max J_b) of each block."""
+        return Pattern.prefix(layout, of_tier(self.parameters.widths, tier)).counts
+
+    def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
+        """One for each width that a step may draw."""
+        return [Pattern.prefix(layout, width).counts for width in self._allowed(tier)]
+
+    def local(self, job: Job) -> LocalHalf:
+        """Draw a width for each step."""
+        return _Local(job, self.parameters.widths)
+
+    def check(self, pattern: Pattern, tier: int, assigned: Pattern | None = None) -> None:
+        """Refuse all but the prefix of p_max: FrameError (``pattern``)."""
+        del assigned
+        super().check(pattern, tier, Pattern.prefix(pattern.layout, of_tier(self.parameters.widths, tier)))
+
+    def _allowed(self, tier: int) -> tuple[int, ...]:
+        widest = of_tier(self.parameters.widths, tier)
+        return tuple(width for width in sorted(self.parameters.widths) if width <= widest)
+
+
+METHOD = Fjord

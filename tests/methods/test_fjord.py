@@ -1,0 +1,116 @@
+"""FjORD: nested prefixes, p uniform over the widths up to p_max at each step, p_max uploaded."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from edge_fl.bench.models import mlp_layout
+from edge_fl.errors import ConfigError, FrameError
+from edge_fl.layout import Layout
+from edge_fl.methods.base import Job, LocalHalf, Method, open_method
+from edge_fl.pattern import Pattern, Prefix
+
+LAYOUT = mlp_layout(6, 9, 7, 3)
+WIDTHS = [200, 400, 600, 800, 1000]
+
+
+def start(tier: int, *, round: int = 1, client: str = "a", layout: Layout = LAYOUT) -> LocalHalf:
+    """The device half as a device of ``tier`` opens it."""
+    own = open_method("fjord", open_method("fjord", {}).for_tier(tier))
+    return own.local(Job(layout, client, round, 3, {}, {}))
+
+
+def steps(local: LocalHalf, count: int) -> list[Pattern]:
+    trained = []
+    for step in range(count):
+        trained.append(local.pattern)
+        local.after_step(step, 1.0)
+    return trained
+
+
+def width(pattern: Pattern) -> int:
+    assert isinstance(pattern.origin, Prefix)
+    return pattern.origin.width
+
+
+def test_a_sub_model_is_the_first_units_and_lies_inside_every_wider_one() -> None:
+    trained = {width(p): p for p in steps(start(4), 100)}
+    assert sorted(trained) == WIDTHS
+    for narrow, wide in itertools.pairwise(WIDTHS):
+        assert not (trained[narrow].mask & ~trained[wide].mask).any()
+    for p, pattern in trained.items():
+        for block in LAYOUT.blocks:
+            assert pattern.kept[block.name].tolist() == list(range(math.ceil(p * block.size / 1000)))
+
+
+@pytest.mark.parametrize("tier", [0, 1, 2, 3, 4, 7])
+def test_p_is_uniform_over_the_widths_up_to_p_max(tier: int) -> None:
+    allowed = WIDTHS[: tier + 1]
+    seen = Counter(width(p) for p in steps(start(tier), 2000))
+    assert sorted(seen) == allowed
+    spread = 5 * math.sqrt(2000 * (1 / len(allowed)) * (1 - 1 / len(allowed)))
+    assert all(abs(count - 2000 / len(allowed)) <= spread for count in seen.values())
+
+
+@pytest.mark.parametrize("tier", range(5))
+def test_the_upload_is_p_max_whatever_was_drawn_last(tier: int) -> None:
+    local, method = start(tier), open_method("fjord", {})
+    for step in range(10):
+        assert width(local.upload) == WIDTHS[tier]
+        assert local.upload.counts == method.counts(LAYOUT, tier)
+        local.after_step(step, 1.0)
+    method.check(local.upload, tier)
+
+
+def test_draws_differ_by_client_and_round_and_a_retry_repeats_them() -> None:
+    runs = {(c, r): [width(p) for p in steps(start(4, client=c, round=r), 30)] for c in "ab" for r in (1, 2)}
+    assert len({tuple(run) for run in runs.values()}) == 4
+    assert [width(p) for p in steps(start(4), 30)] == runs["a", 1]
+
+
+def test_a_width_drawn_again_is_the_same_object() -> None:
+    """What the training loop goes by when it decides whether to regather."""
+    assert len({id(p) for p in steps(start(4), 100)}) == 5
+
+
+def test_programs_are_all_the_widths_that_a_step_may_draw() -> None:
+    method = open_method("fjord", {})
+    programs = method.programs(LAYOUT, 2)
+    assert programs == [{"layer0": 2, "layer1": 2}, {"layer0": 4, "layer1": 3}, {"layer0": 6, "layer1": 5}]
+    assert all(p.counts in programs for p in steps(start(2), 50))
+
+
+def test_widths_may_be_listed_from_the_ablest_tier_down() -> None:
+    method = open_method("fjord", {"widths": [1000, 500, 250]})
+    assert [method.for_tier(t)["widths"] for t in range(4)] == [(250, 500, 1000), (250, 500), (250,), (250,)]
+
+
+def test_an_upload_that_is_not_the_prefix_is_refused() -> None:
+    method = open_method("fjord", {})
+    with pytest.raises(FrameError) as caught:
+        method.check(Pattern.seeded(LAYOUT, 600, 1), 1)
+    assert caught.value.code == "pattern"
+    with pytest.raises(FrameError):
+        method.check(Pattern.prefix(LAYOUT, 200), 1)
+
+
+@pytest.mark.parametrize(("tier", "k"), list(enumerate([52, 103, 154, 205, 256])))
+def test_an_update_has_the_size_that_the_docstring_gives(
+    tier: int, k: int, fmnist: Layout, numbers_sent: Callable[[Method, Pattern], int]
+) -> None:
+    local = start(tier, layout=fmnist)
+    assert numbers_sent(open_method("fjord", {}), local.upload) == 784 * k + k + k * k + k + 10 * k + 10
+
+
+def test_eq_2_is_the_holders_rule_and_activations_are_not_scaled() -> None:
+    assert open_method("fjord", {}).rule == "holders"
+    assert start(0).scale == 1.0
+
+
+@pytest.mark.parametrize("wrong", [{"widths": []}, {"widths": [0]}, {"widths": [1001]}, {"widths": [500, 500]}])
+def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        open_method("fjord", wrong)
