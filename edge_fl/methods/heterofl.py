@@ -1,0 +1,106 @@
+"""HeteroFL (Diao et al., 2021), section 3: clients of different means train prefixes of one model.
+
+Levels a, b, c, d, e keep the first 1, 1/2, 1/4, 1/8, 1/16 of the units of every block (hidden channels shrink
+at rate r). A client's level is its tier's, or drawn anew each round (``dynamic``), uniformly from all the
+levels given and whatever its tier. The scaler divides the outputs of every block's layer by r in training
+(``scale``). The server takes the plain mean over the clients that hold an entry (rule ``count``). Static
+BatchNorm and masked cross-entropy are not there yet.
+
+A width travels in thousandths, which cannot hold 1/16: level e keeps ceil(0.062 J_b) units. That is J_b/16
+wherever 16 divides J_b and J_b < 2000, and never more than the ceil(J_b/16) of the paper; the scaler is 16
+exactly.
+
+Drops, in ``units`` mode, the last rows and biases of every layer but the output's, and the columns that they
+would feed: with k = 256 r the MLP 784-256-256-10 sends 784 k + k + k*k + k + 10 k + 10 numbers; k is 256, 128,
+64, 32, 16.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from edge_fl.errors import ConfigError
+from edge_fl.layout import Layout, Mode
+from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, choose, of_tier
+from edge_fl.pattern import Pattern, Prefix
+from edge_fl.randomness import Stream
+
+__all__ = ["METHOD", "HeteroFl", "HeteroFlParameters", "Level"]
+
+Level = Literal["a", "b", "c", "d", "e"]
+
+_RECIPROCALS: dict[Level, int] = {"a": 1, "b": 2, "c": 4, "d": 8, "e": 16}
+_WIDTHS: dict[Level, int] = {level: 1000 // reciprocal for level, reciprocal in _RECIPROCALS.items()}
+_SCALERS = {_WIDTHS[level]: float(reciprocal) for level, reciprocal in _RECIPROCALS.items()}
+
+
+class HeteroFlParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What HeteroFL is run with.
+
+    ``levels`` are one a tier, so that by default tier 0 is the ablest (the last serves every tier beyond);
+    where they are drawn, a level named twice is drawn twice as often.
+    """
+
+    levels: tuple[Level, ...] = ("a", "b", "c", "d", "e")
+    dynamic: bool = False
+    scale: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise ConfigError("HeteroFL needs one or more levels.")
+
+
+class HeteroFl(Method):
+    """Every client trains one prefix of the model, as wide as its level says."""
+
+    name = "heterofl"
+    Parameters = HeteroFlParameters
+    parameters: HeteroFlParameters
+
+    @property
+    def rule(self) -> str:
+        """``count``: every holder counts alike, whatever its samples."""
+        return "count"
+
+    @property
+    def mode(self) -> Mode:
+        """A sub-model is a smaller dense one."""
+        return "units"
+
+    def counts(self, layout: Layout, tier: int) -> dict[str, int]:
+        """Of the tier's level; where levels are drawn, of the widest."""
+        return Pattern.prefix(layout, max(self._widths(tier))).counts
+
+    def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
+        """One for each level that the tier may be given."""
+        return [Pattern.prefix(layout, width).counts for width in sorted(self._widths(tier))]
+
+    def assign(self, ask: Ask) -> Pattern:
+        """The prefix of the tier's level, or of one drawn for this client and round."""
+        level = of_tier(self.parameters.levels, ask.tier)
+        if self.parameters.dynamic:
+            stream = Stream.of(seed=ask.seed, purpose="heterofl-level", client=ask.client, round=ask.round)
+            level = choose(self.parameters.levels, stream)
+        return Pattern.prefix(ask.layout, _WIDTHS[level])
+
+    def local(self, job: Job) -> LocalHalf:
+        """Train the prefix assigned; ConfigError when it is no level's."""
+        half = AssignedHalf(job)
+        if self.parameters.scale:
+            half.scale = _scaler(half.pattern)
+        return half
+
+    def _widths(self, tier: int) -> set[int]:
+        levels = self.parameters.levels
+        return {_WIDTHS[level] for level in (levels if self.parameters.dynamic else [of_tier(levels, tier)])}
+
+
+def _scaler(pattern: Pattern) -> float:
+    """1/r of the level whose prefix ``pattern`` is."""
+    match pattern.origin:
+        case Prefix(width=width) if width in _SCALERS:
+            return _SCALERS[width]
+    raise ConfigError("The pattern assigned is no prefix of a HeteroFL level.")
+
+
+METHOD = HeteroFl
