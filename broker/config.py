@@ -37,11 +37,13 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def __post_init__(self) -> None:
         check_id(self.run)
-        for name in ("rounds", "clients_per_round", "local_steps", "batch", "min_clients"):
+        for name in ("rounds", "clients_per_round", "local_steps", "min_clients"):
             if getattr(self, name) < 1:
                 raise ConfigError(
-                    f"A run needs at least 1 of {name.replace('_', ' ')}, not {getattr(self, name)}."
+                    f"The number of {name.replace('_', ' ')} must be at least 1, not {getattr(self, name)}."
                 )
+        if self.batch < 1:
+            raise ConfigError(f"A batch must hold at least 1 sample, not {self.batch}.")
         if not 0 < self.quorum <= 1:
             raise ConfigError(f"The quorum is a fraction in (0, 1], not {self.quorum}.")
         for name in ("lr", "deadline", "gone_after", "wait"):

@@ -1,5 +1,6 @@
 """The live view of a run in a terminal, and the plain one elsewhere."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -41,6 +42,10 @@ class PlainView(Observer):
     def __init__(self, console: Console) -> None:
         self._console = console
 
+    def started(self, config: RunConfig, dense_bytes: int) -> None:
+        """Say that devices may come."""
+        self._console.print(f"run {config.run}: {config.method}, {config.rounds} rounds", highlight=False)
+
     def rejected(self, client: str, code: str, reason: str) -> None:
         """Tell of it at once."""
         self._console.print(
@@ -62,7 +67,6 @@ class LiveView(Observer):
     """
 
     def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, refresh_per_second=8, get_renderable=self._render)
         self._config: RunConfig | None = None
         self._dense = 0
         self._number = 0
@@ -71,6 +75,10 @@ class LiveView(Observer):
         self._devices: dict[str, tuple[Register, str]] = {}
         self._last: dict[str, int] = {}
         self._rejections = 0
+        self._asked: list[str] = []
+        self._until = 0.0
+        # Last: it asks for the first picture at once.
+        self._live = Live(console=console, refresh_per_second=8, get_renderable=self._render)
 
     def __enter__(self) -> "LiveView":
         """Take over the terminal."""
@@ -87,7 +95,8 @@ class LiveView(Observer):
 
     def registered(self, client: str, profile: Register) -> None:
         """Give the device a line."""
-        self._devices.setdefault(client, (profile, "idle"))
+        _, status = self._devices.get(client, (profile, "idle"))
+        self._devices[client] = (profile, "idle" if status == "gone" else status)
 
     def device(self, client: str, status: str) -> None:
         """Change its status."""
@@ -100,7 +109,7 @@ class LiveView(Observer):
 
     def round_started(self, number: int, selected: list[str]) -> None:
         """Show the round under way."""
-        self._number = number
+        self._number, self._asked, self._until = number, selected, time.monotonic() + self._deadline()
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Show what it gave."""
@@ -116,13 +125,26 @@ class LiveView(Observer):
         if self._config is None:
             return Text("waiting for the coordinator")
         accuracy = "-" if self._closed is None else f"{self._closed.accuracy:.1%}"
-        present = len(self._devices)
         if not self._number:
+            present = sum(status != "gone" for _, status in self._devices.values())
             return Text(f"{self._config.method}: {present} of {self._config.clients_per_round} devices are here")
         return Text(
             f"{self._config.method}  round {self._number}/{self._config.rounds}  accuracy {accuracy}  "
-            f"up {size_text(self._up)}  down {size_text(self._down)}  rejected {self._rejections}"
+            f"up {size_text(self._up)}  down {size_text(self._down)}  rejected {self._rejections}\n{self._waiting()}"
         )
+
+    def _waiting(self) -> str:
+        """Whom the round waits for and how long it may, and whom the last one did without."""
+        statuses = {client: status for client, (_, status) in self._devices.items()}
+        missing = [client for client in self._asked if statuses.get(client) in ("training", "gone")]
+        left = max(0.0, self._until - time.monotonic())
+        lines = [f"waiting for {len(missing)} of {len(self._asked)}, at most {left:.0f} s"] if missing else []
+        if self._closed is not None and self._closed.excused:
+            lines.append(f"round {self._closed.round} went without {', '.join(sorted(self._closed.excused))}")
+        return "; ".join(lines)
+
+    def _deadline(self) -> float:
+        return 0.0 if self._config is None else self._config.deadline
 
     def _table(self) -> Table:
         table = Table("device", "tier", "runtime", "status", "last update", "of dense")

@@ -81,6 +81,7 @@ def draw(summary: RunSummary) -> None:
     figure.suptitle(f"{summary.config.method}: {summary.accuracy:.1%} after {len(rounds)} rounds")
     left.plot(rounds, [100 * m.accuracy for m in summary.rounds], marker="o", markersize=3)
     left.set(xlabel="round", ylabel="held-out accuracy (%)")
+    left.xaxis.get_major_locator().set_params(integer=True)
     left.grid(alpha=0.3)
     right.barh(clients, sizes, color="tab:green")
     right.axvline(summary.dense / 1000, color="tab:red", linestyle="--", label="dense FedAvg update")

@@ -8,6 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from broker.acceptance import Expected, check_update
 from broker.config import RunConfig
 from broker.evaluation import Evaluator
@@ -20,7 +23,7 @@ from broker.summary import RunSummary, draw
 from broker.tasks import make_task
 from edge_fl import __version__
 from edge_fl.bundle import Bundle
-from edge_fl.data.partition import DataSpec, share
+from edge_fl.data.partition import IID, Kind, partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError
 from edge_fl.methods.base import State
@@ -36,13 +39,14 @@ __all__ = ["Population", "Simulation"]
 
 @dataclass(frozen=True)
 class Population:
-    """The clients of a simulation: ``client-0`` ..., equal shares of the bundle's data set, client i in tier i mod
-    ``tiers``, all on one runtime.
+    """The clients of a simulation: ``client-0`` ..., parts of the bundle's data set cut as ``kind`` says, client i in
+    tier i mod ``tiers``, all on one runtime.
     """
 
     clients: int
     tiers: int = 1
     runtime: str = "onnx"
+    kind: Kind = IID
 
     def __post_init__(self) -> None:
         if self.clients < 1 or self.tiers < 1:
@@ -85,7 +89,9 @@ class Simulation:
         self._model = GlobalModel(bundle.layout, bundle.weights())
         dataset = load_dataset(bundle.manifest.dataset)
         self._train, self._evaluator = dataset.train, Evaluator(bundle, dataset.test)
-        self._registry = _registered(population, largest=len(dataset.train.y))
+        parts = partition(dataset.train.y, population.clients, population.kind)
+        self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
+        self._registry = _registered(self._parts, population)
         self._folder = RunFolder(root, config)
         self._states: dict[str, State] = {}
 
@@ -148,7 +154,7 @@ class Simulation:
             client=device.client,
             model=model,
             runtime=self._runtime,
-            samples=share(self._train, self._spec(device.client)),
+            samples=self._train.take(self._parts[device.client]),
             state=self._states.get(device.client, {}),
         )
         frame = check_update(update.frame, self._expected(device, task))
@@ -168,20 +174,16 @@ class Simulation:
             assigned=assigned_pattern(task, self._bundle.layout),
         )
 
-    def _spec(self, client: str) -> DataSpec:
-        number = int(client.removeprefix("client-"))
-        return DataSpec(self._bundle.manifest.dataset, number, self._population.clients)
 
-
-def _registered(population: Population, *, largest: int) -> Registry:
+def _registered(parts: dict[str, NDArray[np.int64]], population: Population) -> Registry:
     registry = Registry()
-    for i in range(population.clients):
+    for i, (client, part) in enumerate(parts.items()):
         profile = Register(
             protocol=PROTOCOL,
             agent=__version__,
             runtime=population.runtime,
-            samples=largest,
+            samples=len(part),
             tier=i % population.tiers,
         )
-        registry.register(f"client-{i}", profile)
+        registry.register(client, profile)
     return registry

@@ -37,7 +37,9 @@ def load_model(reference: str) -> nn.Module:
     except Exception as error:  # whatever the user's code raises is the user's to read
         raise ModelError(f"'{reference}' raised {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
-        raise ModelError(f"'{reference}' returned a {type(model).__name__}, not a torch.nn.Module.")
+        raise ModelError(
+            f"'{reference}' returned an object of type '{type(model).__name__}', not a torch.nn.Module."
+        )
     return model
 
 

@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
 _LARGEST_MANIFEST = 16 << 20  # bytes
 _LARGEST_PROGRAM = 256 << 20
+_SHORT_SECONDS, _MANY_SESSIONS = 10.0, 3  # a session taken over again and again, by another device of this id
 _OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
 
 
@@ -99,6 +100,7 @@ class Agent:
         self._verdict: Verdict | None = None
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
+        self._connected_at, self._short_sessions = 0.0, 0
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
 
     def run(self) -> None:
@@ -122,7 +124,6 @@ class Agent:
                 except _Superseded:
                     continue
                 if self._finished is not None and self._settings.once:
-                    _log.info("run %s is over after %d rounds", self._finished.run, self._finished.rounds)
                     return
         finally:
             self._connection.close()
@@ -148,17 +149,29 @@ class Agent:
         """Take one event in, if one comes, and keep transfers going."""
         match self._connection.next(_POLL_SECONDS):
             case Connected():
+                _log.info("connected to %s as '%s'", self._settings.broker, self._settings.client)
+                self._connected_at = time.monotonic()
                 self._register()
                 self._fetcher.resume()
                 self._next_offer = 0.0
             case Disconnected(reason=reason):
-                _log.warning("connection lost (%s); reconnecting", reason)
+                self._lost_connection(reason)
             case Message(topic=topic, payload=payload):
                 try:
                     self._take(topic, payload)
                 except FrameError as error:
                     _log.warning("ignored a message: %s", error)
         self._fetcher.tick()
+
+    def _lost_connection(self, reason: str) -> None:
+        short = time.monotonic() - self._connected_at < _SHORT_SECONDS
+        self._short_sessions = self._short_sessions + 1 if short else 0
+        _log.warning("connection lost (%s); reconnecting", reason)
+        if self._short_sessions >= _MANY_SESSIONS:
+            _log.warning(
+                "the broker keeps ending this session: does another device use the id '%s'? Give each its own --id",
+                self._settings.client,
+            )
 
     def _take(self, topic: str, payload: bytes) -> None:
         _, _, chunk = self._topics.parse(topic)
@@ -181,6 +194,8 @@ class Agent:
             case Verdict() as message:
                 self._verdict = message
             case Finished() as message:
+                if self._finished != message:
+                    _log.info("run %s is over after %d rounds", message.run, message.rounds)
                 self._finished, self._task = message, None
 
     def _register(self) -> None:

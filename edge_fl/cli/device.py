@@ -16,7 +16,9 @@ __all__ = ["device"]
 def device(
     *,
     broker: Annotated[str, typer.Option(help="The MQTT broker, mqtt://host:port.")],
-    data: Annotated[str, typer.Option(help="The data to train on: NAME, or NAME:i/n for part i of n.")],
+    data: Annotated[
+        str, typer.Option(help="The data to train on: NAME, NAME:i/n for part i of n, or NAME:i/n:labels=5.")
+    ],
     id: Annotated[str | None, typer.Option(help="This device's id [default: host name and data].")] = None,
     state: Annotated[Path | None, typer.Option(help="State folder [default: ~/.local/state/edge-fl/ID].")] = None,
     runtime: Annotated[str, typer.Option(help="The runtime to train in.")] = "onnx",

@@ -3,9 +3,11 @@
 import os
 import sys
 import traceback
+from typing import Annotated
 
 import typer
 
+from edge_fl import __version__
 from edge_fl.cli.bench import app as bench
 from edge_fl.cli.demo import demo
 from edge_fl.cli.device import device
@@ -17,13 +19,31 @@ from edge_fl.errors import EdgeFLError
 
 __all__ = ["app", "run"]
 
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"edge-fl {__version__}")
+        raise typer.Exit
+
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    help="Take a PyTorch model to a fleet, train it there, upload only the rows each device trained.",
 )
+
+
+@app.callback()
+def main(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Say which.")
+    ] = False,
+) -> None:
+    """Take a PyTorch model to a fleet, train it there, upload only the rows each device trained."""
+    del version
+
 
 app.command("demo")(demo)
 app.command("export")(export)

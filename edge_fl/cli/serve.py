@@ -27,7 +27,9 @@ def serve(
     lr: Annotated[float, typer.Option(help="SGD step size.")] = 0.1,
     seed: Annotated[int, typer.Option(help="Keys every random draw of the run.")] = 0,
     broker: Annotated[str, typer.Option(help="'embedded', or mqtt://host:port of one that runs.")] = "embedded",
-    port: Annotated[int, typer.Option(help="Port of the embedded broker; 0 takes a free one.")] = 1883,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0 takes a free one.")
+    ] = 1883,
     deadline: Annotated[float, typer.Option(help="Seconds a round may take.")] = 120.0,
     quorum: Annotated[float, typer.Option(help="Share of the picked devices that must answer.")] = 0.5,
     wait: Annotated[float, typer.Option(help="Seconds to wait for enough devices.")] = 300.0,
@@ -68,21 +70,26 @@ def serve(
         wait=wait,
         min_clients=min_clients,
     )
+    root = output if output is not None else Path("runs") / run
     opened = Bundle.load(bundle)
     with ExitStack() as stack:
         if broker == "embedded":
             address = stack.enter_context(EmbeddedBroker(port=port)).address
         else:
             address = BrokerAddress.parse(broker)
-        console.print(f"run {run}, broker {address}, waiting for {clients_per_round} devices", highlight=False)
+        console.print(f"broker {address}", highlight=False)
         observer = stack.enter_context(view(console, live=not json))
-        summary = serve_run(
-            bundle=opened,
-            config=config,
-            root=output if output is not None else Path("runs") / run,
-            address=address,
-            fleet=fleet,
-            observer=observer,
-            connect_timeout=connect_timeout,
-        )
+        try:
+            summary = serve_run(
+                bundle=opened,
+                config=config,
+                root=root,
+                address=address,
+                fleet=fleet,
+                observer=observer,
+                connect_timeout=connect_timeout,
+            )
+        except KeyboardInterrupt as interrupt:
+            console.print(f"edge-fl: Interrupted; what the run has so far is in '{root}'.", highlight=False)
+            raise typer.Exit(130) from interrupt
     show_summary(summary.figures(), [*summary.lines(), f"plot {summary.plot}"], as_json=json)

@@ -14,6 +14,7 @@ def simulate(
     clients: Annotated[int, typer.Option(help="Clients in all.")] = 100,
     fraction: Annotated[float, typer.Option(help="Share of them picked a round (kappa).")] = 0.1,
     tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
+    partition: Annotated[str, typer.Option(help="How data is cut: iid, labels=5 or shards=2.")] = "iid",
     runtime: Annotated[str, typer.Option(help="The runtime that every client trains in.")] = "onnx",
     method: Annotated[str, typer.Option(help="A method, or method+compressor.")] = "fedavg",
     dropout: Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")] = None,
@@ -42,6 +43,7 @@ def simulate(
     from device_sim.simulate import Population, Simulation
     from edge_fl.bundle import Bundle
     from edge_fl.cli.options import method_parameters, show_summary
+    from edge_fl.data.partition import Kind
     from edge_fl.errors import ConfigError
 
     if not 0 < fraction <= 1:
@@ -61,7 +63,7 @@ def simulate(
     summary = Simulation(
         bundle=Bundle.load(bundle),
         config=config,
-        population=Population(clients, tiers, runtime),
+        population=Population(clients, tiers, runtime, Kind.parse(partition)),
         root=output if output is not None else Path("runs") / run,
         observer=PlainView(Console(stderr=True)),
     ).run()

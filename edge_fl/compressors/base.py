@@ -95,7 +95,8 @@ def open_compressor(name: str, parameters: Mapping[str, Any]) -> Compressor:
     try:
         return compressor(msgspec.convert(dict(parameters), compressor.Parameters, strict=False))
     except msgspec.ValidationError as error:
-        raise ConfigError(f"The compressor '{name}' cannot take these parameters: {error}.") from error
+        known = ", ".join(compressor.Parameters.__struct_fields__) or "nothing"
+        raise ConfigError(f"The compressor '{name}' takes {known}, and not what it was given: {error}.") from error
 
 
 def decode_section(name: str, section: memoryview, count: int) -> Vector:

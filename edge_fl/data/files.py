@@ -1,6 +1,7 @@
 """Where a data set's files come from: the user's folder, else pooch's cache; checksummed always."""
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,11 +49,13 @@ def read_file(file: RemoteFile, folder: Path | None) -> bytes:
 def _download(file: RemoteFile) -> Path:
     try:
         import pooch
+        import pooch.utils
     except ImportError as error:
         raise DataError(
             f"'{file.name}' must be downloaded and pooch is not installed:"
             " install it, or set EDGE_FL_DATA to a folder that holds the file."
         ) from error
+    pooch.utils.get_logger().setLevel(logging.CRITICAL)  # what goes wrong is told below, in one sentence
     try:
         store = pooch.create(
             path=pooch.os_cache("edge-fl"),
@@ -63,7 +66,7 @@ def _download(file: RemoteFile) -> Path:
         )
         return Path(store.fetch(file.name, downloader=pooch.HTTPDownloader(progressbar=True, timeout=_TIMEOUT)))
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
-        reason = " ".join(str(error).split()).rstrip(".")
+        reason = type(error).__name__ if isinstance(error, OSError) else " ".join(str(error).split()).rstrip(".")
         raise DataError(
             f"'{file.name}' cannot be downloaded from {file.url} ({reason});"
             " set EDGE_FL_DATA to a folder that holds the file."

@@ -79,8 +79,8 @@ def test_a_run_folder_is_not_overwritten(tmp_path: Path, digits_bundle: Bundle) 
         (15, "must be in \\[0, 1\\)", ["--method", "fedbiad", "--dropout", "-0.1"]),
         (15, "takes rates such as", ["--method", "fedbiad", "--dropout", "half"]),
         (15, "--set takes key=value", ["--set", "tau"]),
-        (15, "at least 1 of rounds", ["--rounds", "0"]),
-        (15, "at least 1 of clients per round", ["--clients-per-round", "0"]),
+        (15, "number of rounds must be at least 1", ["--rounds", "0"]),
+        (15, "number of clients per round must be at least 1", ["--clients-per-round", "0"]),
         (15, "above 0", ["--lr", "0"]),
         (15, "above 0", ["--lr", "nan"]),
         (15, "fraction in \\(0, 1\\]", ["--quorum", "1.5"]),
@@ -88,6 +88,7 @@ def test_a_run_folder_is_not_overwritten(tmp_path: Path, digits_bundle: Bundle) 
         (15, "looks like mqtt://", ["--broker", "mqtt://"]),
         (15, "no broker address", ["--broker", "mqtt://host:port"]),
         (2, "No such option", ["--colour", "red"]),
+        (2, "65535", ["--port", "99999"]),
     ],
 )
 def test_settings_that_make_no_sense(digits_bundle: Bundle, code: int, sentence: str, options: list[str]) -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from edge_fl.data.partition import DataSpec, client_samples
+from edge_fl.data.partition import DataSpec, Kind, client_samples, partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import DataError
 from edge_fl.randomness import Stream
@@ -10,6 +10,8 @@ from edge_fl.randomness import Stream
 def test_specs_are_read() -> None:
     assert DataSpec.parse("digits") == DataSpec("digits", 0, 1)
     assert DataSpec.parse("fashion-mnist:3/10") == DataSpec("fashion-mnist", 3, 10)
+    assert DataSpec.parse("digits:3/10:iid") == DataSpec("digits", 3, 10)
+    assert DataSpec.parse("digits:3/10:labels=5") == DataSpec("digits", 3, 10, Kind("labels", 5))
 
 
 @pytest.mark.parametrize(
@@ -31,6 +33,11 @@ def test_specs_are_read() -> None:
         "digits:²/3",
         "digits:0/3\n",
         "nothing:0/3",
+        "digits:labels=5",
+        "digits:0/3:labels",
+        "digits:0/3:labels=0",
+        "digits:0/3:iid=1",
+        "digits:0/3:dirichlet=1",
         "nothing",
         "digits:0/" + "9" * 5000,
     ],
@@ -76,3 +83,34 @@ def test_shares_look_alike() -> None:
 def test_a_client_without_data_is_refused(spec: DataSpec) -> None:
     with pytest.raises(DataError, match=f"Client {spec.client} of {spec.clients} has no data"):
         client_samples(spec)
+
+
+@pytest.mark.parametrize("kind", [Kind("labels", 3), Kind("shards", 2)])
+def test_parts_share_no_sample(kind: Kind) -> None:
+    labels = load_dataset("digits").train.y
+    parts = partition(labels, 20, kind)
+    together = np.concatenate(parts)
+    assert len(np.unique(together)) == len(together)
+    assert all(len(part) for part in parts)
+
+
+def test_a_client_holds_the_labels_it_drew_in_equal_parts() -> None:
+    labels = load_dataset("digits").train.y
+    parts = partition(labels, 20, Kind("labels", 3))
+    assert all(len(np.unique(labels[part])) == 3 for part in parts)
+    for label in range(10):
+        held = [int((labels[part] == label).sum()) for part in parts if label in labels[part]]
+        assert max(held) - min(held) <= 1
+        assert sum(held) == (labels == label).sum()
+
+
+def test_shards_are_stretches_of_the_sorted_labels() -> None:
+    labels = load_dataset("digits").train.y
+    parts = partition(labels, 20, Kind("shards", 2))
+    assert sum(map(len, parts)) == len(labels)
+    assert all(len(np.unique(labels[part])) <= 4 for part in parts)
+
+
+def test_more_labels_than_there_are_cannot_be_drawn() -> None:
+    with pytest.raises(DataError, match="11 labels of 10"):
+        partition(load_dataset("digits").train.y, 5, Kind("labels", 11))

@@ -28,7 +28,7 @@ def edge_fl(*arguments: str, code: str = _RUN) -> subprocess.CompletedProcess[st
     ("function", "options", "exit_code", "says"),
     [
         ("conv", [], 11, "Conv2d"),
-        ("nothing", [], 10, "returned a NoneType"),
+        ("nothing", [], 10, "returned an object of type 'NoneType'"),
         ("broken", [], 10, "ValueError: no luck"),
         ("missing", [], 10, "no function 'missing'"),
         ("good", ["--dataset", "cifar-11"], 14, "no data set"),

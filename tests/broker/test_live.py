@@ -1,0 +1,82 @@
+"""The live view in a terminal, and the plain one elsewhere."""
+
+import io
+
+from rich.console import Console
+
+from broker.config import RunConfig
+from broker.live import view
+from broker.observer import Observer
+from broker.run_folder import RoundMetrics
+from edge_fl.wire.messages import PROTOCOL, Register
+
+CONFIG = RunConfig(
+    run="run-1",
+    method="fedbiad",
+    parameters={},
+    rounds=3,
+    clients_per_round=2,
+    local_steps=1,
+    batch=20,
+    lr=0.1,
+    seed=0,
+)
+METRICS = RoundMetrics(
+    round=1,
+    seconds=1.5,
+    accuracy=0.5,
+    loss=1.25,
+    train_loss=1.5,
+    uplink={"client-a": 544_000},
+    downlink=2_000_000,
+    excused={"client-b": "lost"},
+    rejections={},
+)
+
+
+def watch(observer: Observer) -> None:
+    """A run as a coordinator tells it: two devices, of which one is lost."""
+    observer.started(CONFIG, 1_000_000)
+    for tier, client in enumerate(("client-a", "client-b")):
+        profile = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1, tier=tier)
+        observer.registered(client, profile)
+    observer.round_started(1, ["client-a", "client-b"])
+    observer.device("client-a", "accepted")
+    observer.device("client-b", "gone")
+    observer.rejected("client-b", "checksum", "The frame's checksum does not match its bytes.")
+    observer.round_closed(METRICS)
+    observer.round_started(2, ["client-a"])
+    observer.device("client-a", "training")
+
+
+def seen(*, terminal: bool, live: bool = True) -> str:
+    text = io.StringIO()
+    with view(Console(file=text, force_terminal=terminal, width=100, color_system=None), live=live) as observer:
+        watch(observer)
+    return text.getvalue()
+
+
+def test_a_terminal_shows_round_accuracy_bytes_and_a_line_a_device() -> None:
+    last = seen(terminal=True).rpartition("round 2/3")[2]
+    assert "accuracy 50.0%  up 544.0 kB  down 2.0 MB  rejected 1" in last
+    assert "waiting for 1 of 1, at most 120 s; round 1 went without client-b" in last
+    (row,) = [line for line in last.splitlines() if "client-a" in line and "onnx" in line]
+    assert [cell.strip() for cell in row.strip("│ \n").split("│")] == [
+        "client-a",
+        "0",
+        "onnx",
+        "training",
+        "544.0 kB",
+        "54%",
+    ]
+    (row,) = [line for line in last.splitlines() if "client-b" in line and "onnx" in line]
+    assert "gone" in row
+
+
+def test_elsewhere_a_round_is_a_line() -> None:
+    for text in (seen(terminal=False), seen(terminal=True, live=False)):
+        lines = text.splitlines()
+        assert lines[0] == "run run-1: fedbiad, 3 rounds"
+        assert lines[1].startswith("rejected client-b (checksum)")
+        assert lines[2].endswith("1 updates  up 544.0 kB  down 2.0 MB  1.5 s  without client-b")
+        assert len(lines) == 3
