@@ -11,6 +11,7 @@ __all__ = ["RemoteFile", "read_file"]
 
 _TIMEOUT = 10.0  # seconds of silence from the server
 _RETRIES = 1
+_LONGEST_REASON = 160  # characters
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,9 @@ def _download(file: RemoteFile) -> Path:
         )
         return Path(store.fetch(file.name, downloader=pooch.HTTPDownloader(progressbar=True, timeout=_TIMEOUT)))
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
-        reason = type(error).__name__ if isinstance(error, OSError) else " ".join(str(error).split()).rstrip(".")
+        reason = " ".join(str(error).split()).rstrip(".")
+        if len(reason) > _LONGEST_REASON:  # requests nests its causes' representations
+            reason = type(error).__name__
         raise DataError(
             f"'{file.name}' cannot be downloaded from {file.url} ({reason});"
             " set EDGE_FL_DATA to a folder that holds the file."
