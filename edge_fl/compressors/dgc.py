@@ -6,7 +6,6 @@ clipping by the norm of what is new before it is accumulated, and a kept share t
 own. The share falls with the coordinator's round, whichever rounds a client took part in.
 """
 
-import itertools
 from collections.abc import Mapping
 
 import msgspec
@@ -25,7 +24,8 @@ class DgcParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What DGC is run with.
 
     ``ratio`` is the share of entries kept once the warm-up is over, ``warmup`` the shares of the rounds 1, 2, ...
-    before that; ``momentum`` is m; ``clip`` the largest l2 norm of a round's differences (None: any).
+    before that (never fewer than ``ratio``); ``momentum`` is m; ``clip`` the largest l2 norm of a round's
+    differences (None: any).
     """
 
     ratio: float = 0.001
@@ -40,12 +40,10 @@ class DgcParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"dgc's momentum must be in [0, 1), not {self.momentum}.")
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"dgc clips at a norm above 0, not {self.clip}.")
-        if any(later > earlier for earlier, later in itertools.pairwise((*self.warmup, self.ratio))):
-            raise ConfigError("dgc's warm-up must fall, towards its ratio.")
 
     def share(self, round: int) -> float:
         """The share of entries kept in ``round`` (1, 2, ...)."""
-        return self.warmup[round - 1] if 1 <= round <= len(self.warmup) else self.ratio
+        return max(self.ratio, self.warmup[round - 1]) if 1 <= round <= len(self.warmup) else self.ratio
 
 
 class Dgc(Compressor):

@@ -181,6 +181,12 @@ def test_dgc_keeps_25_6_1_5_0_4_and_then_0_1_percent() -> None:
     assert kept == [25_000, 6250, 1562, 400, 100, 100]
 
 
+def test_dgc_s_warm_up_keeps_no_fewer_than_its_ratio() -> None:
+    values = normal(1000)
+    kept = [np.count_nonzero(compress("dgc", values, {"ratio": 0.05}, round=r)[1]) for r in (1, 2, 3, 4, 5)]
+    assert kept == [250, 62, 50, 50, 50]
+
+
 @pytest.mark.parametrize("norm", ["max", "l2"])
 @pytest.mark.parametrize("bits", [1, 2, 3, 8])
 def test_fedpaq_is_right_on_average_and_errs_by_less_than_a_level(bits: int, norm: str) -> None:
@@ -319,7 +325,6 @@ def test_sections_that_nobody_wrote_are_refused(name: str, section: bytes) -> No
         ("topk", {"positions": "huffman"}),
         ("dgc", {"momentum": 1}),
         ("dgc", {"clip": 0}),
-        ("dgc", {"warmup": [0.1, 0.2]}),
         ("dgc", {"warmup": [0.0]}),
         ("fedpaq", {"bits": 0}),
         ("fedpaq", {"bits": 9}),
