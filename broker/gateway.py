@@ -10,6 +10,7 @@ from collections import Counter
 from broker.acceptance import Expected, check_update
 from broker.contents import Contents
 from broker.observer import Observer
+from broker.programs import missing_program
 from broker.registry import Device, Registry
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
@@ -176,15 +177,8 @@ class Gateway:
             return "protocol", f"It speaks protocol {profile.protocol}, not {PROTOCOL}."
         if profile.samples < 1 or profile.tier < 0:
             return "profile", f"It registers {profile.samples} samples and tier {profile.tier}."
-        counts = self._recipe.method.counts(self._bundle.layout, profile.tier)
-        variant = self._recipe.method.variant
-        if self._bundle.manifest.step_program(profile.runtime, variant, counts, self._batch) is None:
-            wanted = ", ".join(f"{block} {count}" for block, count in counts.items())
-            return "runtime", (
-                f"The bundle has no '{variant}' program for runtime '{profile.runtime}', kept units {wanted}, "
-                f"batch {self._batch}."
-            )
-        return None
+        reason = missing_program(self._bundle, profile.runtime, self._recipe.method, profile.tier, self._batch)
+        return None if reason is None else ("runtime", reason)
 
     def _serve(self, client: str, want: Want) -> None:
         content = self._contents.get(want.digest)

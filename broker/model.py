@@ -7,7 +7,7 @@ import torch
 from array_api_compat import torch as xp
 from numpy.typing import NDArray
 
-from edge_fl.aggregation import Accumulator
+from edge_fl.aggregation import RULES, Accumulator
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Heard, Method
 from edge_fl.pattern import Pattern
@@ -43,7 +43,7 @@ class GlobalModel:
 
         They are summed in the order given, on CUDA where there is one.
         """
-        sums, heard = Accumulator(self.layout, xp=xp, device=self._device), []
+        sums, heard = Accumulator(self.layout, xp=xp, device=self._device, equally=RULES[method.rule].equally), []
         for tier, update in updates:
             header = update.header
             sums.add(update.selection, update.values, header.samples)

@@ -10,6 +10,7 @@ from broker.evaluation import Evaluator
 from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.observer import Observer
+from broker.programs import missing_program
 from broker.run_folder import RunFolder
 from broker.summary import RunSummary, draw
 from edge_fl.aggregation import RULES
@@ -89,11 +90,6 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig) -> None:
     method = recipe.method
     if method.rule not in RULES:
         raise ConfigError(f"There is no aggregation rule '{method.rule}'; there are {', '.join(sorted(RULES))}.")
-    counts = method.counts(bundle.layout, 0)
-    programs = bundle.manifest.programs
-    if not any(bundle.manifest.step_program(r, method.variant, counts, config.batch) for r in programs):
-        kept = ", ".join(f"{block} {count}" for block, count in counts.items())
-        raise ConfigError(
-            f"The bundle has no '{method.variant}' program for batch {config.batch} and kept units {kept}; "
-            "export it with that --width and --batch."
-        )
+    reasons = [missing_program(bundle, runtime, method, 0, config.batch) for runtime in bundle.manifest.programs]
+    if all(reasons):
+        raise ConfigError(f"{reasons[0]} Export it with that --width and --batch.")

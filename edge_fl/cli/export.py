@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from edge_fl.cli.masking import masking, masking_text
 from edge_fl.errors import ConfigError, RuntimeMissingError
 
 if TYPE_CHECKING:
@@ -100,14 +101,13 @@ def _thousandths(width: float) -> int:
 
 def _checked(found: "Derivation", *, as_json: bool) -> str:
     blocks = {block.name: block.size for block in found.layout.blocks}
-    masked = {
-        tensor.name: sorted({s.block for axis in tensor.units for s in axis if s.block is not None})
-        for tensor in found.layout.tensors
-    }
+    masked = {tensor.name: masking(tensor) for tensor in found.layout.tensors}
     if as_json:
         return json_module.dumps({"blocks": blocks, "tensors": masked, "dense": found.dense})
     lines = [f"block '{name}': {size} units" for name, size in blocks.items()]
-    lines += [f"tensor '{name}': masked by {', '.join(names)}" for name, names in masked.items() if names]
+    for name, modes in masked.items():
+        rows, units = masking_text(modes["rows"]), masking_text(modes["units"])
+        lines.append(f"tensor '{name}': rows mode {rows}; units mode {units}")
     lines += [f"layer '{name}' stays dense: {reason}" for name, reason in found.dense.items()]
     return "\n".join(lines)
 
@@ -118,7 +118,7 @@ def _progress() -> "Iterator[Report]":
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda _: None
+        yield lambda text: console.print(f"exporting: {text}", highlight=False)
         return
     with console.status("exporting") as status:
         yield lambda text: status.update(f"exporting: {text}")

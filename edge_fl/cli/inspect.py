@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from edge_fl.cli.masking import masking, masking_text
+
 if TYPE_CHECKING:
     from edge_fl.bundle import Bundle
-    from edge_fl.layout import Axis, Mode, Tensor
+    from edge_fl.layout import Mode, Tensor
 
 __all__ = ["inspect"]
 
@@ -71,13 +73,8 @@ def _tensor(tensor: "Tensor") -> dict[str, Any]:
     return {
         "name": tensor.name,
         "shape": list(tensor.shape),
-        "rows": [_axis(axis) for axis in tensor.rows],
-        "units": [_axis(axis) for axis in tensor.units],
+        **masking(tensor),
     }
-
-
-def _axis(axis: "Axis") -> list[str]:
-    return [segment.block for segment in axis if segment.block is not None]
 
 
 def _parameters(bundle: "Bundle") -> dict[str, int]:
@@ -123,7 +120,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
         "",
         *_table(
             ["tensor", "shape", "rows mode", "units mode"],
-            [[t["name"], t["shape"], _shrunk(t["rows"]), _shrunk(t["units"])] for t in found["tensors"]],
+            [[t["name"], t["shape"], masking_text(t["rows"]), masking_text(t["units"])] for t in found["tensors"]],
         ),
         "",
         *_table(
@@ -150,10 +147,6 @@ def _lines(found: dict[str, Any]) -> list[str]:
 
 def _kept(kept: dict[str, int] | None) -> str:
     return "any" if kept is None else ", ".join(str(count) for count in kept.values())
-
-
-def _shrunk(axes: list[list[str]]) -> str:
-    return "; ".join(f"axis {i} by {', '.join(blocks)}" for i, blocks in enumerate(axes) if blocks) or "-"
 
 
 def _table(head: list[str], rows: list[list[Any]]) -> list[str]:

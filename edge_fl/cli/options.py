@@ -15,7 +15,10 @@ __all__ = ["method_parameters", "show_log", "show_summary"]
 def method_parameters(
     dropout: str | None, mode: str | None, rule: str | None, settings: Sequence[str]
 ) -> dict[str, Any]:
-    """A method's parameters from ``--dropout 0.2,0.5``, ``--mode``, ``--rule`` and ``--set key=value``."""
+    """A method's parameters from ``--dropout 0.2,0.5``, ``--mode``, ``--rule`` and ``--set key=value``.
+
+    A value with a comma in it is a list: ``--set widths=1000,500``.
+    """
     parameters: dict[str, Any] = {}
     if dropout is not None:
         try:
@@ -30,7 +33,7 @@ def method_parameters(
         key, found, value = setting.partition("=")
         if not found or not key:
             raise ConfigError(f"--set takes key=value, not '{setting}'.")
-        parameters[key] = value
+        parameters[key] = value.split(",") if "," in value else value
     return parameters
 
 

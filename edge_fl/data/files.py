@@ -68,7 +68,9 @@ def _download(file: RemoteFile) -> Path:
         return Path(store.fetch(file.name, downloader=pooch.HTTPDownloader(progressbar=True, timeout=_TIMEOUT)))
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
         reason = " ".join(str(error).split()).rstrip(".")
-        if len(reason) > _LONGEST_REASON:  # requests nests its causes' representations
+        if (
+            isinstance(error, OSError) and len(reason) > _LONGEST_REASON
+        ):  # requests nests its causes' representations
             reason = type(error).__name__
         raise DataError(
             f"'{file.name}' cannot be downloaded from {file.url} ({reason});"

@@ -7,7 +7,7 @@ rule ``holders``).
 
 Drops, in ``units`` mode, the last rows and biases of every layer but the output's, and the columns that they
 would feed: with k = ceil(256 p_max) the MLP 784-256-256-10 sends 784 k + k + k*k + k + 10 k + 10 numbers; k is
-52, 103, 154, 205 and 256 at the default widths.
+256, 205, 154, 103 and 52 at the default widths.
 """
 
 import msgspec
@@ -25,11 +25,11 @@ class FjordParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What FjORD is run with.
 
     ``widths`` are P in thousandths, one a tier: p_max of tier t is the t-th, and the last serves every tier
-    beyond. As they stand by default tier 0 is the least able; a fleet that numbers its tiers the other way
-    lists them in reverse.
+    beyond. As they stand by default tier 0 is the ablest, as in HeteroFL; a fleet that numbers its tiers the
+    other way lists them in reverse.
     """
 
-    widths: tuple[int, ...] = (200, 400, 600, 800, 1000)
+    widths: tuple[int, ...] = (1000, 800, 600, 400, 200)
 
     def __post_init__(self) -> None:
         if not self.widths or any(not 1 <= width <= 1000 for width in self.widths):

@@ -65,7 +65,7 @@ def test_check_says_what_is_masked_and_what_is_not_and_writes_nothing(tmp_path: 
 
     found = json.loads(done.stdout)
     assert found["blocks"] == {"3": 6}
-    assert found["tensors"]["5.weight"] == ["3"]
+    assert found["tensors"]["5.weight"] == {"rows": [[], []], "units": [[], ["3"]]}
     assert "does not map 0 to 0" in found["dense"]["1"]
     assert not output.exists()
 

@@ -19,7 +19,7 @@ WIDTHS = [200, 400, 600, 800, 1000]
 
 def start(tier: int, *, round: int = 1, client: str = "a", layout: Layout = LAYOUT) -> LocalHalf:
     """The device half as a device of ``tier`` opens it."""
-    own = open_method("fjord", open_method("fjord", {}).for_tier(tier))
+    own = open_method("fjord", open_method("fjord", {"widths": WIDTHS}).for_tier(tier))
     return own.local(Job(layout, client, round, 3, {}, {}))
 
 
@@ -57,7 +57,7 @@ def test_p_is_uniform_over_the_widths_up_to_p_max(tier: int) -> None:
 
 @pytest.mark.parametrize("tier", range(5))
 def test_the_upload_is_p_max_whatever_was_drawn_last(tier: int) -> None:
-    local, method = start(tier), open_method("fjord", {})
+    local, method = start(tier), open_method("fjord", {"widths": WIDTHS})
     for step in range(10):
         assert width(local.upload) == WIDTHS[tier]
         assert local.upload.counts == method.counts(LAYOUT, tier)
@@ -77,7 +77,7 @@ def test_a_width_drawn_again_is_the_same_object() -> None:
 
 
 def test_programs_are_all_the_widths_that_a_step_may_draw() -> None:
-    method = open_method("fjord", {})
+    method = open_method("fjord", {"widths": WIDTHS})
     programs = method.programs(LAYOUT, 2)
     assert programs == [{"layer0": 2, "layer1": 2}, {"layer0": 4, "layer1": 3}, {"layer0": 6, "layer1": 5}]
     assert all(p.counts in programs for p in steps(start(2), 50))
@@ -89,7 +89,7 @@ def test_widths_may_be_listed_from_the_ablest_tier_down() -> None:
 
 
 def test_an_upload_that_is_not_the_prefix_is_refused() -> None:
-    method = open_method("fjord", {})
+    method = open_method("fjord", {"widths": WIDTHS})
     with pytest.raises(FrameError) as caught:
         method.check(Pattern.seeded(LAYOUT, 600, 1), 1)
     assert caught.value.code == "pattern"
@@ -102,11 +102,19 @@ def test_an_update_has_the_size_that_the_docstring_gives(
     tier: int, k: int, fmnist: Layout, numbers_sent: Callable[[Method, Pattern], int]
 ) -> None:
     local = start(tier, layout=fmnist)
-    assert numbers_sent(open_method("fjord", {}), local.upload) == 784 * k + k + k * k + k + 10 * k + 10
+    assert (
+        numbers_sent(open_method("fjord", {"widths": WIDTHS}), local.upload)
+        == 784 * k + k + k * k + k + 10 * k + 10
+    )
+
+
+def test_by_default_tier_0_is_the_ablest() -> None:
+    method = open_method("fjord", {})
+    assert [max(method.for_tier(tier)["widths"]) for tier in range(6)] == [1000, 800, 600, 400, 200, 200]
 
 
 def test_eq_2_is_the_holders_rule_and_activations_are_not_scaled() -> None:
-    assert open_method("fjord", {}).rule == "holders"
+    assert open_method("fjord", {"widths": WIDTHS}).rule == "holders"
     assert start(0).scale == 1.0
 
 
