@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,8 +38,8 @@ class Fleet:
         The broker they connect to.
     root
         Where ``<client>/`` (state) and ``<client>.log`` go.
-    environment
-        The processes' environment; None for this process's own.
+    once
+        Whether the agents end with the first run, or serve run after run until the context ends.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class Fleet:
         *,
         address: BrokerAddress,
         root: Path,
-        environment: Mapping[str, str] | None = None,
+        once: bool = True,
     ) -> None:
         self._agents = {agent.client: agent for agent in agents}
-        self._address, self._root, self._environment = address, root, environment
+        self._address, self._root, self._once = address, root, once
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Fleet":
@@ -76,13 +76,13 @@ class Fleet:
         """Start (or start again) one agent with the state folder it had."""
         agent = self._agents[client]
         command = [
-            *(sys.executable, "-m", "edge_fl", "device", "--once"),
+            *(sys.executable, "-m", "edge_fl", "device", *(["--once"] if self._once else [])),
             *("--broker", str(self._address), "--data", agent.data, "--id", client),
             *("--state", str(self._root / client), "--tier", str(agent.tier), "--runtime", agent.runtime),
         ]
         with self.log(client).open("ab") as log:
             self._processes[client] = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=self._environment
+                command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
             )
 
     def kill(self, client: str) -> None:

@@ -52,7 +52,7 @@ def train_locally(
     Raises
     ------
     RunError
-        When the loss is no longer finite.
+        When the loss or a weight is no longer finite.
     """
     local = method.local(job)
     new = {name: np.array(tensor, dtype=np.float32) for name, tensor in job.weights.items()}
@@ -70,6 +70,8 @@ def train_locally(
             compact = _Compact(runtime, local.pattern, settings, new)
     compact.put_back(new)
     delta = {name: new[name] - job.weights[name] for name in new}
+    if not all(np.isfinite(difference).all() for difference in delta.values()):
+        raise RunError(f"The weights of client '{job.client}' are no longer finite; lower the step size.")
     return LocalResult(local.upload, delta, float(np.mean(losses)), len(samples.y), local.state())
 
 

@@ -69,6 +69,11 @@ class Compressor(ABC):
             The round, for schedules.
         stream
             Random draws of this client in this round.
+
+        Raises
+        ------
+        RunError
+            When ``values`` are not finite.
         """
 
     @staticmethod

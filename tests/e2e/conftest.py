@@ -94,9 +94,9 @@ class System:
             "seed": 7,
             "wait": 60.0,
             "deadline": 60.0,
+            "run": f"test-{self._count}",
         }
         return RunConfig(
-            run=f"test-{self._count}",
             method=method,
             rounds=rounds,
             clients_per_round=clients,
