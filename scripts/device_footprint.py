@@ -22,11 +22,10 @@ from broker.run_folder import RoundMetrics
 from broker.session import serve
 from edge_fl.data.registry import dataset_info
 from exporter.export import Target, export_bundle
-from exporter.zoo import mlp
+from exporter.zoo.mlp import MODELS
 
 ROOT = Path(__file__).parents[1]
 INSTALLERS = ("pip", "setuptools", "pkg_resources", "_distutils_hack")  # a device image carries none of them
-MODELS = {"digits": mlp.digits, "mnist": mlp.mnist, "fashion-mnist": mlp.fashion_mnist}
 ROUNDS = 5
 
 

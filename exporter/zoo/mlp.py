@@ -2,7 +2,7 @@
 
 from torch import nn
 
-__all__ = ["digits", "fashion_mnist", "mlp", "mnist"]
+__all__ = ["MODELS", "digits", "fashion_mnist", "mlp", "mnist"]
 
 
 def mlp(*, inputs: int, hidden: int, classes: int) -> nn.Module:
@@ -30,3 +30,7 @@ def mnist() -> nn.Module:
 def fashion_mnist() -> nn.Module:
     """Build 784-256-256-10, FedBIAD's MLP for Fashion-MNIST."""
     return mlp(inputs=784, hidden=256, classes=10)
+
+
+MODELS = {"digits": digits, "mnist": mnist, "fashion-mnist": fashion_mnist}
+"""The model that goes with each data set."""
