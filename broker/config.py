@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 
 from edge_fl.errors import ConfigError
-from edge_fl.training import LocalSettings
 from edge_fl.wire.messages import check_id
 
 __all__ = ["RunConfig"]
@@ -42,6 +41,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ConfigError(
                     f"The number of {name.replace('_', ' ')} must be at least 1, not {getattr(self, name)}."
                 )
+        if not 0 <= self.seed < 1 << 63:
+            raise ConfigError(f"A seed is a whole number from 0 to 2^63 - 1, not {self.seed}.")
         if self.batch < 1:
             raise ConfigError(f"A batch must hold at least 1 sample, not {self.batch}.")
         if not 0 < self.quorum <= 1:
@@ -49,8 +50,3 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         for name in ("lr", "deadline", "gone_after", "wait"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
-
-    @property
-    def local(self) -> LocalSettings:
-        """The settings of local training."""
-        return LocalSettings(self.local_steps, self.batch, self.lr)

@@ -13,7 +13,7 @@ class Contents:
     Parameters
     ----------
     bundle
-        Its programs are read when asked for; its weights are never given out.
+        Its programs are read now, as they were verified; its weights are never given out.
 
     Attributes
     ----------
@@ -22,13 +22,12 @@ class Contents:
     """
 
     def __init__(self, bundle: Bundle) -> None:
-        self._bundle = bundle
         raw = bundle.read(MANIFEST)
         self.manifest = ref_of(raw)
         self._held = {self.manifest.digest: raw}
         files = bundle.manifest.files
         names = [p.file for programs in bundle.manifest.programs.values() for p in programs]
-        self._programs = {files[name].sha256: name for name in names}
+        self._held |= {files[name].sha256: bundle.read(name) for name in names}
         self._model: tuple[str, bytes] = ("", b"")
 
     def offer_model(self, frame: bytes) -> Ref:
@@ -41,6 +40,4 @@ class Contents:
         """The bytes of that digest, if they are to be had."""
         if digest == self._model[0]:
             return self._model[1]
-        if digest in self._programs and digest not in self._held:
-            self._held[digest] = self._bundle.read(self._programs[digest])
         return self._held.get(digest)

@@ -1,6 +1,7 @@
 """The coordinator: picks devices, runs rounds, aggregates, evaluates. One thread; the gateway speaks for it."""
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 
@@ -22,7 +23,7 @@ __all__ = ["Coordinator"]
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 3
-_LINGER_SECONDS = 1.0
+_LINGER_SECONDS = (1.0, 5.0)
 
 
 class Coordinator:
@@ -83,15 +84,16 @@ class Coordinator:
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
-        quorum = max(1, round(self._config.quorum * self._config.clients_per_round))
+        quorum = math.ceil(self._config.quorum * self._config.clients_per_round)
         first = max(self._config.clients_per_round, self._config.min_clients)
         self._wait_for_devices(first if number == 1 else quorum)
         current = Round(number, self._model.version, quorum)
-        self._gateway.sent = 0
         model = self._gateway.open_round(current, self._model_frame(number))
         for attempt in range(_ATTEMPTS):
+            if attempt:
+                self._wait_for_devices(quorum - len(current.reports), besides=current.done())
             self._ask(current, model, attempt)
-            while (progress := current.progress(time.monotonic(), self._lost())) == "open":
+            while (progress := current.progress(time.monotonic(), self._lost(self._config.gone_after))) == "open":
                 self._gateway.pump()
             if progress == "complete":
                 return self._close(current, started)
@@ -100,9 +102,9 @@ class Coordinator:
             f"Round {number} got {len(current.reports)} of the {quorum} updates it needs in {_ATTEMPTS} attempts."
         )
 
-    def _wait_for_devices(self, needed: int) -> None:
+    def _wait_for_devices(self, needed: int, besides: frozenset[str] = frozenset()) -> None:
         until = time.monotonic() + self._config.wait
-        while (there := len(self._gateway.registry.present())) < needed:
+        while (there := len(set(self._gateway.registry.present()) - besides)) < needed:
             if time.monotonic() > until:
                 raise RunError(
                     f"Only {there} of {needed} devices were there within {self._config.wait:.0f} s; start more, "
@@ -111,7 +113,7 @@ class Coordinator:
             self._gateway.pump()
 
     def _ask(self, current: Round, model: Ref, attempt: int) -> None:
-        """Pick as many clients as the round still needs, anyone but those that have answered."""
+        """Pick as many clients as the round still needs, anyone but those whose part in it is done."""
         for client in current.outstanding():
             current.excuse(client, "late")
         picked = self._gateway.registry.pick(
@@ -119,7 +121,7 @@ class Coordinator:
             seed=self._config.seed,
             round=current.number,
             attempt=attempt,
-            excluding=set(current.reports),
+            excluding=current.done(),
         )
         current.deadline = time.monotonic() + self._config.deadline
         self._observer.round_started(current.number, picked)
@@ -145,6 +147,7 @@ class Coordinator:
         """Aggregate in the order of client ids, whatever the order of arrival; evaluate; keep."""
         for client in current.outstanding():
             current.excuse(client, "lost")
+        self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
         self._model.aggregate(self._recipe.method, current.number, self._updates(reports))
         score = self._evaluator.score(self._model.weights)
@@ -161,6 +164,7 @@ class Coordinator:
             rejections=dict(self._gateway.rejections),
         )
         self._gateway.rejections.clear()
+        self._gateway.sent = 0
         self._folder.close_round(metrics, self._model.weights)
         self._observer.round_closed(metrics)
         return metrics
@@ -172,11 +176,11 @@ class Coordinator:
             yield tier, decode_frame(report.path.read_bytes(), self._model.layout)
 
     def _farewell(self) -> None:
-        """Tell the devices for a while: one that is reconnecting just now would wait for ever."""
-        until = time.monotonic() + _LINGER_SECONDS
-        while time.monotonic() < until:
+        """Tell the devices for a while, and longer if one is reconnecting just now: it would wait for ever."""
+        shortest, longest = (time.monotonic() + seconds for seconds in _LINGER_SECONDS)
+        while time.monotonic() < shortest or (time.monotonic() < longest and self._lost(after=0.0)):
             self._gateway.finish(self._model.version)
             self._gateway.pump()
 
-    def _lost(self) -> set[str]:
-        return self._gateway.registry.lost(time.monotonic(), self._config.gone_after)
+    def _lost(self, after: float) -> set[str]:
+        return self._gateway.registry.lost(time.monotonic(), after)

@@ -66,6 +66,8 @@ class EmbeddedBroker:
             asyncio.run_coroutine_threadsafe(self._broker.shutdown(), self._loop).result(_START_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_START_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

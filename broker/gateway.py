@@ -18,7 +18,7 @@ from edge_fl.bundle import Bundle
 from edge_fl.errors import FrameError
 from edge_fl.recipe import Recipe
 from edge_fl.transport.connection import Connected, Connection, Disconnected, Message
-from edge_fl.transport.transfer import Fetcher, chunks_of
+from edge_fl.transport.transfer import Fetcher, Sender
 from edge_fl.update import assigned_pattern
 from edge_fl.wire.frame import FRAME_OVERHEAD
 from edge_fl.wire.messages import (
@@ -45,6 +45,7 @@ __all__ = ["Gateway"]
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
+_LONGEST_REASON = 500  # characters of what a device says
 
 
 class Gateway:
@@ -96,6 +97,8 @@ class Gateway:
         self._contents = Contents(bundle)
         self._fetchers: dict[str, Fetcher] = {}
         self._offers: dict[str, Offer] = {}
+        self._sender = Sender(connection.publish, topics.chunk)
+        self._over: Finished | None = None
         self._round: Round | None = None
         self._largest = 0
 
@@ -107,10 +110,18 @@ class Gateway:
     def open_round(self, current: Round, model: bytes) -> Ref:
         """Take updates of ``current`` from now on, and give out its ``model`` frame."""
         self._round, self._largest = current, len(model) + FRAME_OVERHEAD
-        for client, offer in self._offers.items():
-            self._fetchers[client].drop(offer.update.digest)
-        self._offers.clear()
         return self._contents.offer_model(model)
+
+    def close_round(self) -> None:
+        """Take no more updates: from now on an offer is late, and says nothing was lost that was accepted."""
+        self._round = None
+        for client in list(self._offers):
+            self._forget(client)
+
+    def _forget(self, client: str) -> None:
+        offer = self._offers.pop(client, None)
+        if offer is not None:
+            self._fetchers[client].drop(offer.update.digest)
 
     def ask(self, client: str, task: Task) -> None:
         """Send a task."""
@@ -118,8 +129,9 @@ class Gateway:
         self._send(client, task)
 
     def finish(self, rounds: int) -> None:
-        """Tell all devices that the run is over."""
-        self._publish(self._topics.all, Finished(self._folder.run, rounds))
+        """Tell all devices that the run is over, and every one that registers from now on."""
+        self._over = Finished(self._folder.run, rounds)
+        self._publish(self._topics.all, self._over)
 
     def pump(self) -> None:
         """Take one event in, if one comes, and keep transfers going."""
@@ -142,6 +154,7 @@ class Gateway:
             if chunk is not None:
                 self._take_chunk(client, *chunk, payload)
                 return
+            self.registry.heard(client)
             match decode_from_device(payload):
                 case Register() as message:
                     self._register(client, message)
@@ -169,6 +182,8 @@ class Gateway:
         self._fetchers.setdefault(client, Fetcher(lambda want: self._send(client, want)))
         self._observer.registered(client, profile)
         self._send(client, Registered(self._folder.run, self._contents.manifest))
+        if self._over is not None:
+            self._send(client, self._over)
         if self._round is not None and client in self._round.outstanding():
             self.ask(client, self._round.tasks[client])
 
@@ -184,10 +199,7 @@ class Gateway:
         content = self._contents.get(want.digest)
         if content is None or self.registry.get(client) is None:
             raise FrameError("unknown-content", f"'{client}' wants {want.digest[:12]}, which is not given out.")
-        side = self._topics.down(client)
-        for index, chunk in chunks_of(content, want):
-            self._connection.publish(self._topics.chunk(side, want.digest, index), bytes(chunk))
-            self.sent += len(chunk)
+        self.sent += self._sender.serve(self._topics.down(client), content, want)
 
     # --- updates
 
@@ -197,17 +209,24 @@ class Gateway:
         if device is None:
             self._judge(client, offer, "unregistered", "The client is not registered.")
         elif current is None or (offer.run, offer.round) != (self._folder.run, current.number):
-            if offer.run == self._folder.run and offer.round == device.accepted:
+            if (offer.run, offer.update.digest) == (self._folder.run, device.digest):
                 self._judge(client, offer)
             else:
                 self._judge(client, offer, "late", f"Round {offer.round} of run '{offer.run}' is not under way.")
         elif client in current.verdicts and current.verdicts[client].digest == offer.update.digest:
             self._send(client, current.verdicts[client])
+            current.excuse(client, f"rejected: {current.verdicts[client].reason}")
         elif client not in current.tasks:
             self._judge(client, offer, "not-selected", f"The client was not asked in round {current.number}.")
+        elif client in current.reports:
+            self._judge(client, offer, "duplicate", "Another update of this round was taken already.")
+        elif offer.update.size == 0:
+            self._judge(client, offer, "truncated", "The update has 0 bytes.")
         elif offer.update.size > self._largest:
             self._judge(client, offer, "oversize", f"The update has {offer.update.size} bytes.")
         else:
+            if client in self._offers and self._offers[client].update != offer.update:
+                self._forget(client)
             self._offers[client] = offer
             self._fetchers[client].want(offer.update)
 
@@ -244,15 +263,14 @@ class Gateway:
 
     def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:
         current.report(device.client, report)
-        device.accepted = current.number
+        device.accepted, device.digest = current.number, offer.update.digest
         current.verdicts[device.client] = self._judge(device.client, offer)
         self._observer.device(device.client, "accepted")
 
     def _take_failure(self, client: str, failed: Failed) -> None:
         current = self._round
         if current is not None and (failed.run, failed.round) == (self._folder.run, current.number):
-            _log.warning("%s failed: %s", client, failed.reason)
-            current.excuse(client, f"failed: {failed.reason}")
+            current.excuse(client, f"failed: {failed.reason[:_LONGEST_REASON]}")
             self._observer.device(client, "failed")
 
     # --- what goes out
@@ -266,7 +284,6 @@ class Gateway:
 
     def _reject(self, client: str, code: str, reason: str) -> None:
         self.rejections[code] += 1
-        _log.warning("rejected %s (%s): %s", client or "a message", code, reason)
         self._observer.rejected(client, code, reason)
 
     def _send(self, client: str, message: ToDevice) -> None:

@@ -1,5 +1,6 @@
 """The devices a coordinator knows: what they said of themselves, and whether they are there."""
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from edge_fl.randomness import Stream
@@ -12,13 +13,14 @@ __all__ = ["Device", "Registry"]
 class Device:
     """One device.
 
-    ``accepted`` is the last round whose update was taken from it (0: none), ``gone_since`` when its connection
-    was lost (None while it is there), in the coordinator's monotonic seconds.
+    ``accepted`` is the last round whose update was taken from it (0: none) and ``digest`` that update's;
+    ``gone_since`` is when its connection was lost (None while it is there), in the coordinator's monotonic seconds.
     """
 
     client: str
     profile: Register
     accepted: int = 0
+    digest: str = ""
     gone_since: float | None = None
 
 
@@ -41,6 +43,12 @@ class Registry:
     def __getitem__(self, client: str) -> Device:
         return self._devices[client]
 
+    def heard(self, client: str) -> None:
+        """A message came from the client, so it is there."""
+        device = self._devices.get(client)
+        if device is not None:
+            device.gone_since = None
+
     def gone(self, client: str, now: float) -> None:
         """Its connection was lost."""
         device = self._devices.get(client)
@@ -57,7 +65,7 @@ class Registry:
         """The clients that are there, in order of their ids."""
         return sorted(d.client for d in self._devices.values() if d.gone_since is None)
 
-    def pick(self, count: int, *, seed: int, round: int, attempt: int, excluding: set[str]) -> list[str]:
+    def pick(self, count: int, *, seed: int, round: int, attempt: int, excluding: Set[str]) -> list[str]:
         """Draw ``count`` present clients at random, keyed by seed, round and attempt; fewer if fewer are there."""
         pool = [client for client in self.present() if client not in excluding]
         stream = Stream.of(seed=seed, purpose="selection", round=round, index=attempt)

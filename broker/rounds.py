@@ -41,6 +41,10 @@ class Round:
         """The clients still to be heard of."""
         return [c for c in self.tasks if c not in self.reports and c not in self.excused]
 
+    def done(self) -> frozenset[str]:
+        """The clients that have been judged, for better or worse: asking them again would bring the same update."""
+        return frozenset(self.reports) | frozenset(self.verdicts)
+
     def report(self, client: str, report: Report) -> None:
         """Count an accepted update, also of a client that was given up."""
         self.excused.pop(client, None)

@@ -90,6 +90,9 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig) -> None:
     method = recipe.method
     if method.rule not in RULES:
         raise ConfigError(f"There is no aggregation rule '{method.rule}'; there are {', '.join(sorted(RULES))}.")
+    for block, count in method.counts(bundle.layout, 0).items():
+        if count == 0:
+            raise ConfigError(f"'{method.name}' would keep no unit of block '{block}'; drop less.")
     reasons = [missing_program(bundle, runtime, method, 0, config.batch) for runtime in bundle.manifest.programs]
     if all(reasons):
         raise ConfigError(f"{reasons[0]} Export it with that --width and --batch.")

@@ -117,11 +117,6 @@ class Pattern:
         """How many units are kept, by block."""
         return {name: len(indices) for name, indices in self.kept.items()}
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nothing is dropped."""
-        return bool(self.mask.all())
-
 
 def _bits(layout: Layout, kept: list[NDArray[np.int64]]) -> NDArray[np.bool_]:
     parts = []

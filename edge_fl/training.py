@@ -58,7 +58,7 @@ def train_locally(
     new = {name: np.array(tensor, dtype=np.float32) for name, tensor in job.weights.items()}
     stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
     losses = []
-    compact = _Compact(runtime, local.pattern, settings, new)
+    compact = _Compact(runtime, method.variant, local.pattern, settings, new)
     for step, batch in enumerate(batches(samples, steps=settings.steps, size=settings.batch, stream=stream)):
         loss = compact.step(batch, local, _noise_stream(job, step))
         if not np.isfinite(loss):
@@ -67,7 +67,7 @@ def train_locally(
         local.after_step(step, loss)
         if local.pattern is not compact.pattern:
             compact.put_back(new)
-            compact = _Compact(runtime, local.pattern, settings, new)
+            compact = _Compact(runtime, method.variant, local.pattern, settings, new)
     compact.put_back(new)
     delta = {name: new[name] - job.weights[name] for name in new}
     if not all(np.isfinite(difference).all() for difference in delta.values()):
@@ -78,11 +78,13 @@ def train_locally(
 class _Compact:
     """The kept entries under one pattern, and the program that trains them."""
 
-    def __init__(self, runtime: Runtime, pattern: Pattern, settings: LocalSettings, full: Weights) -> None:
+    def __init__(
+        self, runtime: Runtime, variant: str, pattern: Pattern, settings: LocalSettings, full: Weights
+    ) -> None:
         self.pattern = pattern
         self._selection = Selection.of(pattern, "units")
         self._kept = self._selection.gather(full)
-        self._run: TrainStep = runtime.train_step(pattern.counts, settings.batch)
+        self._run: TrainStep = runtime.train_step(pattern.counts, settings.batch, variant)
         self._lr = settings.lr
 
     def step(self, batch: Batch, local: LocalHalf, noise: Stream) -> float:

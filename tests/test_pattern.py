@@ -50,7 +50,7 @@ def test_prefix_keeps_the_first_units_of_each_block(sizes: list[int], width: int
 @given(SIZES)
 def test_full_keeps_everything(sizes: list[int]) -> None:
     pattern = Pattern.full(blocks_of(sizes))
-    assert pattern.is_full
+    assert pattern.mask.all()
     assert pattern.mask.tolist() == [True] * sum(sizes)
 
 

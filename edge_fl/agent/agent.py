@@ -15,7 +15,7 @@ from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
 from edge_fl.methods.base import State
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
-from edge_fl.transport.transfer import Fetcher, chunks_of, ref_of
+from edge_fl.transport.transfer import Fetcher, Sender, ref_of
 from edge_fl.update import Update, make_update
 from edge_fl.wire.frame import FRAME_OVERHEAD, decode_frame
 from edge_fl.wire.messages import (
@@ -43,6 +43,7 @@ _POLL_SECONDS = 0.5
 _LARGEST_MANIFEST = 16 << 20  # bytes
 _LARGEST_PROGRAM = 256 << 20
 _SHORT_SECONDS, _MANY_SESSIONS = 10.0, 3  # a session taken over again and again, by another device of this id
+_REGISTER_SECONDS = (5.0, 30.0)  # pauses between two registrations, before the first answer and after
 _OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
 
 
@@ -93,6 +94,7 @@ class Agent:
             will=(self._up, encode_message(Gone())),
         )
         self._fetcher = Fetcher(self._send)
+        self._sender = Sender(self._connection.publish, topics.chunk)
         self._arrived: dict[str, bytes] = {}
         self._outgoing: dict[str, bytes] = {}
         self._registered: Registered | None = None
@@ -101,6 +103,7 @@ class Agent:
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
         self._connected_at, self._short_sessions = 0.0, 0
+        self._asked = 0.0  # when it last registered, in monotonic seconds
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
 
     def run(self) -> None:
@@ -119,6 +122,7 @@ class Agent:
         try:
             while True:
                 self._pump()
+                self._repeat_registration()
                 try:
                     self._follow()
                 except _Superseded:
@@ -187,26 +191,36 @@ class Agent:
                 self._registered, self._finished = message, None
             case Refused(reason=reason):
                 raise RefusedError(f"The coordinator refused '{self._settings.client}': {reason}")
-            case Task() as message if message != self._task:
+            case Task() as message if message != self._task and self._is_mine(message.run):
                 self._task = message
             case Want() as message:
                 self._serve(message)
             case Verdict() as message:
                 self._verdict = message
-            case Finished() as message:
+            case Finished() as message if self._is_mine(message.run):
                 if self._finished != message:
                     _log.info("run %s is over after %d rounds", message.run, message.rounds)
                 self._finished, self._task = message, None
 
+    def _is_mine(self, run: str) -> bool:
+        """Whether a message is of the run this device is registered in; other coordinators may share the broker."""
+        return self._registered is not None and self._registered.run == run
+
+    def _repeat_registration(self) -> None:
+        """Register again now and then while idle: a registration, a task or a farewell may have been lost."""
+        pause = _REGISTER_SECONDS[0 if self._registered is None else 1]
+        if time.monotonic() - self._asked > pause:
+            self._register()
+
     def _register(self) -> None:
         s = self._settings
+        self._asked = time.monotonic()
         self._send(registration(runtime=s.runtime, samples=len(self._samples.y), tier=s.tier))
 
     def _serve(self, want: Want) -> None:
         content = self._outgoing.get(want.digest)
         if content is not None:
-            for index, chunk in chunks_of(content, want):
-                self._connection.publish(self._topics.chunk(self._up, want.digest, index), bytes(chunk))
+            self._sender.serve(self._up, content, want)
 
     def _send(self, message: FromDevice) -> None:
         self._connection.publish(self._up, encode_message(message))
@@ -256,6 +270,8 @@ class Agent:
             _log.info("round %d: loss %.4f in %.2f s", task.round, update.loss, time.perf_counter() - started)
             state.stage(task.round, update.state)
             verdict = self._upload(task, update.frame)
+        except RefusedError:
+            raise
         except EdgeFLError as error:
             _log.error("round %d failed: %s", task.round, error)
             self._send(Failed(task.run, task.round, str(error.exit_code), str(error)))
@@ -281,7 +297,7 @@ class Agent:
     def _upload(self, task: Task, frame: bytes) -> Verdict:
         """Offer the update until the coordinator says what became of it."""
         ref = ref_of(frame)
-        self._outgoing = {ref.digest: frame}
+        self._outgoing, self._verdict = {ref.digest: frame}, None
         pause, self._next_offer = _OFFER_SECONDS[0], 0.0
         while (verdict := self._verdict_on(ref)) is None:
             if self._task is not task:

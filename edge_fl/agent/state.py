@@ -6,6 +6,7 @@ starts from the state before r, and a refused update leaves no trace.
 """
 
 import fcntl
+import io
 import json
 import shutil
 import zipfile
@@ -102,11 +103,10 @@ class MethodState:
         return _read(self._accepted)[1] if self._accepted.exists() else {}
 
     def stage(self, round: int, state: State) -> None:
-        """Keep what ``round`` left behind, until its verdict."""
-        self._staged.parent.mkdir(parents=True, exist_ok=True)
-        with Path(f"{self._staged}.partial").open("wb") as file:
-            np.savez(file, allow_pickle=False, **{_ROUND: np.array(round), **dict(state)})
-        Path(f"{self._staged}.partial").replace(self._staged)
+        """Keep what ``round`` left behind, until its verdict; raises StateError when it cannot be written."""
+        held = io.BytesIO()
+        np.savez(held, allow_pickle=False, **{_ROUND: np.array(round), **dict(state)})
+        write_atomically(self._staged, held.getvalue())
 
     def accept(self) -> None:
         """The staged round was accepted."""
@@ -126,11 +126,17 @@ def _alone(folder: Path, name: str) -> Path:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` so that a reader sees the old file or the new one, never half of either."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write ``data`` so that a reader sees the old file or the new one, never half of either.
+
+    Raises StateError when it cannot be written.
+    """
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(data)
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
 
 
 def _read(path: Path) -> tuple[int, Mapping[str, NDArray[Any]]]:

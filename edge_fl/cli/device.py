@@ -58,8 +58,8 @@ def device(
 
 
 def _default_id(data: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{platform.node() or 'device'}-{data}").strip("-.")
-    return name[:64]
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{platform.node() or 'device'}-{data}")
+    return name[-64:].strip("-.")  # the end tells devices of one host apart
 
 
 def _state_home() -> Path:

@@ -60,6 +60,8 @@ def run() -> None:
         app()
     except EdgeFLError as error:
         _fail(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        _fail(f"'{error.name}' is not installed; this command needs an extra, see the README.", 18)
     except KeyboardInterrupt:
         _fail("Interrupted.", 130)
     except Exception as error:  # the last resort: a user is owed a sentence, whatever broke

@@ -30,7 +30,9 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0 takes a free one.")
     ] = 1883,
-    deadline: Annotated[float, typer.Option(help="Seconds a round may take.")] = 120.0,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds that an attempt at a round may take; there are 3.")
+    ] = 120.0,
     quorum: Annotated[float, typer.Option(help="Share of the picked devices that must answer.")] = 0.5,
     wait: Annotated[float, typer.Option(help="Seconds to wait for enough devices.")] = 300.0,
     connect_timeout: Annotated[float, typer.Option(help="Seconds to try a broker that is not embedded.")] = 15.0,

@@ -44,7 +44,7 @@ class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         DropoutParameters.__post_init__(self)
-        if self.tau < 1 or self.variance < 0:
+        if self.tau < 1 or not 0 <= self.variance < float("inf"):
             raise ConfigError("FedBIAD's tau must be at least 1 and its variance at least 0.")
 
 

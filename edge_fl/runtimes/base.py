@@ -81,8 +81,8 @@ class Runtime(ABC):
         self.threads = threads
 
     @abstractmethod
-    def train_step(self, counts: Mapping[str, int], batch: int) -> TrainStep:
-        """The program that trains ``counts`` kept units of each block on batches of ``batch`` samples.
+    def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
+        """The ``variant`` program that trains ``counts`` kept units of each block on batches of ``batch`` samples.
 
         Raises RuntimeMissingError when the bundle holds none that fits.
         """
@@ -92,17 +92,17 @@ class Runtime(ABC):
         """The full model's evaluation program."""
 
 
-def step_program(bundle: Bundle, runtime: str, counts: Mapping[str, int], batch: int) -> Program:
-    """The train step of ``runtime`` for ``counts`` kept units of each block and ``batch`` samples.
+def step_program(bundle: Bundle, runtime: str, variant: str, counts: Mapping[str, int], batch: int) -> Program:
+    """The ``variant`` train step of ``runtime`` for ``counts`` kept units of each block and ``batch`` samples.
 
     Raises RuntimeMissingError, naming what the bundle holds, when there is none.
     """
-    program = bundle.manifest.step_program(runtime, "plain", counts, batch)
+    program = bundle.manifest.step_program(runtime, variant, counts, batch)
     if program is None:
         held = [p for p in bundle.manifest.programs[runtime] if p.kind == "step"]
         options = "; ".join(f"{_words(p.kept or {})} at batch {p.batch}" for p in held) or "none"
         raise RuntimeMissingError(
-            f"The bundle has no {runtime} program that trains {_words(counts)} units at batch {batch}; "
+            f"The bundle has no {runtime} '{variant}' program that trains {_words(counts)} units at batch {batch}; "
             f"it holds {options}."
         )
     return program

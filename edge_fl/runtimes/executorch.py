@@ -85,9 +85,9 @@ class ExecutorchRuntime(Runtime):
         self._tensors = [tensor.name for tensor in bundle.layout.tensors]
         self._methods: dict[str, _Method] = {}
 
-    def train_step(self, counts: Mapping[str, int], batch: int) -> TrainStep:
+    def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
         """The program compiled for exactly these counts and this batch."""
-        program = step_program(self.bundle, "executorch", counts, batch)
+        program = step_program(self.bundle, "executorch", variant, counts, batch)
         return _Step(self._method(program.file), self._tensors)
 
     def evaluator(self) -> EvalProgram:

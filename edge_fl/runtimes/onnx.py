@@ -69,9 +69,9 @@ class OnnxRuntime(Runtime):
         super().__init__(bundle, threads=threads)
         self._sessions: dict[str, _Session] = {}
 
-    def train_step(self, counts: Mapping[str, int], batch: int) -> TrainStep:
+    def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
         """The one program, which takes any counts and batch."""
-        program = step_program(self.bundle, "onnx", counts, batch)
+        program = step_program(self.bundle, "onnx", variant, counts, batch)
         return _Step(self._session(program.file), [tensor.name for tensor in self.bundle.layout.tensors])
 
     def evaluator(self) -> EvalProgram:

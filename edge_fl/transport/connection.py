@@ -7,7 +7,7 @@ one: whatever matters is repeated by the protocol above, so that publishing whil
 import queue
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -39,7 +39,8 @@ class BrokerAddress:
             host, port = parts.hostname, parts.port or 1883
         except ValueError as error:
             raise ConfigError(f"'{url}' is no broker address: {error}.") from error
-        if parts.scheme != "mqtt" or not host or parts.path.strip("/"):
+        unused = parts.path.strip("/") or parts.query or parts.fragment or parts.username or parts.password
+        if parts.scheme != "mqtt" or not host or unused:
             raise ConfigError(f"A broker address looks like mqtt://host:1883, not '{url}'.")
         return cls(host, port)
 
@@ -102,6 +103,7 @@ class Connection:
         keepalive: int = 20,
     ) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._first: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._address, self._keepalive = address, keepalive
         self._subscriptions = [(topic, _QOS) for topic in subscriptions]
         self._client = client = mqtt.Client(
@@ -110,7 +112,7 @@ class Connection:
         client.max_inflight_messages_set(_IN_FLIGHT)
         client.reconnect_delay_set(*_RETRY_SECONDS)
         client.on_connect = self._on_connect
-        client.on_subscribe = lambda *_: self.events.put(Connected())
+        client.on_subscribe = self._on_subscribe
         client.on_disconnect = self._on_disconnect
         client.on_message = lambda _c, _u, m: self.events.put(Message(m.topic, bytes(m.payload)))
         client.on_socket_open = _no_delay
@@ -118,7 +120,10 @@ class Connection:
             client.will_set(*will, qos=_QOS)
 
     def open(self, *, timeout: float) -> None:
-        """Connect for the first time, retrying for ``timeout`` seconds; raises BrokerError after that."""
+        """Connect and subscribe for the first time, retrying for ``timeout`` seconds.
+
+        Raises BrokerError when no broker answers in that time, or the broker refuses.
+        """
         deadline, pause = time.monotonic() + timeout, 0.2
         while True:
             try:
@@ -130,11 +135,24 @@ class Connection:
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
         self._client.loop_start()
+        try:
+            refusal = self._first.get(timeout=max(deadline - time.monotonic(), 1.0))
+        except queue.Empty:
+            refusal = "what listens there does not speak MQTT"
+        if refusal is not None:
+            self.close()
+            raise BrokerError(f"No MQTT broker answers at {self._address}: {refusal}.")
 
-    def publish(self, topic: str, payload: bytes) -> None:
-        """Publish at QoS 1; dropped while disconnected."""
-        if self._client.is_connected():
-            self._client.publish(topic, payload, qos=_QOS)
+    def publish(self, topic: str, payload: bytes) -> Callable[[], bool]:
+        """Publish at QoS 1; dropped while disconnected.
+
+        Returns
+        -------
+        Tells whether the message has left: the broker acknowledged it, or it was dropped.
+        """
+        if not self._client.is_connected():
+            return lambda: True
+        return self._client.publish(topic, payload, qos=_QOS).is_published
 
     def next(self, timeout: float) -> Event | None:
         """The next event, or None after ``timeout`` seconds."""
@@ -150,9 +168,19 @@ class Connection:
 
     def _on_connect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
+            self._first.put(str(reason))
             self.events.put(Disconnected(str(reason)))
         else:
             self._client.subscribe(self._subscriptions)
+
+    def _on_subscribe(self, _client: Any, _userdata: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
+        refused = [str(reason) for reason in reasons if reason.is_failure]
+        if refused:
+            self._first.put(f"it refuses a subscription ({refused[0]})")
+            self.events.put(Disconnected(refused[0]))
+        else:
+            self._first.put(None)
+            self.events.put(Connected())
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self.events.put(Disconnected(str(reason)))

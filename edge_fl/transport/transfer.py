@@ -1,7 +1,7 @@
 """Content transfer in chunks, driven by the receiver (docs/protocol.md, section 5).
 
-The receiver names at most ``WINDOW`` missing chunks at a time and asks again for what does not come, so a sender
-keeps no state, either end may vanish, and what has arrived is never sent twice but by accident.
+The receiver names at most ``WINDOW`` missing chunks at a time and asks again for what does not come. A sender remembers
+only what is still on its way out, so either end may vanish, and what has arrived is never sent twice but by accident.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from edge_fl.errors import FrameError
 from edge_fl.wire.messages import CHUNK_SIZE, Ref, Want
 
-__all__ = ["WINDOW", "Fetcher", "chunks_of", "ref_of"]
+__all__ = ["WINDOW", "Fetcher", "Sender", "chunks_of", "ref_of"]
 
 WINDOW = 20
 STALL_SECONDS = 2.0
@@ -29,6 +29,37 @@ def chunks_of(content: bytes, want: Want) -> list[tuple[int, memoryview]]:
     view, count = memoryview(content), -(-len(content) // CHUNK_SIZE)
     asked = [i for i in want.chunks[:WINDOW] if 0 <= i < count]
     return [(i, view[i * CHUNK_SIZE : (i + 1) * CHUNK_SIZE]) for i in asked]
+
+
+class Sender:
+    """Publishes the chunks that receivers want, each once until it has left.
+
+    A receiver on a slow link asks again for chunks that still wait behind others; without this they would pile up.
+
+    Parameters
+    ----------
+    publish
+        Sends a payload to a topic and returns what tells whether it has left.
+    topic
+        The topic of a chunk, from a side (a device's topic), a digest and an index.
+    """
+
+    def __init__(
+        self, publish: Callable[[str, bytes], Callable[[], bool]], topic: Callable[[str, str, int], str]
+    ) -> None:
+        self._publish, self._topic = publish, topic
+        self._leaving: dict[str, Callable[[], bool]] = {}
+
+    def serve(self, side: str, content: bytes, want: Want) -> int:
+        """Publish what ``want`` asks of ``content`` to ``side``; returns the bytes published."""
+        self._leaving = {topic: left for topic, left in self._leaving.items() if not left()}
+        sent = 0
+        for index, chunk in chunks_of(content, want):
+            topic = self._topic(side, want.digest, index)
+            if topic not in self._leaving:
+                self._leaving[topic] = self._publish(topic, bytes(chunk))
+                sent += len(chunk)
+        return sent
 
 
 @dataclass
