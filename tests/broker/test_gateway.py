@@ -233,6 +233,7 @@ def test_a_bad_update_is_rejected_and_counted(wire: Wire, code: str, spoil: Call
         ("late", Offer(RUN, ROUND + 1, Ref("0" * 64, 10))),
         ("late", Offer("run-2", ROUND, Ref("0" * 64, 10))),
         ("oversize", Offer(RUN, ROUND, Ref("0" * 64, 1 << 40))),
+        ("truncated", Offer(RUN, ROUND, Ref("0" * 64, 0))),
     ],
 )
 def test_an_offer_out_of_place_is_rejected_without_fetching(wire: Wire, code: str, offer: Offer) -> None:
@@ -299,3 +300,59 @@ def test_a_chunk_nobody_asked_for_changes_nothing(wire: Wire) -> None:
     wire.device.publish(TOPICS.chunk(TOPICS.up("stranger"), "0" * 64, 0), b"noise")
     assert wire.upload(wire.update()).accepted
     assert list(current.reports) == [CLIENT]
+
+
+def test_an_update_that_comes_after_the_round_was_closed_is_late(wire: Wire) -> None:
+    current = wire.join()
+    wire.gateway.close_round()
+    verdict = wire.upload(wire.update())
+    assert (verdict.accepted, verdict.code) == (False, "late")
+    assert not current.reports
+
+
+def test_a_lost_acceptance_is_given_again_after_the_round_and_for_that_update_only(wire: Wire) -> None:
+    wire.join()
+    content = wire.update()
+    assert wire.upload(content).accepted
+    wire.gateway.close_round()
+    assert wire.upload(content).accepted
+    assert wire.upload(wire.update(fill=0.02)).code == "late"
+
+
+def test_a_second_update_of_a_round_is_not_taken(wire: Wire) -> None:
+    current = wire.join()
+    first = wire.update()
+    assert wire.upload(first).accepted
+    assert wire.upload(wire.update(fill=0.02)).code == "duplicate"
+    assert current.reports[CLIENT].path.read_bytes() == first
+
+
+def test_a_rejected_update_that_is_offered_again_is_not_waited_for(wire: Wire) -> None:
+    current = wire.join()
+    bad = wire.update(samples=0)
+    wire.upload(bad)
+    current.excused.clear()
+    wire.upload(bad)
+    assert not current.outstanding()
+    assert current.done() == {CLIENT}
+
+
+def test_only_the_last_of_many_offers_is_fetched(wire: Wire) -> None:
+    wire.join()
+    for number in range(50):
+        wire.send(Offer(RUN, ROUND, Ref(f"{number:064x}", 10)))
+    good = wire.upload(wire.update())
+    assert good.accepted
+    wire.received.clear()
+    wire.gateway.close_round()
+    limit = time.monotonic() + 2.5  # longer than the first stall
+    wire.until(lambda: time.monotonic() > limit)
+    assert not [m for m in wire.received if isinstance(m, Want)]
+
+
+def test_a_device_that_is_heard_of_is_there(wire: Wire) -> None:
+    wire.join()
+    wire.send(Gone())
+    wire.until(lambda: not wire.gateway.registry.present())
+    wire.answer(Verdict, Offer(RUN, ROUND - 1, Ref("0" * 64, 10)))
+    assert wire.gateway.registry.present() == [CLIENT]

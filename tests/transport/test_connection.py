@@ -1,0 +1,70 @@
+"""The first connection: a broker, something else, nothing."""
+
+import socket
+import time
+
+import pytest
+
+from broker.embedded import EmbeddedBroker
+from edge_fl.errors import BrokerError, ConfigError
+from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
+from edge_fl.transport.transfer import Sender, ref_of
+from edge_fl.wire.messages import CHUNK_SIZE, Want
+
+
+def connection(address: BrokerAddress, *subscriptions: str) -> Connection:
+    return Connection(address=address, client_id="test", subscriptions=subscriptions or ["a"])
+
+
+def test_what_is_published_arrives() -> None:
+    with EmbeddedBroker(port=0) as broker:
+        end = connection(broker.address, "a/#")
+        end.open(timeout=5)
+        assert isinstance(end.next(5), Connected)
+        left = end.publish("a/b", b"hello")
+        assert end.next(5) == Message("a/b", b"hello")
+        limit = time.monotonic() + 5
+        while not left():
+            assert time.monotonic() < limit
+        end.close()
+
+
+def test_a_listener_that_is_no_broker_is_told_within_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as dumb:
+        started = time.monotonic()
+        with pytest.raises(BrokerError, match="does not speak MQTT"):
+            connection(BrokerAddress(*dumb.getsockname())).open(timeout=1)
+        assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mqtt://user:password@host", "mqtt://host/?a=1", "mqtt://host#x", "mqtt://host/path", "http://host", ""],
+)
+def test_what_an_address_cannot_say_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        BrokerAddress.parse(url)
+
+
+def test_an_address_is_read() -> None:
+    assert BrokerAddress.parse("mqtt://host") == BrokerAddress("host", 1883)
+    assert str(BrokerAddress.parse("mqtt://host:1884/")) == "mqtt://host:1884"
+
+
+def test_a_sender_publishes_a_chunk_once_until_it_has_left() -> None:
+    published: list[str] = []
+    gone = False
+
+    def publish(topic: str, _payload: bytes) -> object:
+        published.append(topic)
+        return lambda: gone
+
+    sender = Sender(publish, lambda side, digest, index: f"{side}/{digest[:4]}/{index}")  # type: ignore[arg-type]
+    content = bytes(CHUNK_SIZE + 1)
+    want = Want(ref_of(content).digest, (0, 1))
+    assert sender.serve("up", content, want) == len(content)
+    assert sender.serve("up", content, want) == 0
+    assert sender.serve("down", content, want) == len(content)
+    gone = True
+    assert sender.serve("up", content, want) == len(content)
+    assert len(published) == 6
