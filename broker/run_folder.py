@@ -13,10 +13,11 @@ import shutil
 from pathlib import Path
 
 import msgspec
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from broker.config import RunConfig
 from broker.rounds import Report
+from edge_fl.atomic import write_atomically
 from edge_fl.errors import StateError
 from edge_fl.selection import Weights
 from edge_fl.wire.frame import Frame
@@ -76,16 +77,13 @@ class RunFolder:
         """Put an accepted update on disk, whole or not at all."""
         header = frame.header
         path = self.root / "updates" / f"{round:05d}" / f"{header.client}.frame"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.partial")
-        partial.write_bytes(content)
-        partial.replace(path)
+        write_atomically(path, content)
         return Report(path, header.samples, header.loss, len(content))
 
     def close_round(self, metrics: RoundMetrics, weights: Weights) -> None:
         """Keep the new model and its metrics; the round's updates are done with."""
         name = self.root / "checkpoints" / f"{metrics.round:05d}.safetensors"
-        self._save(weights, name)
+        write_atomically(name, save(dict(weights)))
         for old in sorted(name.parent.glob("*.safetensors"))[:-_CHECKPOINTS]:
             old.unlink()
         self._metrics.write(msgspec.json.encode(metrics) + b"\n")
@@ -95,11 +93,6 @@ class RunFolder:
     def finish(self, weights: Weights) -> Path:
         """Write the final weights and say where."""
         path = self.root / "weights.safetensors"
-        self._save(weights, path)
+        write_atomically(path, save(dict(weights)))
         self._metrics.close()
         return path
-
-    def _save(self, weights: Weights, path: Path) -> None:
-        partial = path.with_name(f"{path.name}.partial")
-        save_file(dict(weights), partial)
-        partial.replace(path)

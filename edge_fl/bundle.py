@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.atomic import write_atomically
 from edge_fl.errors import BundleError
 from edge_fl.layout import Layout
 
@@ -182,9 +183,7 @@ class Bundle:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_bytes(data)
             (root / MANIFEST).write_bytes(raw)
-            partial = root / f"{SEAL}.partial"
-            partial.write_bytes(seal_of(raw))
-            partial.replace(root / SEAL)
+            write_atomically(root / SEAL, seal_of(raw))
         except OSError as error:
             raise BundleError(f"The bundle cannot be written to '{root}': {error.strerror}.") from error
         return cls(root, manifest)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_fl.agent.capabilities import registration
-from edge_fl.agent.state import StateFolder, write_atomically
+from edge_fl.agent.state import StateFolder
+from edge_fl.atomic import write_atomically
 from edge_fl.bundle import MANIFEST, SEAL, Bundle, parse_manifest, seal_of
 from edge_fl.data.fit import check_fit
 from edge_fl.data.registry import Samples

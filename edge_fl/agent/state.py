@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.atomic import write_atomically
 from edge_fl.errors import StateError
 from edge_fl.methods.base import State
 from edge_fl.wire.messages import check_id
@@ -123,20 +124,6 @@ def _alone(folder: Path, name: str) -> Path:
         if other.name != name:
             shutil.rmtree(other, ignore_errors=True)
     return folder / name
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` so that a reader sees the old file or the new one, never half of either.
-
-    Raises StateError when it cannot be written.
-    """
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(data)
-        partial.replace(path)
-    except OSError as error:
-        raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
 
 
 def _read(path: Path) -> tuple[int, Mapping[str, NDArray[Any]]]:

@@ -9,6 +9,8 @@ Where the paper can be read in two ways, both are parameters:
 - Eq. (10) as printed counts dropped rows as zeros (rule ``zeros``) and shrinks every weight by p a round. The
   default is ``holders``: each row is averaged over the clients that hold it.
 - Kept activations are scaled by 1/(1-p) in local training (``scale``), as dropout is; the paper does not say.
+- Line 26 of Algorithm 1 stands outside the stage-one condition, so that scores would grow in stage two as well;
+  they are frozen there, as a pattern that is never redrawn would only confirm itself.
 - Line 26 of Algorithm 1 updates the scores every iteration (``score_every = "step"``); the text of section IV-D
   can also be read as once every tau iterations (``"tau"``).
 """

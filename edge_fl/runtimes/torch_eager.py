@@ -50,7 +50,7 @@ class TorchEagerRuntime(Runtime):
         self._graphs: dict[str, torch.nn.Module] = {}
 
     def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
-        """The one program, which takes any counts and batch from 2 on."""
+        """The one program, which takes any counts and batch."""
         program = step_program(self.bundle, "torch_eager", variant, counts, batch)
         return _Step(self._graph(program.file), self._tensors)
 

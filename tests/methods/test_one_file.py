@@ -28,11 +28,13 @@ def printed_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_a_method_is_one_file(printed_method: str) -> None:
     assert printed_method in method_names()
-    method = open_method(printed_method, {"dropout": [500]})
+    method = open_method(printed_method, {"dropout": [500, 0]})
     layout = mlp_layout(4, 6, 3)
-    local = method.local(Job(layout=layout, client="a", round=1, seed=0, weights={}, state={}))
-    assert local.pattern.counts == method.counts(layout, 0) == {"layer0": 3}
-    method.check(local.pattern, 0)
-    local.after_step(0, 1.0)
-    assert local.state() == {}
-    assert np.isclose(local.scale, 2.0)
+    for tier, (kept, scale) in enumerate([(3, 2.0), (6, 1.0), (6, 1.0)]):  # the last rate serves every tier beyond
+        own = open_method(printed_method, method.for_tier(tier))
+        local = own.local(Job(layout=layout, client="a", round=1, seed=0, weights={}, state={}))
+        assert local.pattern.counts == method.counts(layout, tier) == {"layer0": kept}
+        method.check(local.pattern, tier)
+        local.after_step(0, 1.0)
+        assert local.state() == {}
+        assert np.isclose(local.scale, scale)

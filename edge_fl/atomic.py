@@ -1,0 +1,25 @@
+"""Writing files so that a reader, or a restart, sees the old one or the new one, never half of either."""
+
+import os
+from pathlib import Path
+
+from edge_fl.errors import StateError
+
+__all__ = ["write_atomically"]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path``, whose folder is made if need be; on disk when this returns.
+
+    Raises StateError when it cannot be written.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
