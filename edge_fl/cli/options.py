@@ -4,12 +4,44 @@ import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from edge_fl.errors import ConfigError
 from edge_fl.pattern import thousandths
 
-__all__ = ["method_parameters", "show_log", "show_summary"]
+__all__ = [
+    "Batch",
+    "Dropout",
+    "Json",
+    "LocalSteps",
+    "Lr",
+    "Mode",
+    "Output",
+    "Recipe",
+    "Rounds",
+    "Rule",
+    "Seed",
+    "Settings",
+    "method_parameters",
+    "show_log",
+    "show_summary",
+]
+
+Recipe = Annotated[str, typer.Option("--method", help="A dropping method, or method+compressor.")]
+Dropout = Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")]
+Mode = Annotated[str | None, typer.Option(help="rows (a kept row whole) or units (without dropped columns).")]
+Rule = Annotated[str | None, typer.Option(help="Aggregation rule, where the method leaves a choice.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method, key=value.")]
+Rounds = Annotated[int, typer.Option(help="Rounds.")]
+LocalSteps = Annotated[int, typer.Option(help="Local SGD steps a round (V).")]
+Batch = Annotated[int, typer.Option(help="Samples a batch.")]
+Lr = Annotated[float, typer.Option(help="SGD step size.")]
+Seed = Annotated[int, typer.Option(help="Keys every random draw of the run.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")]
+Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
 
 
 def method_parameters(

@@ -6,26 +6,41 @@ from typing import Annotated
 
 import typer
 
+from edge_fl.cli.options import (
+    Batch,
+    Dropout,
+    Json,
+    LocalSteps,
+    Lr,
+    Mode,
+    Output,
+    Recipe,
+    Rounds,
+    Rule,
+    Seed,
+    Settings,
+    method_parameters,
+    show_summary,
+)
+
 __all__ = ["serve"]
 
 
 def serve(
     *,
     bundle: Annotated[Path, typer.Argument(help="The bundle to train, from `edge-fl export`.")],
-    method: Annotated[str, typer.Option(help="The dropping method.")] = "fedavg",
-    dropout: Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="rows (a kept row whole) or units (without dropped columns).")
-    ] = None,
-    rule: Annotated[str | None, typer.Option(help="Aggregation rule: holders, zeros or delta.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method, key=value.")] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds.")] = 20,
+    method: Recipe = "fedavg",
+    dropout: Dropout = None,
+    mode: Mode = None,
+    rule: Rule = None,
+    set_: Settings = None,
+    rounds: Rounds = 20,
     clients_per_round: Annotated[int, typer.Option(help="Devices picked a round.")] = 10,
     min_clients: Annotated[int, typer.Option(help="Devices to wait for before the first round, if more.")] = 1,
-    local_steps: Annotated[int, typer.Option(help="Local SGD steps a round.")] = 20,
-    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 20,
-    lr: Annotated[float, typer.Option(help="SGD step size.")] = 0.1,
-    seed: Annotated[int, typer.Option(help="Keys every random draw of the run.")] = 0,
+    local_steps: LocalSteps = 20,
+    batch: Batch = 20,
+    lr: Lr = 0.1,
+    seed: Seed = 0,
     broker: Annotated[str, typer.Option(help="'embedded', or mqtt://host:port of one that runs.")] = "embedded",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0 takes a free one.")
@@ -36,9 +51,9 @@ def serve(
     quorum: Annotated[float, typer.Option(help="Share of the picked devices that must answer.")] = 0.5,
     wait: Annotated[float, typer.Option(help="Seconds to wait for enough devices.")] = 300.0,
     connect_timeout: Annotated[float, typer.Option(help="Seconds to try a broker that is not embedded.")] = 15.0,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")] = None,
+    output: Output = None,
     fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = "edge-fl",
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Coordinate a run: pick devices, send the model, aggregate what comes back, evaluate.
 
@@ -52,7 +67,6 @@ def serve(
     from broker.session import new_run_id
     from broker.session import serve as serve_run
     from edge_fl.bundle import Bundle
-    from edge_fl.cli.options import method_parameters, show_summary
     from edge_fl.transport.connection import BrokerAddress
 
     console = Console(stderr=True)

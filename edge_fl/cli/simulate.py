@@ -5,6 +5,23 @@ from typing import Annotated
 
 import typer
 
+from edge_fl.cli.options import (
+    Batch,
+    Dropout,
+    Json,
+    LocalSteps,
+    Lr,
+    Mode,
+    Output,
+    Recipe,
+    Rounds,
+    Rule,
+    Seed,
+    Settings,
+    method_parameters,
+    show_summary,
+)
+
 __all__ = ["simulate"]
 
 
@@ -16,20 +33,18 @@ def simulate(
     tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
     partition: Annotated[str, typer.Option(help="How data is cut: iid, labels=5 or shards=2.")] = "iid",
     runtime: Annotated[str, typer.Option(help="The runtime that every client trains in.")] = "onnx",
-    method: Annotated[str, typer.Option(help="A method, or method+compressor.")] = "fedavg",
-    dropout: Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="rows (a kept row whole) or units (columns dropped too).")
-    ] = None,
-    rule: Annotated[str | None, typer.Option(help="Aggregation rule, where the method leaves a choice.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="A parameter, key=value.")] = None,
-    rounds: Annotated[int, typer.Option(help="Rounds.")] = 60,
-    local_steps: Annotated[int, typer.Option(help="Local SGD steps a round (V).")] = 60,
-    batch: Annotated[int, typer.Option(help="Samples a batch.")] = 20,
-    lr: Annotated[float, typer.Option(help="SGD step size.")] = 0.05,
-    seed: Annotated[int, typer.Option(help="Keys every random draw of the run.")] = 0,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")] = False,
+    method: Recipe = "fedavg",
+    dropout: Dropout = None,
+    mode: Mode = None,
+    rule: Rule = None,
+    set_: Settings = None,
+    rounds: Rounds = 60,
+    local_steps: LocalSteps = 60,
+    batch: Batch = 20,
+    lr: Lr = 0.05,
+    seed: Seed = 0,
+    output: Output = None,
+    json: Json = False,
 ) -> None:
     """Simulate a run in this process, with the frames, checks and rules of a real one.
 
@@ -42,7 +57,6 @@ def simulate(
     from broker.session import new_run_id
     from device_sim.simulate import Population, Simulation
     from edge_fl.bundle import Bundle
-    from edge_fl.cli.options import method_parameters, show_summary
     from edge_fl.data.partition import Kind
     from edge_fl.errors import ConfigError
 
