@@ -36,7 +36,7 @@ class Doubling(TrainStep):
 class DoublingRuntime(Runtime):
     """Trains by doubling, under any pattern."""
 
-    def train_step(self, counts: Mapping[str, int], batch: int) -> TrainStep:
+    def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
         return Doubling()
 
     def evaluator(self) -> EvalProgram:
