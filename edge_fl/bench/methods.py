@@ -63,9 +63,9 @@ def bench_methods(recipes: Sequence[str], setting: Setting, report: Callable[[st
         about=f"{setting.dataset}, the perceptron of the model zoo, {setting.clients} clients ({setting.partition}), "
         f"{setting.clients_per_round} a round, {setting.rounds} rounds of {setting.local_steps} steps of batch "
         f"{setting.batch}, step size {setting.lr}, {len(setting.seeds)} seeds. Every recipe is at its own defaults and "
-        "nothing is tuned for any, so this is a check that each works, not a ranking; there is one tier, at which fjord "
-        "uploads, and heterofl trains, the full width. Accuracy is the mean of the "
-        "last five rounds, which non-IID rounds need; uplink is the mean encoded frame of one client and round.",
+        "nothing is tuned for any, so this is a check that each works, not a ranking; there is one tier, at which "
+        "fjord uploads, and heterofl trains, the full width. Accuracy is the mean of the last five rounds, which "
+        "non-IID rounds need; uplink is the mean encoded frame of one client and round.",
         rows=rows,
     )
 
