@@ -149,15 +149,14 @@ class Coordinator:
             current.excuse(client, "lost")
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
-        self._model.aggregate(self._recipe.method, current.number, self._updates(reports))
+        train_loss = self._model.aggregate(self._recipe.method, current.number, self._updates(reports))
         score = self._evaluator.score(self._model.weights)
-        samples = sum(r.samples for r in reports.values())
         metrics = RoundMetrics(
             round=current.number,
             seconds=time.monotonic() - started,
             accuracy=score.accuracy,
             loss=score.loss,
-            train_loss=sum(r.loss * r.samples for r in reports.values()) / samples,
+            train_loss=train_loss,
             uplink={client: report.size for client, report in reports.items()},
             downlink=self._gateway.sent,
             excused=dict(current.excused),

@@ -38,10 +38,11 @@ class GlobalModel:
         )
         return encode_frame(header, Pattern.full(self.layout), self.weights)
 
-    def aggregate(self, method: Method, round: int, updates: Iterable[tuple[int, Frame]]) -> None:
+    def aggregate(self, method: Method, round: int, updates: Iterable[tuple[int, Frame]]) -> float:
         """Apply the method's rule to updates (each with its device's tier), and let its server half learn.
 
-        They are summed in the order given, on CUDA where there is one.
+        They are summed in the order given, on CUDA where there is one. Returns the clients' mean training loss,
+        weighted by their samples.
         """
         sums, heard = Accumulator(self.layout, xp=xp, device=self._device, equally=RULES[method.rule].equally), []
         for tier, update in updates:
@@ -51,3 +52,4 @@ class GlobalModel:
         self.weights = sums.apply(method.rule, self.weights)
         self.version += 1
         method.learn(round, heard)
+        return sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)

@@ -55,6 +55,7 @@ class RunSummary:
             f"uplink {size_text(self.uplink)} a client and round, {self.uplink / self.dense:.1%} of the "
             f"{size_text(self.dense)} of dense FedAvg (encoded frames)",
             f"weights {self.weights}",
+            f"plot {self.plot}",
         ]
 
 

@@ -119,15 +119,14 @@ class Simulation:
         reports = {client: self._visit(self._registry[client], number, content, model) for client in picked}
         ordered = [reports[client] for client in sorted(reports)]
         updates = ((self._registry[u.header.client].profile.tier, u) for u, _ in ordered)
-        self._model.aggregate(self._recipe.method, number, updates)
+        train_loss = self._model.aggregate(self._recipe.method, number, updates)
         score = self._evaluator.score(self._model.weights)
-        samples = sum(update.header.samples for update, _ in ordered)
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,
             accuracy=score.accuracy,
             loss=score.loss,
-            train_loss=sum(u.header.loss * u.header.samples for u, _ in ordered) / samples,
+            train_loss=train_loss,
             uplink={update.header.client: size for update, size in ordered},
             downlink=len(content) * len(picked),
             excused={},

@@ -12,7 +12,17 @@ from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout
 from edge_fl.randomness import Stream
 
-__all__ = ["Bitmask", "Origin", "Pattern", "Prefix", "Seeded", "kept_units", "prefix_units", "thousandths"]
+__all__ = [
+    "Bitmask",
+    "Origin",
+    "Pattern",
+    "Prefix",
+    "Seeded",
+    "kept_counts",
+    "kept_units",
+    "prefix_units",
+    "thousandths",
+]
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,11 @@ def thousandths(rate: float) -> int:
 def kept_units(units: int, dropout: int) -> int:
     """S_b = floor((1 - p) * J_b + 0.5), in integers; ``dropout`` is p in thousandths."""
     return ((1000 - dropout) * units + 500) // 1000
+
+
+def kept_counts(layout: Layout, dropout: int) -> dict[str, int]:
+    """S_b of every block of ``layout`` by name; ``dropout`` in thousandths."""
+    return {block.name: kept_units(block.size, dropout) for block in layout.blocks}
 
 
 def prefix_units(units: int, width: int) -> int:

@@ -60,7 +60,7 @@ def train_locally(
     losses = []
     compact = _Compact(runtime, method.variant, local.pattern, settings, new)
     for step, batch in enumerate(batches(samples, steps=settings.steps, size=settings.batch, stream=stream)):
-        loss = compact.step(batch, local, _noise_stream(job, step))
+        loss = compact.step(batch, local, job, step)
         if not np.isfinite(loss):
             raise RunError(f"The loss of client '{job.client}' is {loss} at step {step + 1}; lower the step size.")
         losses.append(loss)
@@ -87,11 +87,12 @@ class _Compact:
         self._run: TrainStep = runtime.train_step(pattern.counts, settings.batch, variant)
         self._lr = settings.lr
 
-    def step(self, batch: Batch, local: LocalHalf, noise: Stream) -> float:
+    def step(self, batch: Batch, local: LocalHalf, job: Job, step: int) -> float:
         if local.variance == 0.0:
             loss, self._kept = self._run(self._kept, batch, lr=self._lr, scale=local.scale)
             return loss
         # FedBIAD lines 16 and 17: the gradient at theta ~ N(U, s2 I) moves U.
+        noise = Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)
         spread = np.sqrt(local.variance)
         theta = {
             name: (mean + spread * noise.normal(mean.size).reshape(mean.shape)).astype(np.float32)
@@ -103,7 +104,3 @@ class _Compact:
 
     def put_back(self, full: dict[str, NDArray[np.float32]]) -> None:
         self._selection.scatter(self._kept, full)
-
-
-def _noise_stream(job: Job, step: int) -> Stream:
-    return Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)

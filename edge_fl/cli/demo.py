@@ -59,7 +59,6 @@ def demo(
         fleet.wait(timeout=30.0)
     for line in summary.lines():
         console.print(line, highlight=False, soft_wrap=True)
-    console.print(f"plot {summary.plot}", highlight=False, soft_wrap=True)
     console.print(f"{time.monotonic() - started:.0f} s from start to end", highlight=False)
 
 

@@ -108,4 +108,4 @@ def serve(
         except KeyboardInterrupt as interrupt:
             console.print(f"edge-fl: Interrupted; what the run has so far is in '{root}'.", highlight=False)
             raise typer.Exit(130) from interrupt
-    show_summary(summary.figures(), [*summary.lines(), f"plot {summary.plot}"], as_json=json)
+    show_summary(summary.figures(), summary.lines(), as_json=json)

@@ -81,4 +81,4 @@ def simulate(
         root=output if output is not None else Path("runs") / run,
         observer=PlainView(Console(stderr=True)),
     ).run()
-    show_summary(summary.figures(), [*summary.lines(), f"plot {summary.plot}"], as_json=json)
+    show_summary(summary.figures(), summary.lines(), as_json=json)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edge_fl import methods
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.layout import Layout, Mode
-from edge_fl.pattern import Pattern, kept_units
+from edge_fl.pattern import Pattern, kept_counts
 from edge_fl.randomness import Stream
 from edge_fl.selection import Weights
 
@@ -221,7 +221,7 @@ class DropoutMethod(Method):
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """S_b of each block at the tier's rate."""
-        return {block.name: kept_units(block.size, self.dropout(tier)) for block in layout.blocks}
+        return kept_counts(layout, self.dropout(tier))
 
 
 def of_tier(values: Sequence[_T], tier: int) -> _T:

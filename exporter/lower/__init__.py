@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from edge_fl.bundle import Program
 from edge_fl.errors import RuntimeMissingError
 from edge_fl.layout import Layout
-from edge_fl.pattern import kept_units
+from edge_fl.pattern import kept_counts
 from exporter import lower
 from exporter.quiet import quiet
 from exporter.source import Traceable
@@ -33,7 +33,7 @@ class Request:
 
 def kept_at(layout: Layout, width: int) -> dict[str, int]:
     """Kept units of each block at a width (thousandths): what dropout 1 - width leaves."""
-    return {block.name: kept_units(block.size, 1000 - width) for block in layout.blocks}
+    return kept_counts(layout, 1000 - width)
 
 
 def runtime_names() -> list[str]:
