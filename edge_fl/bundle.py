@@ -23,7 +23,9 @@ from edge_fl.errors import BundleError
 from edge_fl.layout import Layout
 
 __all__ = [
+    "CLASS_INDEX",
     "MANIFEST",
+    "PLAIN_SGD",
     "SCHEMA",
     "SEAL",
     "WEIGHTS",
@@ -31,13 +33,14 @@ __all__ = [
     "File",
     "Input",
     "Manifest",
+    "Optimizer",
     "Parity",
     "Program",
     "parse_manifest",
     "seal_of",
 ]
 
-SCHEMA = 1
+SCHEMA = 2
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
 WEIGHTS = "weights.safetensors"
@@ -66,14 +69,49 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One program file.
 
-    ``kept`` and ``batch`` are what a static program was compiled for; None stands for any.
+    ``kept`` and ``batch`` are what a static program was compiled for; None stands for any. ``inputs`` and
+    ``outputs`` name its arrays in order: ``tensor.NAME`` for the kept entries of a tensor of the layout,
+    ``SLOT.NAME`` for the optimiser's state of them, ``x``, ``y``, ``sample_weight``, ``lr``, ``scale`` and so on;
+    ``new.INPUT`` is what a step makes of an input.
     """
 
     file: str
     kind: Literal["step", "eval"]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
     variant: str = "plain"
     kept: dict[str, int] | None = None
     batch: int | None = None
+
+
+class Optimizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a step turns gradients into new weights, as torch.optim's SGD and Adam do; its numbers are compiled in.
+
+    Parameters
+    ----------
+    momentum
+        Of SGD: ``m = momentum * m + g; w = w - lr * m``.
+    weight_decay
+        Adds ``weight_decay * w`` to every gradient.
+    clip
+        The largest norm of all gradients together, before weight decay (torch's ``clip_grad_norm_``); None for any.
+    betas, eps
+        Of Adam.
+    """
+
+    name: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What it remembers of each parameter from step to step, zero at the start of a round."""
+        if self.name == "adam":
+            return ("exp_avg", "exp_avg_sq")
+        return ("momentum",) if self.momentum else ()
 
 
 class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,6 +122,11 @@ class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int
     weights: float
     outputs: float
+
+
+CLASS_INDEX = Input((), "int64")
+"""The target of a classifier: one class a sample."""
+PLAIN_SGD = Optimizer()
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,6 +143,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     programs: dict[str, tuple[Program, ...]]
     parity: dict[str, Parity]
     tools: dict[str, str]
+    optimizer: Optimizer = PLAIN_SGD
+    batch_norm: Literal["none", "tracked", "static", "frozen"] = "none"
     notes: tuple[str, ...] = ()
     files: dict[str, File] = {}
 

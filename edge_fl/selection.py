@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from edge_fl.layout import Axis, Layout, Mode, Tensor
 from edge_fl.pattern import Pattern
 
-__all__ = ["Selection", "Weights"]
+__all__ = ["Index", "Selection", "Weights"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 """Tensors by name, in the layout's order."""
+
+Index = tuple[NDArray[np.int64] | slice, ...]
+"""A numpy index of the kept entries of one tensor."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Selection:
         for tensor in self.layout.tensors:
             into[tensor.name][self.index(tensor)] = kept[tensor.name]
 
-    def index(self, tensor: Tensor) -> tuple[NDArray[np.int64] | slice, ...]:
+    def index(self, tensor: Tensor) -> Index:
         """A numpy index of the kept entries of ``tensor``."""
         axes = self.axes[tensor.name]
         if sum(kept is not None for kept in axes) <= 1:

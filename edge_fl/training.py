@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
 from edge_fl.errors import RunError
+from edge_fl.local_model import LocalModel
 from edge_fl.methods.base import Job, LocalHalf, Method, State
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
-from edge_fl.runtimes.base import Batch, Runtime, TrainStep
+from edge_fl.runtimes.base import Batch, Runtime
 from edge_fl.selection import Selection, Weights
 
 __all__ = ["LocalResult", "LocalSettings", "train_locally"]
@@ -55,10 +56,10 @@ def train_locally(
         When the loss or a weight is no longer finite.
     """
     local = method.local(job)
-    new = {name: np.array(tensor, dtype=np.float32) for name, tensor in job.weights.items()}
+    full = LocalModel(job.weights)
     stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
     losses = []
-    compact = _Compact(runtime, method.variant, local.pattern, settings, new)
+    compact = _Compact(runtime, method.variant, local.pattern, settings, full)
     for step, batch in enumerate(batches(samples, steps=settings.steps, size=settings.batch, stream=stream)):
         loss = compact.step(batch, local, job, step)
         if not np.isfinite(loss):
@@ -66,10 +67,10 @@ def train_locally(
         losses.append(loss)
         local.after_step(step, loss)
         if local.pattern is not compact.pattern:
-            compact.put_back(new)
-            compact = _Compact(runtime, method.variant, local.pattern, settings, new)
-    compact.put_back(new)
-    delta = {name: new[name] - job.weights[name] for name in new}
+            compact.put_back(full)
+            compact = _Compact(runtime, method.variant, local.pattern, settings, full)
+    compact.put_back(full)
+    delta = {name: tensor - job.weights[name] for name, tensor in full.weights.items()}
     if not all(np.isfinite(difference).all() for difference in delta.values()):
         raise RunError(f"The weights of client '{job.client}' are no longer finite; lower the step size.")
     return LocalResult(local.upload, delta, float(np.mean(losses)), len(samples.y), local.state())
@@ -79,28 +80,38 @@ class _Compact:
     """The kept entries under one pattern, and the program that trains them."""
 
     def __init__(
-        self, runtime: Runtime, variant: str, pattern: Pattern, settings: LocalSettings, full: Weights
+        self, runtime: Runtime, variant: str, pattern: Pattern, settings: LocalSettings, full: LocalModel
     ) -> None:
         self.pattern = pattern
         self._selection = Selection.of(pattern, "units")
-        self._kept = self._selection.gather(full)
-        self._run: TrainStep = runtime.train_step(pattern.counts, settings.batch, variant)
+        self._kept = self._selection.gather(full.weights)
+        self._run = runtime.train_step(pattern.counts, settings.batch, variant)
+        self._slots = full.gather_slots(self._selection, self._run.fresh_slots(self._kept))
         self._lr = settings.lr
 
     def step(self, batch: Batch, local: LocalHalf, job: Job, step: int) -> float:
-        if local.variance == 0.0:
-            loss, self._kept = self._run(self._kept, batch, lr=self._lr, scale=local.scale)
-            return loss
-        # FedBIAD lines 16 and 17: the gradient at theta ~ N(U, s2 I) moves U.
-        noise = Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)
-        spread = np.sqrt(local.variance)
-        theta = {
-            name: (mean + spread * noise.normal(mean.size).reshape(mean.shape)).astype(np.float32)
-            for name, mean in self._kept.items()
-        }
-        loss, moved = self._run(theta, batch, lr=self._lr, scale=local.scale)
-        self._kept = {name: self._kept[name] + (moved[name] - theta[name]) for name in theta}
-        return loss
+        noise = _noise(self._kept, local.variance, job, step) if local.variance else None
+        done = self._run(
+            self._kept,
+            batch,
+            lr=self._lr,
+            scale=local.scale,
+            slots=self._slots,
+            number=step + 1,
+            extra=noise,
+        )
+        self._kept, self._slots = done.tensors, done.slots
+        return done.loss
 
-    def put_back(self, full: dict[str, NDArray[np.float32]]) -> None:
-        self._selection.scatter(self._kept, full)
+    def put_back(self, full: LocalModel) -> None:
+        full.put_back(self._selection, self._kept, self._slots)
+
+
+def _noise(kept: Weights, variance: float, job: Job, step: int) -> dict[str, NDArray[np.float32]]:
+    """FedBIAD lines 16 and 17: the gradient at theta ~ N(U, s2 I) moves U."""
+    stream = Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)
+    spread = np.sqrt(variance)
+    return {
+        f"noise.{name}": (spread * stream.normal(mean.size)).astype(np.float32).reshape(mean.shape)
+        for name, mean in kept.items()
+    }

@@ -1,21 +1,57 @@
 """Which models can be exported at all; everything else is refused before a second is spent on it."""
 
+import copy
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from edge_fl.bundle import Input
 from edge_fl.errors import DataError, ModelError, UnsupportedModelError
+from exporter.adapt import adapt
 from exporter.sentence import first_line
 
-__all__ = ["accept"]
+__all__ = ["Fit", "accept", "example_inputs"]
 
-_SUPPORTED = (nn.Linear, nn.LayerNorm)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+_WITHOUT_KERNELS = {
+    nn.ConvTranspose1d: "an upsampling and a convolution",
+    nn.ConvTranspose2d: "an upsampling and a convolution",
+    nn.ConvTranspose3d: "an upsampling and a convolution",
+    nn.Conv3d: "2-d convolutions",
+    nn.BatchNorm3d: "BatchNorm2d or GroupNorm",
+    nn.SyncBatchNorm: "BatchNorm2d or GroupNorm",
+    nn.InstanceNorm1d: "GroupNorm",
+    nn.InstanceNorm2d: "GroupNorm",
+    nn.EmbeddingBag: "Embedding and a mean",
+}
 
 
-def accept(model: nn.Module, *, input_shape: tuple[int, ...], classes: int) -> None:
-    """Check that ``model`` maps ``[B, *input_shape]`` float32 to ``[B, classes]`` in a way that can be traced.
+@dataclass(frozen=True)
+class Fit:
+    """What a model must fit: one sample of its input and outputs (without the batch axis).
+
+    Integer inputs are tokens below ``classes``.
+    """
+
+    input: Input
+    outputs: tuple[int, ...]
+    classes: int
+
+
+def example_inputs(fit: Fit, batch: int) -> Tensor:
+    """``[batch, *input]`` of random values, the same every time."""
+    generator = torch.Generator().manual_seed(0)
+    if fit.input.dtype == "int64":
+        return torch.randint(fit.classes, (batch, *fit.input.shape), generator=generator)
+    return torch.randn(batch, *fit.input.shape, generator=generator)
+
+
+def accept(model: nn.Module, fit: Fit) -> None:
+    """Check that ``model`` maps ``[B, *input]`` to ``[B, *outputs]`` in a way that can be traced.
 
     Raises
     ------
@@ -24,15 +60,16 @@ def accept(model: nn.Module, *, input_shape: tuple[int, ...], classes: int) -> N
     ModelError
         When the forward pass raises.
     DataError
-        When the outputs are not one number per class.
+        When the outputs are of another shape.
     """
     _modules(model)
     _parameters(model)
-    x = torch.randn(3, *input_shape, generator=torch.Generator().manual_seed(0))
+    x = example_inputs(fit, 3)
+    model = copy.deepcopy(model)
     outputs = _forward(model, x)
-    if not isinstance(outputs, Tensor) or outputs.shape != (3, classes):
+    if not isinstance(outputs, Tensor) or outputs.shape != (3, *fit.outputs):
         found = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise DataError(f"The model gives {found} for one sample; the data set has {classes} classes.")
+        raise DataError(f"The model gives {found} for one sample; its data set and loss need {fit.outputs}.")
     again = _forward(model, x)
     if not isinstance(again, Tensor) or not torch.equal(outputs, again):
         raise UnsupportedModelError(
@@ -48,12 +85,12 @@ def _modules(model: nn.Module) -> None:
             raise UnsupportedModelError(
                 f"'{where}' is a {kind} with p={module.p}: set p to 0 or remove it, edge-fl drops units itself."
             )
-        holds = [n for n, _ in module.named_parameters(recurse=False)]
-        holds += [n for n, _ in module.named_buffers(recurse=False)]
-        if holds and not isinstance(module, _SUPPORTED):
+        if type(module) in _WITHOUT_KERNELS:
+            instead = _WITHOUT_KERNELS[type(module)]
+            raise UnsupportedModelError(f"'{where}' is a {kind}, which cannot be trained: use {instead}.")
+        if isinstance(module, _BATCH_NORMS) and (module.running_mean is None or module.momentum is None):
             raise UnsupportedModelError(
-                f"'{where}' is a {kind} and holds '{holds[0]}': only Linear and LayerNorm layers may hold any; "
-                "replace it by linear layers."
+                f"'{where}' is a {kind} without running statistics or momentum: give it both, or use GroupNorm."
             )
 
 
@@ -85,14 +122,17 @@ def _forward(model: nn.Module, x: Tensor) -> object:
 
 
 def _traceable(model: nn.Module, x: Tensor) -> None:
-    names = tuple(name for name, _ in model.named_parameters())
+    adapted = adapt(model)
+    held = {**dict(adapted.named_parameters()), **dict(adapted.named_buffers())}
 
-    def forward(x: Tensor, *parameters: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(model, dict(zip(names, parameters, strict=True)), (x,))
+    def forward(x: Tensor, *tensors: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(adapted, dict(zip(held, tensors, strict=True)), (x,))
         return outputs
 
     try:
-        make_fx(forward, tracing_mode="symbolic")(x, *(p.detach() for p in model.parameters()))
+        make_fx(forward, tracing_mode="symbolic")(x, *(t.detach() for t in held.values()))
+    except UnsupportedModelError:
+        raise
     except Exception as error:  # torch raises many types for control flow that hangs on values
         raise UnsupportedModelError(
             f"The model's forward cannot be traced ({first_line(error)}): let no Python branch hang on the "

@@ -1,11 +1,13 @@
-"""The layout of a feed-forward model of linear layers: proposed by its graph, kept where running it agrees.
+"""The layout of a model: proposed by its graph, kept where running it agrees.
 
 A block is kept when leaving its units out gives what zeroing their rows gives. That is what makes compact
 execution exact, and it decides by itself what stays dense: an activation that does not map 0 to 0, a
 LayerNorm over the units, a shape written into the forward pass, the output layer.
 """
 
+import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,10 +19,15 @@ from edge_fl.layout import Axis, Block, Layout, Mode, Segment
 from edge_fl.layout import Tensor as Spec
 from edge_fl.pattern import Bitmask, Pattern
 from edge_fl.selection import Selection
-from exporter.groups import Group, propose_groups
+from exporter.adapt import adapt
+from exporter.groups import PRODUCERS, Group, propose_groups
 from exporter.segments import FREE, find_segments
 
-__all__ = ["Derivation", "derive"]
+__all__ = ["STATISTICS", "Derivation", "derive"]
+
+STATISTICS = ("running_mean", "running_var")
+"""What BatchNorm's running statistics are called."""
+Role = Literal["parameter", "statistic"]
 
 _TOLERANCE = 1e-5
 
@@ -29,43 +36,48 @@ _TOLERANCE = 1e-5
 class Derivation:
     """A layout, and how it came about.
 
-    ``producers`` are the layers whose outputs are droppable units, ``dense`` the linear layers that no block
-    masks, each with the reason.
+    ``scaled`` are the modules whose outputs are droppable units, ``dense`` the layers that no block masks, each with
+    the reason.
     """
 
     layout: Layout
-    producers: tuple[str, ...]
+    scaled: tuple[str, ...]
     dense: dict[str, str]
 
 
-def derive(model: nn.Module, *, input_shape: tuple[int, ...]) -> Derivation:
+def derive(model: nn.Module, x: Tensor) -> Derivation:
     """Derive blocks and axes of a model that :func:`exporter.accept.accept` let through.
 
     Parameters
     ----------
-    model
-        Maps ``[B, *input_shape]`` float32 to ``[B, classes]``.
+    x
+        ``[B, ...]``, an input to run the model with.
 
     Raises
     ------
     UnsupportedModelError
         When the model's structure cannot be followed.
     """
-    x = torch.randn(3, *input_shape, generator=torch.Generator().manual_seed(0))
+    adapted = adapt(model).train()
     dense: dict[str, str] = {}
     kept: list[Group] = []
     candidates = list(propose_groups(model, x))
     for group in candidates:
-        reason = _conflict(group, candidates) or _differs(model, x, group)
+        reason = _conflict(group, candidates) or _differs(adapted, x, group)
         if reason is None:
             kept.append(group)
         dense.update(dict.fromkeys(group.producers, reason) if reason else {})
     called = {name for group in candidates for name in group.producers}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and name not in called:
+        if isinstance(module, PRODUCERS) and name not in called:
             dense[name] = "the forward pass does not call it"
-    layout = _layout(model, kept)
-    return Derivation(layout, tuple(p for group in kept for p in group.producers), dense)
+    scaled = tuple(p for group in kept for p in group.producers if not _depthwise(model.get_submodule(p)))
+    return Derivation(_layout(adapted, kept), scaled, dense)
+
+
+def _depthwise(module: nn.Module) -> bool:
+    """Its units are those of the layer before it, which are scaled already."""
+    return getattr(module, "groups", 1) > 1
 
 
 def _conflict(group: Group, others: list[Group]) -> str | None:
@@ -116,21 +128,30 @@ def _random_weights(model: nn.Module) -> dict[str, NDArray[np.float32]]:
     """Weights that hide nothing: with a zero-initialised layer behind them, all blocks would look alike."""
     rng = np.random.default_rng(0)
     weights = {}
-    for name, parameter in model.named_parameters():
-        fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
-        weights[name] = (rng.standard_normal(tuple(parameter.shape)) / np.sqrt(fan_in)).astype(np.float32)
+    for name, tensor in _tensors(model):
+        fan_in = math.prod(tensor.shape[1:]) if tensor.ndim > 1 else 1
+        weights[name] = (rng.standard_normal(tuple(tensor.shape)) / np.sqrt(fan_in)).astype(np.float32)
+        if name.endswith("running_var"):
+            weights[name] = np.abs(weights[name]) + 0.5
     return weights
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """What a layout names: the parameters, and the running statistics."""
+    buffers = model.named_buffers()
+    return [*model.named_parameters(), *((n, b) for n, b in buffers if n.rpartition(".")[2] in STATISTICS)]
 
 
 def _layout(model: nn.Module, groups: list[Group]) -> Layout:
     tensors = []
-    for name, parameter in model.named_parameters():
-        shape = tuple(parameter.shape)
+    for name, tensor in _tensors(model):
+        shape = tuple(tensor.shape)
         rows, units = (
             tuple(_tensor_axis(name, axis, length, groups, mode) for axis, length in enumerate(shape))
             for mode in _MODES
         )
-        tensors.append(Spec(name=name, shape=shape, rows=rows, units=units))
+        role: Role = "statistic" if name.rpartition(".")[2] in STATISTICS else "parameter"
+        tensors.append(Spec(name=name, shape=shape, rows=rows, units=units, role=role))
     return Layout(tuple(Block(group.name, group.size) for group in groups), tuple(tensors))
 
 

@@ -5,13 +5,26 @@ import platform
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import safetensors.numpy
 from torch import nn
 
-from edge_fl.bundle import SCHEMA, WEIGHTS, Bundle, Input, Manifest, Parity, Program
+from edge_fl.bundle import (
+    CLASS_INDEX,
+    PLAIN_SGD,
+    SCHEMA,
+    WEIGHTS,
+    Bundle,
+    Input,
+    Manifest,
+    Optimizer,
+    Parity,
+    Program,
+)
 from edge_fl.errors import ConfigError
-from exporter.accept import accept
+from exporter.accept import Fit, accept, example_inputs
+from exporter.adapt import adapt
 from exporter.derive import Derivation, derive
 from exporter.forward import build_evaluation
 from exporter.losses import find_loss
@@ -43,10 +56,10 @@ class Target:
     ----------
     name, dataset
         What the bundle and its data set are called.
-    input_shape
-        One sample, without the batch axis.
+    input, target
+        One sample of the input and of what the loss compares the outputs with.
     classes
-        Numbers the model gives for one sample.
+        Classes of the outputs, and of tokens where the input is integers.
     runtimes
         Runtimes to make programs for.
     widths
@@ -57,19 +70,28 @@ class Target:
 
     name: str
     dataset: str
-    input_shape: tuple[int, ...]
+    input: Input
     classes: int
     runtimes: tuple[str, ...]
+    target: Input = CLASS_INDEX
     widths: tuple[int, ...] = (1000, 800, 600, 500, 400)
     batch: int = 20
     loss: str = "cross_entropy"
     variants: tuple[str, ...] = ("plain",)
+    optimizer: Optimizer = PLAIN_SGD
+    batch_norm: Literal["tracked", "static", "frozen"] = "tracked"
+
+    @property
+    def fit(self) -> Fit:
+        """What the model must map to what."""
+        outputs = self.target.shape if self.target.dtype == "float32" else (*self.target.shape, self.classes)
+        return Fit(self.input, outputs, self.classes)
 
 
-def check_model(model: nn.Module, *, input_shape: tuple[int, ...], classes: int) -> Derivation:
+def check_model(model: nn.Module, fit: Fit) -> Derivation:
     """What would be masked and what would stay dense; raises as :func:`export_bundle` does, and writes nothing."""
-    accept(model, input_shape=input_shape, classes=classes)
-    return derive(model, input_shape=input_shape)
+    accept(model, fit)
+    return derive(model, example_inputs(fit, 3))
 
 
 def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Report = lambda _: None) -> Bundle:
@@ -78,7 +100,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     Parameters
     ----------
     model
-        A feed-forward module of linear layers, in training mode as it is to be trained.
+        In training mode, as it is to be trained.
     root
         The folder to write; untouched when anything fails.
     report
@@ -96,16 +118,15 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
         When ``target`` makes no sense, or ``root`` cannot be written.
     """
     report("reading the model")
-    loss = find_loss(target.loss)
-    found = check_model(model, input_shape=target.input_shape, classes=target.classes)
+    found = check_model(model, target.fit)
     _check_target(target, found)
-    source = Source(model, found.layout, found.producers, loss, target.input_shape, target.classes)
+    source = _source(model, target, found)
     steps = tuple(build_step(variant, source) for variant in target.variants)
     request = Request(steps, build_evaluation(source), target.widths, target.batch)
     lowered = lower_for(target.runtimes, request, report)
     files = {program.file: data for programs in lowered.values() for program, data in programs}
-    files[WEIGHTS] = _weights(model)
-    manifest = _manifest(target, found, source.loss.target, lowered)
+    files[WEIGHTS] = _weights(model, found)
+    manifest = _manifest(target, source, found, lowered)
     parity: dict[str, Parity] = {}
     with tempfile.TemporaryDirectory() as scratch:
         unproven = Bundle.save(Path(scratch), manifest, files)
@@ -113,7 +134,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
             report(f"{runtime}: comparing with torch")
             parity[runtime] = check_parity(source, unproven, runtime, widths=target.widths, batch=target.batch)
     report("writing")
-    return Bundle.save(root, _manifest(target, found, source.loss.target, lowered, parity), files)
+    return Bundle.save(root, _manifest(target, source, found, lowered, parity), files)
 
 
 def _check_target(target: Target, found: Derivation) -> None:
@@ -129,15 +150,38 @@ def _check_target(target: Target, found: Derivation) -> None:
             raise ConfigError(f"Width {width / 1000:g} keeps no unit of block '{empty[0]}': choose a larger one.")
 
 
-def _weights(model: nn.Module) -> bytes:
-    arrays = {name: parameter.detach().numpy().copy() for name, parameter in model.named_parameters()}
+def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
+    loss = find_loss(target.loss, target=target.target.dtype)
+    if loss.target != target.target.dtype:
+        raise ConfigError(
+            f"The loss '{loss.name}' compares with {loss.target}, and the targets of '{target.dataset}' are "
+            f"{target.target.dtype}: choose another loss."
+        )
+    normalised = any(tensor.role == "statistic" for tensor in found.layout.tensors)
+    return Source(
+        module=adapt(model, batch_norm=target.batch_norm).train(),
+        original=model,
+        layout=found.layout,
+        scaled=found.scaled,
+        loss=loss,
+        input=target.input,
+        target=target.target,
+        classes=target.classes,
+        optimizer=target.optimizer,
+        batch_norm=target.batch_norm if normalised else "none",
+    )
+
+
+def _weights(model: nn.Module, found: Derivation) -> bytes:
+    held = model.state_dict()
+    arrays = {tensor.name: held[tensor.name].numpy().copy() for tensor in found.layout.tensors}
     return safetensors.numpy.save(arrays)
 
 
 def _manifest(
     target: Target,
+    source: Source,
     found: Derivation,
-    loss_target: Input,
     lowered: dict[str, Lowered],
     parity: dict[str, Parity] | None = None,
 ) -> Manifest:
@@ -149,10 +193,12 @@ def _manifest(
         name=target.name,
         dataset=target.dataset,
         classes=target.classes,
-        input=Input(target.input_shape, "float32"),
-        target=loss_target,
-        loss=target.loss,
+        input=target.input,
+        target=target.target,
+        loss=source.loss.name,
         layout=found.layout,
+        optimizer=target.optimizer,
+        batch_norm=source.batch_norm,
         programs=programs,
         parity=parity or {},
         tools=_tools(),

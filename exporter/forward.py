@@ -1,27 +1,37 @@
 """The model as a function of its kept entries, as every program needs it."""
 
 import copy
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from exporter.source import Source, Traceable, parameter_input
+from exporter.adapt import new_statistics
+from exporter.source import Source, Traceable, batch_ports, tensor_ports
 
-__all__ = ["build_evaluation", "scaled_forward", "weighted_mean"]
+__all__ = ["build_evaluation", "training_forward", "weighted_mean"]
 
 
-def scaled_forward(source: Source, kept: tuple[Tensor, ...], x: Tensor, scale: Tensor) -> Tensor:
-    """The outputs ``[B, classes]`` under kept entries, each block's layers' outputs multiplied by ``scale``."""
+def training_forward(
+    source: Source, tensors: Mapping[str, Tensor], x: Tensor, scale: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The outputs under kept entries, and the tracked statistics anew.
 
-    def multiply(_: nn.Module, __: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
-        return outputs * scale
+    The outputs of every module whose units can be dropped are multiplied by ``scale``.
+    """
 
-    hooks = [source.module.get_submodule(name).register_forward_hook(multiply) for name in source.producers]
+    def multiply(_: nn.Module, __: tuple[Tensor, ...], outputs: Tensor | tuple[Tensor, ...]) -> object:
+        if isinstance(outputs, Tensor):
+            return outputs * scale
+        return (outputs[0] * scale, *outputs[1:])  # a recurrent layer; its last state is not scaled
+
+    hooks = [source.module.get_submodule(name).register_forward_hook(multiply) for name in source.scaled]
     try:
-        return _outputs(source.module, source, kept, x)
+        outputs: Tensor = functional_call(source.module, dict(tensors), (x,))
     finally:
         for hook in hooks:
             hook.remove()
+    return outputs, new_statistics(source.module, tensors) if source.tracked else {}
 
 
 def weighted_mean(losses: Tensor, sample_weight: Tensor) -> Tensor:
@@ -30,20 +40,17 @@ def weighted_mean(losses: Tensor, sample_weight: Tensor) -> Tensor:
 
 
 def build_evaluation(source: Source) -> Traceable:
-    """Build ``(params..., x, y, sample_weight) -> (loss, outputs [B, classes])`` of the full model."""
-    parameters = tuple(parameter_input(tensor.name) for tensor in source.layout.tensors)
+    """Build ``(tensors..., x, y, sample_weight) -> (loss, outputs [B, ...])`` of the full model."""
+    names = [tensor.name for tensor in source.layout.tensors]
     module = copy.deepcopy(source.module).eval()
+    # What a loss takes besides the targets is about a client's training, not about the model's quality.
+    free = source.loss.inputs
 
     def evaluate(*inputs: Tensor) -> tuple[Tensor, ...]:
-        x, y, sample_weight = inputs[len(parameters) :]
-        outputs = _outputs(module, source, inputs[: len(parameters)], x)
-        return weighted_mean(source.loss.per_sample(outputs, y), sample_weight), outputs
+        x, y, sample_weight = inputs[len(names) :]
+        outputs: Tensor = functional_call(module, dict(zip(names, inputs, strict=False)), (x,))
+        ones = [outputs.new_ones(source.classes) for _ in free]
+        return weighted_mean(source.loss.per_sample(outputs, y, *ones), sample_weight), outputs
 
-    inputs = (*parameters, "x", "y", "sample_weight")
-    return Traceable(source, "eval", evaluate, inputs, ("loss", "outputs"))
-
-
-def _outputs(module: nn.Module, source: Source, kept: tuple[Tensor, ...], x: Tensor) -> Tensor:
-    names = [tensor.name for tensor in source.layout.tensors]
-    outputs: Tensor = functional_call(module, dict(zip(names, kept, strict=True)), (x,))
-    return outputs
+    ports = (*tensor_ports(source.layout), *batch_ports(source))
+    return Traceable(source, "eval", evaluate, ports, ("loss", "outputs"))

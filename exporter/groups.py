@@ -7,10 +7,9 @@ keeps only what it finds to be true by running the model.
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 import torch_pruning as tp
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -18,7 +17,11 @@ from torch import Tensor, nn
 from edge_fl.errors import UnsupportedModelError
 from exporter.sentence import first_line
 
-__all__ = ["Group", "propose_groups"]
+__all__ = ["PRODUCERS", "Group", "propose_groups"]
+
+PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
+"""Layers whose outputs are droppable units."""
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 @dataclass(frozen=True)
@@ -36,16 +39,21 @@ class Group:
     own: frozenset[tuple[str, int]]
     normalised_by: str | None = None
 
+    def coarse(self, width: int) -> "Group":
+        """The same with every ``width`` neighbouring units made one."""
+        owners = {key: np.where(units < 0, units, units // width) for key, units in self.owners.items()}
+        return replace(self, size=self.size // width, owners=owners)
+
 
 def propose_groups(model: nn.Module, x: Tensor) -> Iterator[Group]:
-    """One group for each set of linear layers that share units, in the model's order.
+    """One group for each set of layers that share units, in the model's order.
 
     Parameters
     ----------
     model
         Left as it is.
     x
-        ``[B, ...]`` float32, an input to trace with.
+        ``[B, ...]``, an input to trace with.
 
     Raises
     ------
@@ -56,7 +64,7 @@ def propose_groups(model: nn.Module, x: Tensor) -> Iterator[Group]:
     graph = _graph(model, x)
     seen: set[str] = set()
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and name not in seen and module in graph.module2node:
+        if isinstance(module, PRODUCERS) and name not in seen and module in graph.module2node:
             group = _group(graph, model, name, module)
             seen.update(group.producers)
             yield group
@@ -70,35 +78,46 @@ def _graph(model: nn.Module, x: Tensor) -> tp.DependencyGraph:
     except Exception as error:  # torch-pruning raises many types on operations it cannot follow
         raise UnsupportedModelError(
             f"The model's structure cannot be followed ({first_line(error)}): write its forward with "
-            "linear layers, activations, concatenations and additions."
+            "torch's layers, activations, concatenations and additions, or declare its layout in the model file."
         ) from error
 
 
-def _group(graph: tp.DependencyGraph, model: nn.Module, name: str, root: nn.Linear) -> Group:
+def _group(graph: tp.DependencyGraph, model: nn.Module, name: str, root: nn.Module) -> Group:
     modules = {id(module): name for name, module in reversed(list(model.named_modules()))}
-    tensors = {id(parameter): name for name, parameter in model.named_parameters()}
-    group = graph.get_pruning_group(root, tp.prune_linear_out_channels, list(range(root.out_features)))
+    pruner = graph.get_pruner_of_module(root)
+    size = pruner.get_out_channels(root)
+    group = graph.get_pruning_group(root, pruner.prune_out_channels, list(range(size)))
+    tensors = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
     owners: dict[tuple[str, int], NDArray[np.int64]] = {}
     own: set[tuple[str, int]] = set()
-    producers, normalised_by = [], None
+    producers, normalised_by, width = [], None, 1
     for item in group:
         target, out = item.dep.target.module, graph.is_out_channel_pruning_fn(item.dep.handler)
         if isinstance(target, nn.LayerNorm):
             normalised_by = modules[id(target)]
-        if not isinstance(target, nn.Linear):
-            continue
-        parameters = [(target.weight, 0), (target.bias, 0)] if out else [(target.weight, 1)]
-        if out:
+        if isinstance(target, nn.GroupNorm):
+            width = max(width, target.num_channels // target.num_groups)
+        if isinstance(target, PRODUCERS) and out:
             producers.append(modules[id(target)])
-        for parameter, axis in parameters:
-            if parameter is not None:
-                key = (tensors[id(parameter)], axis)
-                owners[key] = _owners(parameter.shape[axis], item.idxs, item.root_idxs)
-                own.update([key] if out else [])
-    return Group(name, root.out_features, tuple(producers), owners, frozenset(own), normalised_by)
+        for tensor, axis, row in _axes(target, out=out):
+            key = (tensors[id(tensor)], axis)
+            units = owners.setdefault(key, np.full(tensor.shape[axis], -1, dtype=np.int64))
+            units[item.idxs] = item.root_idxs
+            own.update([key] if row else [])
+    found = Group(name, size, tuple(dict.fromkeys(producers)), owners, frozenset(own), normalised_by)
+    return found.coarse(width)
 
 
-def _owners(length: int, indices: list[int], units: list[int]) -> NDArray[np.int64]:
-    owners = torch.full((length,), -1, dtype=torch.int64)
-    owners[indices] = torch.tensor(units, dtype=torch.int64)
-    return owners.numpy()
+def _axes(module: nn.Module, *, out: bool) -> list[tuple[Tensor, int, bool]]:
+    """The axes of a module's tensors that follow its outputs or its inputs, and whether they are its own rows."""
+    found: list[tuple[Tensor | None, int, bool]] = []
+    if isinstance(module, nn.Embedding):
+        found = [(module.weight, 1, True)] if out else []
+    elif isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups > 1:
+        found = [(module.weight, 0, True), (module.bias, 0, True)]  # depthwise: out and in are one
+    elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
+        found = [(module.weight, 0, True), (module.bias, 0, True)] if out else [(module.weight, 1, False)]
+    elif isinstance(module, (*_BATCH_NORMS, nn.GroupNorm)):
+        tensors = [*module.parameters(), *(b for b in module.buffers() if b.dim() == 1)]
+        found = [(tensor, 0, True) for tensor in tensors]
+    return [(tensor, axis, row) for tensor, axis, row in found if tensor is not None]

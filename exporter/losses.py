@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 from torch.nn import functional
 
-from edge_fl.bundle import Input
 from edge_fl.errors import ConfigError
+from exporter.model_file import load_function
 
 __all__ = ["Loss", "find_loss"]
 
@@ -16,25 +17,79 @@ __all__ = ["Loss", "find_loss"]
 class Loss:
     """A loss and what it is computed from.
 
-    ``per_sample`` takes the outputs ``[B, classes]`` and the targets ``[B, *target.shape]`` and gives ``[B]``.
+    ``per_sample`` takes the outputs ``[B, ...]``, the targets ``[B, ...]`` of dtype ``target`` and one tensor for
+    each of ``inputs``, and gives ``[B]``.
     """
 
     name: str
-    target: Input
-    per_sample: Callable[[Tensor, Tensor], Tensor]
+    target: Literal["float32", "int64"]
+    per_sample: Callable[..., Tensor]
+    inputs: tuple[str, ...] = ()
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """Outputs ``[B, C]``, targets ``[B]``."""
     # Not cross_entropy: its ignore_index would cost every step a handful of comparisons.
     return -functional.log_softmax(outputs, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
 
 
-_LOSSES = (Loss("cross_entropy", Input(shape=(), dtype="int64"), _cross_entropy),)
+def _masked_cross_entropy(outputs: Tensor, y: Tensor, label_mask: Tensor) -> Tensor:
+    """HeteroFL section 3: the outputs of classes that a client has no sample of (0 in ``[C]``) are set to zero."""
+    return _cross_entropy(outputs * label_mask, y)
 
 
-def find_loss(name: str) -> Loss:
-    """The loss called ``name``; raises ConfigError when there is none."""
+def _sequence_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """Outputs ``[B, T, C]``, targets ``[B, T]``; the mean over the T positions."""
+    likelihood = functional.log_softmax(outputs.flatten(0, 1), dim=1).gather(1, y.reshape(-1, 1))
+    return -likelihood.reshape(y.shape).mean(dim=1)
+
+
+def _mse(outputs: Tensor, y: Tensor) -> Tensor:
+    """Outputs and targets ``[B, ...]``; the mean over all but the batch axis."""
+    difference = outputs - y
+    return (difference * difference).flatten(1).mean(dim=1)
+
+
+def _binary_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """Outputs are logits, targets in [0, 1], both ``[B, ...]``; the mean over all but the batch axis."""
+    # max(z, 0) - z y + log(1 + exp(-|z|)) does not overflow.
+    losses = functional.relu(outputs) - outputs * y + (1 + (-outputs.abs()).exp()).log()
+    return losses.flatten(1).mean(dim=1)
+
+
+_LOSSES = (
+    Loss("cross_entropy", "int64", _cross_entropy),
+    Loss("masked_cross_entropy", "int64", _masked_cross_entropy, inputs=("label_mask",)),
+    Loss("sequence_cross_entropy", "int64", _sequence_cross_entropy),
+    Loss("mse", "float32", _mse),
+    Loss("binary_cross_entropy", "float32", _binary_cross_entropy),
+)
+
+
+def find_loss(name: str, *, target: Literal["float32", "int64"] = "int64") -> Loss:
+    """The loss called ``name``, or the user's own.
+
+    Parameters
+    ----------
+    name
+        One of this module's, or ``path/to/file.py:function``, a function of outputs ``[B, ...]`` and targets
+        ``[B, ...]`` that gives ``[B]``.
+    target
+        The dtype of the targets of a user's function.
+
+    Raises
+    ------
+    ConfigError
+        When there is no loss of that name.
+    ModelError
+        When the user's file or function cannot be had.
+    """
+    if ":" in name:
+        return Loss(name.rpartition(":")[2], target, load_function(name))
     for loss in _LOSSES:
         if loss.name == name:
             return loss
-    raise ConfigError(f"There is no loss '{name}'; there are {', '.join(loss.name for loss in _LOSSES)}.")
+    raise ConfigError(
+        f"There is no loss '{name}'; there are {', '.join(loss.name for loss in _LOSSES)}, or write your own as "
+        "path/to/file.py:function."
+    )

@@ -1,19 +1,21 @@
-"""The user's model: ``path/to/file.py:function`` to an nn.Module."""
+"""The user's files: ``path/to/file.py:function`` to what the function is, or to the nn.Module it builds."""
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from torch import nn
 
 from edge_fl.errors import ModelError
 
-__all__ = ["load_model"]
+__all__ = ["load_function", "load_model"]
 
 
-def load_model(reference: str) -> nn.Module:
-    """Call the function that ``reference`` names, without arguments, and return the model it builds.
+def load_function(reference: str) -> Callable[..., Any]:
+    """The function that ``reference`` names.
 
     Parameters
     ----------
@@ -23,15 +25,27 @@ def load_model(reference: str) -> nn.Module:
     Raises
     ------
     ModelError
-        When the file or the function does not exist, or either raises, or gives no ``nn.Module``.
+        When the file or the function does not exist, or the file raises.
     """
     path, colon, function = reference.rpartition(":")
     if not colon or not function.isidentifier():
-        raise ModelError(f"'{reference}' names no model: write it as path/to/file.py:function.")
-    module = _run(Path(path))
-    build = getattr(module, function, None)
-    if not callable(build):
+        raise ModelError(f"'{reference}' names no function: write it as path/to/file.py:function.")
+    found = getattr(_run(Path(path)), function, None)
+    if not callable(found):
         raise ModelError(f"'{path}' has no function '{function}'.")
+    result: Callable[..., Any] = found
+    return result
+
+
+def load_model(reference: str) -> nn.Module:
+    """Call the function that ``reference`` names, without arguments, and return the model it builds.
+
+    Raises
+    ------
+    ModelError
+        As :func:`load_function`, or when the function raises or gives no ``nn.Module``.
+    """
+    build = load_function(reference)
     try:
         model = build()
     except Exception as error:  # whatever the user's code raises is the user's to read

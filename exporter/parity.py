@@ -2,28 +2,34 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Parity
+from edge_fl.bundle import Bundle, Input, Parity
 from edge_fl.errors import ParityError
 from edge_fl.layout import Layout
+from edge_fl.local_model import LocalModel
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import Batch, Runtime, open_runtime
-from edge_fl.selection import Selection
+from edge_fl.selection import Selection, Weights
 from exporter.lower import kept_at
-from exporter.reference import Arrays, reference_evaluation, reference_step
+from exporter.reference import Given, Reference
 from exporter.source import Source
 
-__all__ = ["LIMIT", "check_parity"]
+__all__ = ["ADAM_LIMIT", "LIMIT", "check_parity"]
 
-LIMIT = 1e-5
-"""The largest difference of any weight, loss or output from torch's that a program may show."""
-_LEAST_STEPS = 6
+LIMIT = 1e-4
+"""The largest difference of any weight, loss or output that a program may show, over the largest one of its tensor."""
+ADAM_LIMIT = 1e-3
+"""The same for Adam's weights, as ``|difference| / |update|`` (2-norms): Adam divides by what may be nearly 0."""
+_LEAST_STEPS = 5
 _LR = 0.1
+_ADAM_LR = 0.001
 _EVALUATED = 230
+_SMALLEST = 1e-3  # tensors that hardly move from zero are compared with this
 
 
 @dataclass(frozen=True)
@@ -36,69 +42,115 @@ class _Step:
 
 
 def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[int, ...], batch: int) -> Parity:
-    """Compare the programs of ``runtime`` with torch, at ``widths`` (thousandths), on full and short batches.
+    """Compare the programs of ``runtime`` with torch in double precision, at ``widths`` (thousandths).
+
+    Batches are full and short, short ones only where BatchNorm does not make the samples depend on one another.
 
     Returns
     -------
-    The largest differences seen.
+    The largest differences seen, relative as :data:`LIMIT` and :data:`ADAM_LIMIT` say.
 
     Raises
     ------
     ParityError
-        When one exceeds ``LIMIT``, or an entry that a step's pattern drops has changed at all.
+        When one exceeds its limit, or an entry that a step's pattern drops has changed at all.
     """
     opened = open_runtime(runtime, bundle)
-    weights = {name: array.copy() for name, array in bundle.weights().items()}
-    expected = {name: array.copy() for name, array in weights.items()}
+    variants = {program.variant for program in bundle.manifest.programs[runtime] if program.kind == "step"}
+    found = [_trained(source, opened, variant, widths, batch) for variant in sorted(variants)]
+    answered = _evaluated(source, opened)
+    return Parity(
+        steps=max(proof.steps for proof in found),
+        weights=max(proof.weights for proof in found),
+        outputs=max(answered, *(proof.outputs for proof in found)),
+    )
+
+
+def _trained(source: Source, runtime: Runtime, variant: str, widths: tuple[int, ...], batch: int) -> Parity:
+    start = runtime.bundle.weights()
+    model, expected = LocalModel(start), Reference(source, start)
     rng = np.random.default_rng(0)
-    steps, moved, answered = 0, 0.0, 0.0
-    for step in _plan(source.layout, widths, batch, uneven=_any_width(bundle, runtime)):
+    number, moved, answered = 0, 0.0, 0.0
+    uneven = _any_width(runtime.bundle, runtime.name)
+    for number, step in enumerate(_plan(source, widths, batch, uneven=uneven), start=1):
         data = _batch(source, rng, size=batch, real=step.samples)
-        before = {name: array.copy() for name, array in weights.items()}
-        loss = _run(opened, weights, step, data)
-        expected, true_loss = reference_step(source, expected, step.pattern, data, lr=_LR, scale=step.scale)
-        steps += 1
-        _require_frozen(before, weights, step.pattern, runtime)
-        for name, array in weights.items():
-            moved = max(moved, _within(array, expected[name], runtime, f"the weight '{name}'", steps))
-        answered = max(answered, _within(loss, true_loss, runtime, "the loss", steps))
-    data = _batch(source, rng, size=_EVALUATED, real=_EVALUATED - 1)
-    loss, outputs = opened.evaluator()(weights, data)
-    true_loss, true_outputs = reference_evaluation(source, weights, data)
-    answered = max(answered, _within(outputs, true_outputs, runtime, "an evaluation output", steps))
-    answered = max(answered, _within(loss, true_loss, runtime, "the evaluation loss", steps))
-    return Parity(steps, moved, answered)
+        extra = _extra(source, variant, rng, step.pattern, data)
+        lr = _ADAM_LR if source.optimizer.name == "adam" else _LR
+        given = Given(step.pattern, data, lr, step.scale, variant, extra)
+        before = {name: array.copy() for name, array in model.weights.items()}
+        loss = _run(runtime, model, given, number)
+        true_loss = expected.step(given)
+        _require_frozen(before, model.weights, step.pattern, runtime.name)
+        moved = max(moved, _moved(source, runtime.name, (start, model.weights, expected.tensors), number))
+        answered = max(answered, _within(loss, true_loss, runtime.name, "the loss", number))
+    return Parity(number, moved, answered)
 
 
-def _within(
-    ours: NDArray[np.float32] | float, theirs: NDArray[np.float32] | float, runtime: str, what: str, steps: int
+def _evaluated(source: Source, runtime: Runtime) -> float:
+    weights = runtime.bundle.weights()
+    rng = np.random.default_rng(1)
+    size = _EVALUATED if source.target.shape == () else 3
+    data = _batch(source, rng, size=size, real=size - 1)
+    loss, outputs = runtime.evaluator()(weights, data)
+    true_loss, true_outputs = Reference(source, weights).evaluate(data)
+    off = _within(outputs, true_outputs, runtime.name, "an evaluation output", 0)
+    return max(off, _within(loss, true_loss, runtime.name, "the evaluation loss", 0))
+
+
+def _moved(
+    source: Source, runtime: str, weights: tuple[Weights, Weights, Mapping[str, NDArray[np.float64]]], steps: int
 ) -> float:
-    difference = float(np.max(np.abs(np.subtract(ours, theirs)), initial=0.0))
-    if not difference <= LIMIT:  # NaN is no difference that is small
+    """The largest difference of ``weights``: at the start, ours now, and torch's now."""
+    start, ours, theirs = weights
+    worst = 0.0
+    for tensor in source.layout.tensors:
+        name = tensor.name
+        if source.optimizer.name == "adam" and tensor.role == "parameter":
+            update = float(np.linalg.norm(theirs[name] - start[name]))
+            off = float(np.linalg.norm(ours[name] - theirs[name])) / max(update, _SMALLEST * _ADAM_LR)
+            _require(off, ADAM_LIMIT, runtime, f"the weight '{name}'", steps)
+        else:
+            off = _within(ours[name], theirs[name], runtime, f"the weight '{name}'", steps)
+        worst = max(worst, off)
+    return worst
+
+
+def _within(ours: Any, theirs: Any, runtime: str, what: str, steps: int) -> float:
+    largest = max(_SMALLEST, float(np.max(np.abs(theirs), initial=0.0)))
+    off = float(np.max(np.abs(np.subtract(ours, theirs)), initial=0.0)) / largest
+    _require(off, LIMIT, runtime, what, steps)
+    return off
+
+
+def _require(off: float, limit: float, runtime: str, what: str, steps: int) -> None:
+    if not off <= limit:  # NaN is no difference that is small
         raise ParityError(
-            f"The {runtime} programs do not compute what torch computes: {what} is off by {difference:.2g} after "
-            f"{steps} steps (limit {LIMIT:g}), so no bundle was written; a model in which the samples of a batch "
-            "influence one another cannot be exported."
+            f"The {runtime} programs do not compute what torch computes: {what} is off by {off:.2g} of itself after "
+            f"{steps} steps (limit {limit:g}), so no bundle was written; a model in which the samples of a batch "
+            "influence one another other than by BatchNorm cannot be exported."
         )
-    return difference
 
 
 def _any_width(bundle: Bundle, runtime: str) -> bool:
     return all(program.kept is None for program in bundle.manifest.programs[runtime] if program.kind == "step")
 
 
-def _plan(layout: Layout, widths: tuple[int, ...], batch: int, *, uneven: bool) -> Iterator[_Step]:
+def _plan(source: Source, widths: tuple[int, ...], batch: int, *, uneven: bool) -> Iterator[_Step]:
     """Every width at least twice, first unscaled, then scaled (and ``uneven`` across blocks); every other batch
     is short.
     """
     passes = max(2, -(-_LEAST_STEPS // len(widths)))
     for index, width in enumerate(widths * passes):
         again = index >= len(widths)
-        counts = kept_at(layout, width)
+        counts = kept_at(source.layout, width)
         if uneven and again:
-            counts = {name: max(2, n - i) for i, (name, n) in enumerate(counts.items())}
-        short = batch - batch // 3 if index % 2 else batch
-        yield _Step(_drawn(layout, counts, index), 1000 / width if again else 1.0, short)
+            counts = {name: max(min(2, n), n - i) for i, (name, n) in enumerate(counts.items())}
+        short = index % 2 and source.batch_norm not in ("tracked", "static")
+        yield _Step(
+            _drawn(source.layout, counts, index),
+            1000 / width if again else 1.0,
+            batch - batch // 3 if short else batch,
+        )
 
 
 def _drawn(layout: Layout, counts: Mapping[str, int], index: int) -> Pattern:
@@ -112,21 +164,62 @@ def _drawn(layout: Layout, counts: Mapping[str, int], index: int) -> Pattern:
 
 
 def _batch(source: Source, rng: np.random.Generator, *, size: int, real: int) -> Batch:
-    x = rng.standard_normal((size, *source.input_shape)).astype(np.float32)
-    y = rng.integers(0, source.classes, (size, *source.loss.target.shape))
+    x = _values(source.input, rng, size, source.classes)
+    y = _values(source.target, rng, size, source.classes)
     x[real:], y[real:] = 0, 0
     return Batch(x, y, (np.arange(size) < real).astype(np.float32))
 
 
-def _run(runtime: Runtime, weights: Arrays, step: _Step, batch: Batch) -> float:
-    selection = Selection.of(step.pattern, "units")
-    program = runtime.train_step(step.pattern.counts, len(batch.x))
-    loss, new = program(selection.gather(weights), batch, lr=_LR, scale=step.scale)
-    selection.scatter(new, weights)
-    return loss
+def _values(what: Input, rng: np.random.Generator, size: int, classes: int) -> NDArray[Any]:
+    shape = (size, *what.shape)
+    if what.dtype == "int64":
+        return rng.integers(0, classes, shape)
+    return rng.standard_normal(shape).astype(np.float32)
 
 
-def _require_frozen(before: Arrays, after: Arrays, pattern: Pattern, runtime: str) -> None:
+def _extra(
+    source: Source, variant: str, rng: np.random.Generator, pattern: Pattern, batch: Batch
+) -> dict[str, NDArray[Any]]:
+    """Full-size arrays for what a variant and a loss take besides."""
+    extra: dict[str, NDArray[Any]] = {}
+    for name in source.loss.inputs:
+        mask = np.ones(source.classes, dtype=np.float32)
+        mask[np.setdiff1d(np.arange(source.classes), batch.y)[:1]] = 0
+        extra[name] = mask
+    if variant == "noise":
+        for tensor in source.layout.parameters:
+            extra[f"noise.{tensor.name}"] = (0.01 * rng.standard_normal(tensor.shape)).astype(np.float32)
+    if variant == "distil":
+        for block in source.layout.blocks:
+            student = np.zeros(block.size, dtype=np.float32)
+            kept = pattern.kept[block.name]
+            student[kept[: max(1, len(kept) // 2)]] = 1
+            extra[f"student.{block.name}"] = student
+        forward = rng.integers(0, 2)
+        for name, value in (("alpha", 0.75), ("temperature", 2.0), ("forward", forward)):
+            extra[name] = np.array(value, dtype=np.float32)
+    return extra
+
+
+def _run(runtime: Runtime, model: LocalModel, given: Given, number: int) -> float:
+    selection = Selection.of(given.pattern, "units")
+    program = runtime.train_step(given.pattern.counts, len(given.batch.x), given.variant)
+    kept = selection.gather(model.weights)
+    slots = model.gather_slots(selection, program.fresh_slots(kept))
+    extra = {name: _kept(array, name, given.pattern, selection) for name, array in given.extra.items()}
+    done = program(kept, given.batch, lr=given.lr, scale=given.scale, slots=slots, number=number, extra=extra)
+    model.put_back(selection, done.tensors, done.slots)
+    return done.loss
+
+
+def _kept(array: NDArray[Any], name: str, pattern: Pattern, selection: Selection) -> NDArray[Any]:
+    kind, _, what = name.partition(".")
+    if kind == "noise":
+        return np.ascontiguousarray(array[selection.index(pattern.layout.tensor(what))])
+    return array[pattern.kept[what]] if kind == "student" else array
+
+
+def _require_frozen(before: Weights, after: Weights, pattern: Pattern, runtime: str) -> None:
     rows = Selection.of(pattern, "rows")
     for tensor in pattern.layout.tensors:
         dropped = np.ones(tensor.shape, dtype=np.bool_)

@@ -1,66 +1,181 @@
-"""What a train step must compute, from torch's autograd on the full model.
+"""What train steps must compute, from torch's autograd and torch.optim on the full model in double precision.
 
-It shares nothing with the exported programs but the model's own forward pass: dropped rows are multiplied by zero,
-and nothing here knows of compact execution, padding or the traced step.
+It shares nothing with the exported programs but the user's own module: dropped rows are multiplied by zero, and
+nothing here knows of compact execution, padding or the traced step.
 """
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
+from edge_fl.bundle import Optimizer
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch
-from edge_fl.selection import Selection
+from edge_fl.selection import Selection, Weights
 from exporter.source import Source
 
-__all__ = ["Arrays", "reference_evaluation", "reference_step"]
-
-Arrays = dict[str, NDArray[np.float32]]
+__all__ = ["Given", "Reference"]
 
 
-def reference_step(
-    source: Source, weights: Arrays, pattern: Pattern, batch: Batch, *, lr: float, scale: float
-) -> tuple[Arrays, float]:
-    """One step of gradient descent on the full ``weights``: the new ones, and the loss before.
+@dataclass(frozen=True)
+class Given:
+    """What one step is given: ``extra`` are full-size arrays by the names of the variant's inputs."""
 
-    Scaling the rows of a block scales its layers' outputs, as they are linear. Samples of weight 0 are left out.
+    pattern: Pattern
+    batch: Batch
+    lr: float
+    scale: float
+    variant: str = "plain"
+    extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+class Reference:
+    """A model in training, step by step.
+
+    Parameters
+    ----------
+    source
+        The model and how it is trained.
+    weights
+        The full tensors that training starts from.
     """
-    parameters = {name: torch.tensor(array, requires_grad=True) for name, array in weights.items()}
-    factors = _row_factors(pattern, scale)
-    effective = {name: tensor * factors[name] for name, tensor in parameters.items()}
-    real = batch.weight > 0
-    outputs = functional_call(source.module, effective, (torch.from_numpy(batch.x[real]),))
-    loss: Tensor = source.loss.per_sample(outputs, torch.from_numpy(batch.y[real])).mean()
-    gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    new = {}
-    for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-        moved = parameter.detach() if gradient is None else parameter.detach() - lr * gradient
-        new[name] = moved.numpy()
-    return new, loss.item()
 
+    def __init__(self, source: Source, weights: Weights) -> None:
+        self._source = source
+        self._module = copy.deepcopy(source.original).double()
+        self._statistics = {t.name for t in source.layout.tensors if t.role == "statistic"}
+        self._tensors = {name: torch.tensor(array, dtype=torch.float64) for name, array in weights.items()}
+        trained = [t.requires_grad_() for name, t in self._tensors.items() if name not in self._statistics]
+        self._optimizer = _optimizer(source.optimizer, trained)
 
-def reference_evaluation(source: Source, weights: Arrays, batch: Batch) -> tuple[float, NDArray[np.float32]]:
-    """The mean loss over the samples of weight above 0, and the outputs ``[B, classes]`` of all."""
-    tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
-    training = source.module.training
-    try:
+    @property
+    def tensors(self) -> dict[str, NDArray[np.float64]]:
+        """The full tensors now."""
+        return {name: tensor.detach().numpy() for name, tensor in self._tensors.items()}
+
+    def step(self, given: Given) -> float:
+        """One step of the optimiser; gives the loss before it. Samples of weight 0 are left out."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = given.lr
+        before = self._copies()
+        self._optimizer.zero_grad()
+        statistics = {name: self._tensors[name].clone() for name in self._statistics}
+        minimised, loss = self._objective(given, statistics)
+        minimised.backward()  # type: ignore[no-untyped-call]
+        for tensor in self._optimizer.param_groups[0]["params"]:
+            tensor.grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
+        if self._source.optimizer.clip is not None:
+            nn.utils.clip_grad_norm_(self._optimizer.param_groups[0]["params"], self._source.optimizer.clip)
+        self._optimizer.step()
+        if self._source.batch_norm == "tracked":
+            self._tensors.update(statistics)
+        self._freeze(given.pattern, before)
+        return loss.item()
+
+    def evaluate(self, batch: Batch) -> tuple[float, NDArray[np.float64]]:
+        """The mean loss over the samples of weight above 0, and the outputs ``[B, ...]`` of all."""
         with torch.no_grad():
-            outputs = functional_call(source.module.eval(), tensors, (torch.from_numpy(batch.x),))
-            losses = source.loss.per_sample(outputs, torch.from_numpy(batch.y))
-    finally:
-        source.module.train(training)
-    return float(losses[torch.from_numpy(batch.weight > 0)].mean()), outputs.numpy()
+            outputs = functional_call(self._module.eval(), self._tensors, (_input(batch.x),))
+            ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
+            losses = self._source.loss.per_sample(outputs, _input(batch.y), *ones)
+        self._module.train()
+        return float(losses[torch.from_numpy(batch.weight > 0)].mean()), outputs.numpy()
+
+    def _objective(self, given: Given, statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """What is minimised, and the loss to report; BatchNorm writes into ``statistics``."""
+        noise = {
+            name: torch.from_numpy(given.extra[f"noise.{name}"]).double()
+            for name in self._tensors
+            if f"noise.{name}" in given.extra
+        }
+        rows = _row_factors(given.pattern)
+        effective = {n: (t + noise.get(n, 0)) * rows[n] for n, t in self._tensors.items()}
+        outputs = self._outputs({**effective, **statistics}, given)
+        loss = self._mean_loss(outputs, given)
+        if given.variant != "distil":
+            return loss, loss
+        mask = np.concatenate([given.extra[f"student.{block.name}"] for block in given.pattern.layout.blocks])
+        narrow = _row_factors(Pattern(given.pattern.layout, mask > 0))
+        apart = {name: tensor.clone() for name, tensor in statistics.items()}
+        slim = self._outputs({**{n: t * narrow[n] for n, t in self._tensors.items()}, **apart}, given)
+        alpha, temperature, forward = (float(given.extra[n]) for n in ("alpha", "temperature", "forward"))
+        wide, thin = (functional.softmax(o / temperature, dim=-1).flatten(0, -2) for o in (outputs, slim))
+        target, guess = (wide, thin) if forward else (thin, wide)
+        distance = functional.kl_div(guess.log(), target, reduction="batchmean")
+        hard = self._mean_loss(slim, given)
+        return loss + (1 - alpha) * hard + alpha * temperature**2 * distance, hard
+
+    def _outputs(self, tensors: dict[str, Tensor], given: Given) -> Tensor:
+        def multiply(_: nn.Module, __: tuple[Tensor, ...], outputs: Any) -> Any:
+            if isinstance(outputs, tuple):
+                return (outputs[0] * given.scale, *outputs[1:])
+            return outputs * given.scale
+
+        for module in self._module.modules():
+            if self._source.batch_norm == "frozen" and isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                module.eval()
+        hooks = [self._module.get_submodule(n).register_forward_hook(multiply) for n in self._source.scaled]
+        x = _input(given.batch.x[given.batch.weight > 0])
+        outputs: Tensor = functional_call(self._module, tensors, (x,))
+        for hook in hooks:
+            hook.remove()
+        return outputs
+
+    def _mean_loss(self, outputs: Tensor, given: Given) -> Tensor:
+        y = _input(given.batch.y[given.batch.weight > 0])
+        more = [torch.from_numpy(given.extra[name]).double() for name in self._source.loss.inputs]
+        return self._source.loss.per_sample(outputs, y, *more).mean()
+
+    def _copies(self) -> list[tuple[str, Tensor, Tensor]]:
+        """Every full tensor, parameters' optimiser states included, by the layout's name, and a copy of it."""
+        held = list(self._tensors.items())
+        for name, tensor in self._tensors.items():
+            state = self._optimizer.state.get(tensor, {})
+            held += [(name, s) for s in state.values() if isinstance(s, Tensor) and s.shape == tensor.shape]
+        return [(name, tensor, tensor.detach().clone()) for name, tensor in held]
+
+    def _freeze(self, pattern: Pattern, before: list[tuple[str, Tensor, Tensor]]) -> None:
+        """Undo what the step did to entries that it does not keep, and to what it remembers of them."""
+        units = Selection.of(pattern, "units")
+        old = {id(tensor): copied for _, tensor, copied in before}
+        first = {name: copied for name, _, copied in reversed(before)}
+        for name, tensor, _ in self._copies():
+            dropped = np.ones(tensor.shape, dtype=np.bool_)
+            dropped[units.index(pattern.layout.tensor(name))] = False
+            at = torch.from_numpy(dropped)
+            was = old.get(id(tensor))
+            if was is None:  # statistics are new tensors, and a state is zero before the first step
+                was = first[name] if name in self._statistics else torch.zeros_like(tensor)
+            with torch.no_grad():
+                tensor[at] = was[at]
 
 
-def _row_factors(pattern: Pattern, scale: float) -> dict[str, Tensor]:
-    """What each tensor is multiplied by: 0 where dropped, ``scale`` where kept, 1 in tensors without own rows."""
+def _optimizer(optimizer: Optimizer, trained: list[Tensor]) -> torch.optim.Optimizer:
+    decay = optimizer.weight_decay
+    if optimizer.name == "adam":
+        return torch.optim.Adam(trained, betas=optimizer.betas, eps=optimizer.eps, weight_decay=decay)
+    return torch.optim.SGD(trained, lr=0.1, momentum=optimizer.momentum, weight_decay=decay)
+
+
+def _input(array: NDArray[Any]) -> Tensor:
+    tensor = torch.from_numpy(array)
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _row_factors(pattern: Pattern) -> dict[str, Tensor]:
+    """0 where a tensor's row is dropped, 1 elsewhere."""
     rows = Selection.of(pattern, "rows")
     factors = {}
     for tensor in pattern.layout.tensors:
-        owned = any(segment.block is not None for axis in tensor.rows for segment in axis)
-        factor = np.zeros(tensor.shape, dtype=np.float32)
-        factor[rows.index(tensor)] = scale if owned else 1.0
+        factor = np.zeros(tensor.shape)
+        factor[rows.index(tensor)] = 1.0
         factors[tensor.name] = torch.from_numpy(factor)
     return factors

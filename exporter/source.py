@@ -2,83 +2,113 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from edge_fl.layout import Axis, Layout
+from edge_fl.bundle import PLAIN_SGD, Input, Optimizer
+from edge_fl.layout import Axis, Layout, Segment
+from edge_fl.layout import Tensor as Spec
 from exporter.losses import Loss
 
-__all__ = ["Source", "Traceable", "parameter_input"]
+__all__ = ["Port", "Source", "Traceable", "batch_ports", "scalar", "tensor_ports"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A model and everything that is known of it: where its units are, and what it is trained for."""
+    """A model and everything that is known of it: where its units are, and how it is trained.
+
+    ``module`` takes every size from the tensors it is called with (:func:`exporter.adapt.adapt`); ``original`` is
+    the user's own. ``scaled`` are the modules whose outputs a step multiplies by ``scale``.
+    """
 
     module: nn.Module
+    original: nn.Module
     layout: Layout
-    producers: tuple[str, ...]
+    scaled: tuple[str, ...]
     loss: Loss
-    input_shape: tuple[int, ...]
+    input: Input
+    target: Input
     classes: int
+    optimizer: Optimizer = PLAIN_SGD
+    batch_norm: Literal["none", "tracked", "static", "frozen"] = "none"
 
     @property
     def full(self) -> dict[str, int]:
         """Every unit of every block."""
         return dict(self.layout.sizes)
 
+    @property
+    def tracked(self) -> tuple[Spec, ...]:
+        """The statistics that a step gives anew."""
+        statistics = tuple(tensor for tensor in self.layout.tensors if tensor.role == "statistic")
+        return statistics if self.batch_norm == "tracked" else ()
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input of a program: ``axes`` tell its shape, after the batch axis where it is ``batched``."""
+
+    name: str
+    axes: tuple[Axis, ...] = ()
+    dtype: torch.dtype = torch.float32
+    batched: bool = False
+
+    def example(self, counts: Mapping[str, int], batch: int) -> Tensor:
+        """A tensor of the shape for ``counts`` kept units of each block and ``batch`` samples."""
+        sizes = dict(counts)
+        shape = [sum(segment.length(sizes) for segment in axis) for axis in self.axes]
+        filled = torch.zeros if self.batched and self.axes else torch.ones
+        return filled([batch, *shape] if self.batched else shape, dtype=self.dtype)
+
+
+def tensor_ports(layout: Layout) -> tuple[Port, ...]:
+    """One port ``tensor.NAME`` for the kept entries of every tensor of ``layout``."""
+    return tuple(Port(f"tensor.{tensor.name}", tensor.units) for tensor in layout.tensors)
+
+
+def batch_ports(source: Source) -> tuple[Port, ...]:
+    """The ports ``x``, ``y`` and ``sample_weight``."""
+    x, y = (
+        Port(name, tuple((Segment(None, inner=n),) for n in what.shape), getattr(torch, what.dtype), batched=True)
+        for name, what in (("x", source.input), ("y", source.target))
+    )
+    return (x, y, Port("sample_weight", batched=True))
+
+
+def scalar(name: str) -> Port:
+    """A float32 number (0-d)."""
+    return Port(name)
+
 
 @dataclass(frozen=True)
 class Traceable:
-    """A program as a flat function of tensors: one argument for each of ``inputs``, one result for each of
+    """A program as a flat function of tensors: one argument for each of ``ports``, one result for each of
     ``outputs``.
-
-    Inputs are ``param.<tensor>`` (kept entries, float32), ``x`` ``[B, ...]`` float32, ``y`` ``[B, ...]``,
-    ``sample_weight`` ``[B]`` float32; any other is a float32 scalar (0-d).
     """
 
     source: Source
     kind: Literal["step", "eval"]
     function: Callable[..., tuple[Tensor, ...]]
-    inputs: tuple[str, ...]
+    ports: tuple[Port, ...]
     outputs: tuple[str, ...]
     variant: str = "plain"
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of the ports."""
+        return tuple(port.name for port in self.ports)
+
     def example(self, counts: Mapping[str, int], batch: int) -> tuple[Tensor, ...]:
         """Inputs of the shapes for ``counts`` kept units of each block and ``batch`` samples."""
-        return tuple(self._example(name, counts, batch) for name in self.inputs)
+        return tuple(port.example(counts, batch) for port in self.ports)
 
     def dynamic_axes(self, name: str) -> tuple[int, ...]:
         """The axes of an input whose length is not known before it runs: kept units, and the batch."""
-        if name in ("x", "y", "sample_weight"):
+        port = next(port for port in self.ports if port.name == name)
+        if port.batched:
             return (0,)
         if self.kind == "eval":
             return ()
-        axes = self._tensors.get(name, ())
-        return tuple(i for i, axis in enumerate(axes) if any(s.block is not None for s in axis))
-
-    @cached_property
-    def _tensors(self) -> dict[str, tuple[Axis, ...]]:
-        return {parameter_input(tensor.name): tensor.units for tensor in self.source.layout.tensors}
-
-    def _example(self, name: str, counts: Mapping[str, int], batch: int) -> Tensor:
-        match name:
-            case "x":
-                return torch.zeros(batch, *self.source.input_shape)
-            case "y":
-                target = self.source.loss.target
-                return torch.zeros(batch, *target.shape, dtype=getattr(torch, target.dtype))
-            case "sample_weight":
-                return torch.ones(batch)
-        if name not in self._tensors:
-            return torch.tensor(1.0)
-        sizes = dict(counts)
-        return torch.zeros([sum(s.length(sizes) for s in axis) for axis in self._tensors[name]])
-
-
-def parameter_input(tensor: str) -> str:
-    """The name under which programs take and give the tensor."""
-    return f"param.{tensor}"
+        return tuple(i for i, axis in enumerate(port.axes) if any(s.block is not None for s in axis))

@@ -83,7 +83,7 @@ def _distinct(program: Traceable) -> tuple[dict[str, int], int]:
 
 def _independent(program: Traceable, counts: dict[str, int]) -> bool:
     """Whether axes of equal length are always axes of equal segments."""
-    seen: dict[int, object] = dict.fromkeys(program.source.input_shape)
+    seen: dict[int, object] = dict.fromkeys(program.source.input.shape)
     for tensor in program.source.layout.tensors:
         for axis in tensor.units:
             length = sum(segment.length(counts) for segment in axis)
@@ -95,5 +95,5 @@ def _independent(program: Traceable, counts: dict[str, int]) -> bool:
 
 def _batch(program: Traceable, counts: dict[str, int]) -> int:
     lengths = {sum(s.length(counts) for s in axis) for t in program.source.layout.tensors for axis in t.units}
-    taken = lengths | set(program.source.input_shape)
+    taken = lengths | set(program.source.input.shape)
     return next(n for n in count(3) if n not in taken)

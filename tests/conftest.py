@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-from edge_fl.bundle import Bundle
+from edge_fl.bundle import Bundle, Input
 
 # A shared machine makes any deadline a matter of luck; pytest's own timeout catches what hangs.
 settings.register_profile("edge-fl", deadline=None)
@@ -23,7 +23,7 @@ def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     target = Target(
         name="digits-mlp",
         dataset="digits",
-        input_shape=(1, 8, 8),
+        input=Input((1, 8, 8), "float32"),
         classes=10,
         runtimes=("onnx", "executorch", "torch_eager"),
         widths=(1000, 500),

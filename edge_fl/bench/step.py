@@ -9,7 +9,7 @@ import numpy as np
 from edge_fl.bench.models import random_weights
 from edge_fl.bench.table import Result
 from edge_fl.bench.timing import medians
-from edge_fl.bundle import Bundle
+from edge_fl.bundle import Bundle, Input
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch, open_runtime
 from edge_fl.selection import Selection
@@ -63,7 +63,9 @@ def _export(root: Path, runtimes: tuple[str, ...]) -> Bundle:
     from exporter.zoo.mlp import fashion_mnist
 
     torch.manual_seed(0)
-    target = Target("bench", "fashion-mnist", (1, 28, 28), 10, runtimes, widths=(1000, 500), batch=_BATCH)
+    target = Target(
+        "bench", "fashion-mnist", Input((1, 28, 28), "float32"), 10, runtimes, widths=(1000, 500), batch=_BATCH
+    )
     return export_bundle(fashion_mnist(), target, root)
 
 

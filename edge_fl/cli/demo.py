@@ -83,6 +83,7 @@ def _settings(dataset: str) -> dict[str, Any]:
 def _export(dataset: str, runtime: str, root: Path) -> Any:
     import torch
 
+    from edge_fl.bundle import Input
     from edge_fl.data.registry import dataset_info
     from exporter.export import Target, export_bundle
     from exporter.zoo.mlp import MODELS
@@ -90,5 +91,6 @@ def _export(dataset: str, runtime: str, root: Path) -> Any:
     info = dataset_info(dataset)
     torch.manual_seed(0)
     widths = tuple(1000 - thousandths(p) for p in (0.0, *_TIER_DROPOUT))
-    target = Target(f"{dataset}-mlp", dataset, info.input_shape, info.classes, (runtime,), widths)
+    images = Input(info.input_shape, "float32")
+    target = Target(f"{dataset}-mlp", dataset, images, info.classes, (runtime,), widths=widths)
     return export_bundle(MODELS[dataset](), target, root)

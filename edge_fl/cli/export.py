@@ -51,21 +51,21 @@ def export(
     info = dataset_info(dataset)
     widths = tuple(_thousandths(w) for w in width or _WIDTHS)
     module = _built(model, seed)
+    from edge_fl.bundle import Input
     from exporter.export import Target, check_model, export_bundle
 
-    if check:
-        found = check_model(module, input_shape=info.input_shape, classes=info.classes)
-        typer.echo(_checked(found, as_json=json))
-        return
     target = Target(
         name=name or Path(model.rpartition(":")[0]).stem,
         dataset=dataset,
-        input_shape=info.input_shape,
+        input=Input(info.input_shape, "float32"),
         classes=info.classes,
         runtimes=tuple(dict.fromkeys(runtime or ["onnx"])),
         widths=widths,
         batch=batch,
     )
+    if check:
+        typer.echo(_checked(check_model(module, target.fit), as_json=json))
+        return
     with _progress() as report:
         bundle = export_bundle(module, target, output, report=report)
     typer.echo(_written(bundle, as_json=json))

@@ -132,14 +132,16 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    variant: ClassVar[str] = "plain"
-    """The train-step program the method needs."""
-
     Parameters: ClassVar[type[msgspec.Struct]]
     """Its parameters, with defaults; unknown ones are refused."""
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
+
+    @property
+    def variant(self) -> str:
+        """The train-step program the method needs."""
+        return "plain"
 
     @property
     @abstractmethod

@@ -115,6 +115,11 @@ class FedBiad(DropoutMethod):
     parameters: FedBiadParameters
 
     @property
+    def variant(self) -> str:
+        """The step that samples weights, where there is a variance to sample with."""
+        return "noise" if self.parameters.variance else "plain"
+
+    @property
     def rule(self) -> str:
         """``holders`` unless told otherwise; ``zeros`` is eq. (10) to the letter."""
         return self.parameters.rule

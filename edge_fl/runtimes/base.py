@@ -1,10 +1,15 @@
-"""What the agent knows of a runtime, and how a runtime is opened by name."""
+"""What the agent knows of a runtime, and how a runtime is opened by name.
+
+A runtime knows no more than how to load one program: a callable from arrays to arrays. What the arrays mean is in
+the bundle's manifest, and :class:`TrainStep` and :class:`Evaluation` read it there.
+"""
 
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,59 +19,146 @@ from edge_fl.bundle import Bundle, Program
 from edge_fl.errors import RuntimeMissingError
 from edge_fl.selection import Weights
 
-__all__ = [
-    "Batch",
-    "EvalProgram",
-    "Runtime",
-    "TrainStep",
-    "eval_program",
-    "open_runtime",
-    "runtime_names",
-    "step_program",
-]
+__all__ = ["Batch", "Compiled", "Evaluation", "Runtime", "Stepped", "TrainStep", "open_runtime", "runtime_names"]
+
+Compiled = Callable[[Sequence[NDArray[Any]]], list[NDArray[np.float32]]]
+"""A loaded program: the arrays of ``Program.inputs`` in order to those of ``Program.outputs``."""
+
+_TENSOR, _NEW = "tensor.", "new."
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch: ``x`` ``[B, ...]`` float32, ``y`` ``[B]`` int64, ``weight`` ``[B]`` float32 (0 on padding)."""
+    """One batch: ``x`` ``[B, ...]`` and ``y`` ``[B, ...]`` as the manifest's input and target say, ``weight`` ``[B]``
+    float32 (0 on padding).
+    """
 
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
+    x: NDArray[Any]
+    y: NDArray[Any]
     weight: NDArray[np.float32]
 
 
-class TrainStep(ABC):
-    """One compact training program, ready to run."""
+@dataclass(frozen=True)
+class Stepped:
+    """What a step gives: the loss before it, ``sum(weight * loss) / sum(weight)``, the new kept entries of every
+    tensor, and the optimiser's new state, by ``SLOT.TENSOR``.
+    """
 
-    @abstractmethod
+    loss: float
+    tensors: dict[str, NDArray[np.float32]]
+    slots: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+
+class TrainStep:
+    """One compact training program, ready to run.
+
+    Parameters
+    ----------
+    program
+        Says what the arrays are.
+    run
+        The program, loaded.
+    """
+
+    def __init__(self, program: Program, run: Compiled) -> None:
+        self._run = run
+        self._inputs = program.inputs
+        carried = [name.removeprefix(_NEW) for name in program.outputs[1:]]
+        self._tensors = [name.removeprefix(_TENSOR) for name in carried if name.startswith(_TENSOR)]
+        self._slots = [name for name in carried if not name.startswith(_TENSOR)]
+        self._slots_first = next((i for i, name in enumerate(carried) if name in self._slots), len(carried))
+
+    def fresh_slots(self, tensors: Weights) -> dict[str, NDArray[np.float32]]:
+        """The optimiser's state at the start of a round: zeros of the shapes of the kept ``tensors``."""
+        return {slot: np.zeros_like(tensors[slot.partition(".")[2]]) for slot in self._slots}
+
     def __call__(
-        self, weights: Weights, batch: Batch, *, lr: float, scale: float
-    ) -> tuple[float, dict[str, NDArray[np.float32]]]:
-        """Run one SGD step on kept entries.
+        self,
+        tensors: Weights,
+        batch: Batch,
+        *,
+        lr: float,
+        scale: float = 1.0,
+        slots: Weights | None = None,
+        number: int = 1,
+        extra: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Stepped:
+        """Run one step on kept entries.
 
         Parameters
         ----------
-        weights
-            The kept entries of every tensor (``Selection.of(pattern, "units")``), in the layout's order.
+        tensors
+            The kept entries of every tensor (``Selection.of(pattern, "units")``).
+        lr
+            The step size.
         scale
             Multiplies the outputs of every block's layer: 1 / (1 - p) keeps their expectation.
-
-        Returns
-        -------
-        The loss before the step, ``sum(weight * loss) / sum(weight)``, and the new kept entries.
+        slots
+            The optimiser's state, from :meth:`fresh_slots` or the step before.
+        number
+            Which step since the state was fresh, from 1 (Adam's t).
+        extra
+            Arrays by the names of further inputs of the program.
         """
+        values: dict[str, NDArray[Any]] = {
+            "x": batch.x,
+            "y": batch.y,
+            "sample_weight": batch.weight,
+            "lr": np.array(lr, dtype=np.float32),
+            "scale": np.array(scale, dtype=np.float32),
+            "number": np.array(number, dtype=np.float32),
+            **(slots or {}),
+            **(extra or {}),
+        }
+        feed = [
+            tensors[name[len(_TENSOR) :]] if name.startswith(_TENSOR) else values[name] for name in self._inputs
+        ]
+        loss, *new = self._run(feed)
+        return Stepped(
+            float(loss),
+            {**tensors, **dict(zip(self._tensors, new[: self._slots_first], strict=True))},
+            dict(zip(self._slots, new[self._slots_first :], strict=True)),
+        )
 
 
-class EvalProgram(ABC):
-    """The full model's forward program, ready to run."""
+class Evaluation:
+    """The full model's forward program, ready to run on any batch.
 
-    @abstractmethod
-    def __call__(self, weights: Weights, batch: Batch) -> tuple[float, NDArray[np.float32]]:
-        """The mean loss over the batch and the model's outputs ``[B, classes]``."""
+    A static program's batch is cut from it piece by piece; the last is padded with samples of weight 0.
+
+    Parameters
+    ----------
+    program
+        Says what the arrays are, and what batch it was compiled for.
+    run
+        The program, loaded.
+    """
+
+    def __init__(self, program: Program, run: Compiled) -> None:
+        self._run = run
+        self._tensors = [n.removeprefix(_TENSOR) for n in program.inputs if n.startswith(_TENSOR)]
+        self._size = program.batch
+
+    def __call__(self, tensors: Weights, batch: Batch) -> tuple[float, NDArray[np.float32]]:
+        """The mean loss over the batch, and the model's outputs ``[B, ...]``."""
+        held = [tensors[name] for name in self._tensors]
+        if self._size is None:
+            loss, outputs = self._run([*held, batch.x, batch.y, batch.weight])
+            return float(loss), outputs
+        total, pieces = 0.0, []
+        for start in range(0, len(batch.x), self._size):
+            piece = slice(start, start + self._size)
+            x, y, weight = (_padded(array[piece], self._size) for array in (batch.x, batch.y, batch.weight))
+            if not weight.any():
+                weight[0] = 1  # a mean over nothing would be NaN; it counts for nothing below
+            loss, outputs = self._run([*held, x, y, weight])
+            total += float(loss) * float(batch.weight[piece].sum())
+            pieces.append(outputs[: len(batch.x[piece])])
+        return total / float(batch.weight.sum()), np.concatenate(pieces)
 
 
 class Runtime(ABC):
-    """A bundle opened in one runtime.
+    """A bundle opened in one runtime; each program is loaded once and kept.
 
     Parameters
     ----------
@@ -76,48 +168,54 @@ class Runtime(ABC):
         CPU threads a step may use.
     """
 
+    name: str
+    """As the manifest's ``programs`` and the command line have it."""
+
     def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
         self.bundle = bundle
         self.threads = threads
+        self._loaded: dict[str, Compiled] = {}
 
     @abstractmethod
+    def load(self, program: Program) -> Compiled:
+        """Load one program of the bundle; raises BundleError where the runtime cannot take it."""
+
     def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
         """The ``variant`` program that trains ``counts`` kept units of each block on batches of ``batch`` samples.
 
-        Raises RuntimeMissingError when the bundle holds none that fits.
+        Raises RuntimeMissingError, naming what the bundle holds, when it holds none that fits.
         """
+        program = self.bundle.manifest.step_program(self.name, variant, counts, batch)
+        if program is None:
+            held = [p for p in self.bundle.manifest.programs[self.name] if p.kind == "step"]
+            options = "; ".join(f"'{p.variant}' of {_words(p.kept or {})} at batch {p.batch}" for p in held)
+            raise RuntimeMissingError(
+                f"The bundle has no {self.name} '{variant}' program that trains {_words(counts)} units at batch "
+                f"{batch}; it holds {options or 'none'}."
+            )
+        return TrainStep(program, self._program(program))
 
-    @abstractmethod
-    def evaluator(self) -> EvalProgram:
-        """The full model's evaluation program."""
+    def evaluator(self) -> Evaluation:
+        """The full model's evaluation program; raises RuntimeMissingError when the bundle holds none."""
+        program = self.bundle.manifest.eval_program(self.name)
+        if program is None:
+            raise RuntimeMissingError(f"The bundle has no {self.name} program that evaluates.")
+        return Evaluation(program, self._program(program))
 
-
-def step_program(bundle: Bundle, runtime: str, variant: str, counts: Mapping[str, int], batch: int) -> Program:
-    """The ``variant`` train step of ``runtime`` for ``counts`` kept units of each block and ``batch`` samples.
-
-    Raises RuntimeMissingError, naming what the bundle holds, when there is none.
-    """
-    program = bundle.manifest.step_program(runtime, variant, counts, batch)
-    if program is None:
-        held = [p for p in bundle.manifest.programs[runtime] if p.kind == "step"]
-        options = "; ".join(f"{_words(p.kept or {})} at batch {p.batch}" for p in held) or "none"
-        raise RuntimeMissingError(
-            f"The bundle has no {runtime} '{variant}' program that trains {_words(counts)} units at batch {batch}; "
-            f"it holds {options}."
-        )
-    return program
-
-
-def eval_program(bundle: Bundle, runtime: str) -> Program:
-    """The evaluation program of ``runtime``; raises RuntimeMissingError when the bundle holds none."""
-    program = bundle.manifest.eval_program(runtime)
-    if program is None:
-        raise RuntimeMissingError(f"The bundle has no {runtime} program that evaluates.")
-    return program
+    def _program(self, program: Program) -> Compiled:
+        if program.file not in self._loaded:
+            self._loaded[program.file] = self.load(program)
+        return self._loaded[program.file]
 
 
 def _words(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{name}: {count}" for name, count in counts.items())
+
+
+def _padded(array: NDArray[Any], size: int) -> NDArray[Any]:
+    padded = np.zeros((size, *array.shape[1:]), dtype=array.dtype)
+    padded[: len(array)] = array
+    return padded
 
 
 def runtime_names() -> list[str]:

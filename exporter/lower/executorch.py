@@ -34,11 +34,20 @@ def lower(request: Request, report: Report) -> Lowered:
             report(f"train step '{step.variant}' at width {width / 1000:g}")
             kept = kept_at(step.source.layout, width)
             file = f"executorch/step-{step.variant}-w{width:04d}-b{request.batch}.pte"
-            program = Program(file, "step", variant=step.variant, kept=kept, batch=request.batch)
+            program = Program(
+                file, "step", step.inputs, step.outputs, variant=step.variant, kept=kept, batch=request.batch
+            )
             lowered.append((program, _compiled(step, kept, request.batch)))
     report("evaluation")
     full = request.evaluation.source.full
-    program = Program("executorch/eval.pte", "eval", kept=full, batch=EVALUATION_BATCH)
+    program = Program(
+        "executorch/eval.pte",
+        "eval",
+        request.evaluation.inputs,
+        request.evaluation.outputs,
+        kept=full,
+        batch=EVALUATION_BATCH,
+    )
     lowered.append((program, _compiled(request.evaluation, full, EVALUATION_BATCH)))
     return lowered
 

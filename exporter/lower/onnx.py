@@ -33,10 +33,17 @@ def lower(request: Request, report: Report) -> Lowered:
     lowered: Lowered = []
     for step in request.steps:
         report(f"train step '{step.variant}'")
-        program = Program(f"onnx/step-{step.variant}.onnx", "step", variant=step.variant)
+        program = Program(
+            f"onnx/step-{step.variant}.onnx", "step", step.inputs, step.outputs, variant=step.variant
+        )
         lowered.append((program, _model(step)))
     report("evaluation")
-    lowered.append((Program("onnx/eval.onnx", "eval"), _model(request.evaluation)))
+    lowered.append(
+        (
+            Program("onnx/eval.onnx", "eval", request.evaluation.inputs, request.evaluation.outputs),
+            _model(request.evaluation),
+        )
+    )
     return lowered
 
 

@@ -17,10 +17,17 @@ def lower(request: Request, report: Report) -> Lowered:
     lowered: Lowered = []
     for step in request.steps:
         report(f"train step '{step.variant}'")
-        program = Program(f"torch_eager/step-{step.variant}.pt2", "step", variant=step.variant)
+        program = Program(
+            f"torch_eager/step-{step.variant}.pt2", "step", step.inputs, step.outputs, variant=step.variant
+        )
         lowered.append((program, _saved(step)))
     report("evaluation")
-    lowered.append((Program("torch_eager/eval.pt2", "eval"), _saved(request.evaluation)))
+    lowered.append(
+        (
+            Program("torch_eager/eval.pt2", "eval", request.evaluation.inputs, request.evaluation.outputs),
+            _saved(request.evaluation),
+        )
+    )
     return lowered
 
 

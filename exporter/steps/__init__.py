@@ -12,7 +12,8 @@ __all__ = ["build_step", "step_names"]
 
 def step_names() -> list[str]:
     """The variants this version can export."""
-    return sorted(module.name for module in pkgutil.iter_modules(steps.__path__))
+    names = (module.name for module in pkgutil.iter_modules(steps.__path__))
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def build_step(variant: str, source: Source) -> Traceable:

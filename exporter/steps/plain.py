@@ -1,33 +1,23 @@
-"""The plain train step: one step of stochastic gradient descent on the kept entries of every tensor."""
+"""The plain train step: one step of the optimiser on the kept entries of every tensor."""
 
 from torch import Tensor
-from torch.func import grad_and_value
 
-from exporter.forward import scaled_forward, weighted_mean
-from exporter.source import Source, Traceable, parameter_input
+from exporter.forward import training_forward, weighted_mean
+from exporter.source import Source, Traceable
+from exporter.steps._parts import Arguments
+from exporter.steps._parts import build as build_step
 
 __all__ = ["build"]
 
 
 def build(source: Source) -> Traceable:
-    """Build ``(params..., x, y, sample_weight, lr, scale) -> (loss, new...)``.
+    """Minimise sum(w l) / sum(w) over the batch."""
 
-    loss = sum(w l) / sum(w) over the batch before the step; new = param - lr * d loss / d param. ``scale``
-    multiplies the outputs of every layer whose units can be dropped.
-    """
-    parameters = tuple(parameter_input(tensor.name) for tensor in source.layout.tensors)
+    def objective(arguments: Arguments) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+        inputs = arguments.inputs
+        outputs, statistics = training_forward(source, arguments.tensors, inputs["x"], inputs["scale"])
+        losses = source.loss.per_sample(outputs, inputs["y"], *arguments.loss_inputs(source))
+        loss = weighted_mean(losses, inputs["sample_weight"])
+        return loss, (loss, statistics)
 
-    def step(*inputs: Tensor) -> tuple[Tensor, ...]:
-        kept = inputs[: len(parameters)]
-        x, y, sample_weight, lr, scale = inputs[len(parameters) :]
-
-        def mean_loss(kept: tuple[Tensor, ...]) -> Tensor:
-            outputs = scaled_forward(source, kept, x, scale)
-            return weighted_mean(source.loss.per_sample(outputs, y), sample_weight)
-
-        gradients, loss = grad_and_value(mean_loss)(kept)
-        return (loss, *(w - lr * g for w, g in zip(kept, gradients, strict=True)))
-
-    inputs = (*parameters, "x", "y", "sample_weight", "lr", "scale")
-    outputs = ("loss", *(f"new.{tensor.name}" for tensor in source.layout.tensors))
-    return Traceable(source, "step", step, inputs, outputs)
+    return build_step(source, "plain", objective)

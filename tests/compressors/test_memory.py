@@ -1,18 +1,16 @@
 """What a device remembers lives in full-model coordinates, whatever a round's pattern leaves out."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edge_fl.bench.models import mlp_layout, random_weights
-from edge_fl.bundle import Bundle, Input, Manifest
+from edge_fl.bundle import SCHEMA, Bundle, Input, Manifest, Program
 from edge_fl.compressors.base import Vector, open_compressor
 from edge_fl.data.registry import Samples
-from edge_fl.errors import RuntimeMissingError
 from edge_fl.pattern import Pattern
-from edge_fl.runtimes.base import Batch, EvalProgram, Runtime, TrainStep
+from edge_fl.runtimes.base import Compiled, Runtime
 from edge_fl.selection import Selection, Weights
 from edge_fl.update import make_update
 from edge_fl.wire.frame import Frame, Header, decode_frame
@@ -20,32 +18,24 @@ from edge_fl.wire.messages import Ref, Task
 from edge_fl.wire.values import flatten
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
+INPUTS = tuple(f"tensor.{tensor.name}" for tensor in LAYOUT.tensors)
+OUTPUTS = ("loss", *(f"new.{name}" for name in INPUTS))
 SIZE = sum(tensor.size for tensor in LAYOUT.parameters)
 SAMPLES = Samples(np.zeros((4, 6), dtype=np.float32), np.zeros(4, dtype=np.int64))
 
 
-class Doubling(TrainStep):
+class DoublingRuntime(Runtime):
     """A step that doubles every weight it is given, so that a difference is the weight itself, exactly."""
 
-    def __call__(
-        self, weights: Weights, batch: Batch, *, lr: float, scale: float
-    ) -> tuple[float, dict[str, np.ndarray]]:
-        return 1.0, {name: 2 * tensor for name, tensor in weights.items()}
+    name = "doubling"
 
-
-class DoublingRuntime(Runtime):
-    """Trains by doubling, under any pattern."""
-
-    def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
-        return Doubling()
-
-    def evaluator(self) -> EvalProgram:
-        raise RuntimeMissingError("Doubling has no evaluation program.")
+    def load(self, program: Program) -> Compiled:
+        return lambda inputs: [np.float32(1.0), *(2 * array for array in inputs[: len(LAYOUT.tensors)])]
 
 
 def runtime() -> Runtime:
     manifest = Manifest(
-        schema=1,
+        schema=SCHEMA,
         name="mlp",
         dataset="none",
         classes=3,
@@ -53,7 +43,7 @@ def runtime() -> Runtime:
         target=Input((), "int64"),
         loss="cross-entropy",
         layout=LAYOUT,
-        programs={},
+        programs={"doubling": (Program("step", "step", INPUTS, OUTPUTS),)},
         parity={},
         tools={},
     )

@@ -11,7 +11,7 @@ _RUN = "from edge_fl.cli.main import run; run()"
 _MODEL = """
 import torch
 from torch import nn
-def conv(): return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10))
+def conv(): return nn.Sequential(nn.ConvTranspose2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10))
 def nothing(): return None
 def broken(): raise ValueError("no luck")
 def good():
@@ -27,7 +27,7 @@ def edge_fl(*arguments: str, code: str = _RUN) -> subprocess.CompletedProcess[st
 @pytest.mark.parametrize(
     ("function", "options", "exit_code", "says"),
     [
-        ("conv", [], 11, "Conv2d"),
+        ("conv", [], 11, "ConvTranspose2d"),
         ("nothing", [], 10, "returned an object of type 'NoneType'"),
         ("broken", [], 10, "ValueError: no luck"),
         ("missing", [], 10, "no function 'missing'"),

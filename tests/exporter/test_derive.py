@@ -24,7 +24,7 @@ def axes(layout: Layout, name: str, mode: str) -> tuple[tuple[Segment, ...], ...
 
 
 def test_an_mlps_hidden_layers_are_blocks_and_its_output_layer_is_not() -> None:
-    found = derive(mlp.digits(), input_shape=(1, 8, 8))
+    found = derive(mlp.digits(), torch.randn(3, 1, 8, 8))
 
     assert [(block.name, block.size) for block in found.layout.blocks] == [("1", 32), ("3", 32)]
     assert axes(found.layout, "3.weight", "rows") == (of("3"), free(32))
@@ -33,26 +33,26 @@ def test_an_mlps_hidden_layers_are_blocks_and_its_output_layer_is_not() -> None:
     assert axes(found.layout, "5.weight", "rows") == (free(10), free(32))
     assert axes(found.layout, "5.weight", "units") == (free(10), of("3"))
     assert axes(found.layout, "5.bias", "units") == (free(10),)
-    assert found.producers == ("1", "3")
+    assert found.scaled == ("1", "3")
     assert "output layer" in found.dense["5"]
 
 
 def test_concatenated_layers_give_their_consumer_one_segment_each() -> None:
-    layout = derive(models.Concatenation(), input_shape=(6,)).layout
+    layout = derive(models.Concatenation(), torch.randn(3, 6)).layout
 
     assert axes(layout, "joined.weight", "units") == (of("joined"), of("left", "right"))
 
 
 def test_layers_that_are_added_share_a_block() -> None:
-    found = derive(models.Residual(), input_shape=(6,))
+    found = derive(models.Residual(), torch.randn(3, 6))
 
     assert [(block.name, block.size) for block in found.layout.blocks] == [("stem", 8), ("inner", 5)]
     assert axes(found.layout, "back.weight", "units") == (of("stem"), of("inner"))
-    assert set(found.producers) == {"stem", "back", "inner"}
+    assert set(found.scaled) == {"stem", "back", "inner"}
 
 
 def test_a_unit_that_is_concatenated_twice_owns_two_columns() -> None:
-    layout = derive(models.BothSigns(), input_shape=(6,)).layout
+    layout = derive(models.BothSigns(), torch.randn(3, 6)).layout
 
     assert axes(layout, "out.weight", "units") == (free(3), (Segment("hidden", outer=2),))
 
@@ -70,7 +70,7 @@ def test_a_unit_that_is_concatenated_twice_owns_two_columns() -> None:
 def test_what_cannot_be_left_out_stays_dense_and_says_why(
     build: Callable[[], nn.Module], layer: str, why: str
 ) -> None:
-    found = derive(build(), input_shape=(6,))
+    found = derive(build(), torch.randn(3, 6))
 
     assert found.layout.blocks == ()
     assert why in found.dense[layer]
@@ -80,14 +80,14 @@ def test_a_zero_initialised_layer_hides_nothing() -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, 3))
     nn.init.zeros_(model[2].weight)
 
-    assert derive(model, input_shape=(6,)).layout.blocks == ()
+    assert derive(model, torch.randn(3, 6)).layout.blocks == ()
 
 
 def test_the_model_is_left_as_it_was() -> None:
     model = models.Residual().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
-    derive(model, input_shape=(6,))
+    derive(model, torch.randn(3, 6))
 
     assert model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -5,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from edge_fl.bundle import Bundle
+from edge_fl.bundle import CLASS_INDEX, Bundle, Input
 from edge_fl.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
 from exporter.derive import derive
 from exporter.export import Target, export_bundle
@@ -20,7 +21,7 @@ from tests.exporter import models
 
 
 def target(*runtimes: str, widths: tuple[int, ...] = (1000, 500), batch: int = 6) -> Target:
-    return Target("model", "made-up", (6,), 3, runtimes, widths=widths, batch=batch)
+    return Target("model", "made-up", Input((6,), "float32"), 3, runtimes, widths=widths, batch=batch)
 
 
 def test_every_runtime_is_within_the_limit_of_torch_after_steps_with_changing_patterns(
@@ -42,10 +43,10 @@ def test_the_onnx_program_freezes_no_weight_width_or_batch(digits_bundle: Bundle
     assert model.ir_version <= 10
     assert [opset.version for opset in model.opset_import if not opset.domain] == [18]
     assert all(len(tensor.dims) <= 1 for tensor in model.graph.initializer)
-    first, second, batch = shapes["param.1.bias"][0], shapes["param.3.bias"][0], shapes["x"][0]
+    first, second, batch = shapes["tensor.1.bias"][0], shapes["tensor.3.bias"][0], shapes["x"][0]
     assert len({first, second, batch}) == 3
     assert all(isinstance(name, str) for name in (first, second, batch))
-    assert shapes["param.3.weight"] == [second, first]
+    assert shapes["tensor.3.weight"] == [second, first]
 
 
 @pytest.mark.parametrize("model", [models.Concatenation, models.Residual, models.BothSigns])
@@ -73,9 +74,18 @@ def test_a_model_that_binds_the_trace_to_one_batch_is_refused(tmp_path: Path) ->
 
 def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
     model = mlp.mlp(inputs=6, hidden=8, classes=3)
-    found = derive(model, input_shape=(6,))
-    right = Source(model, found.layout, found.producers, find_loss("cross_entropy"), (6,), 3)
-    wrong = Source(model, found.layout, (), right.loss, (6,), 3)
+    found = derive(model, torch.randn(3, 6))
+    right = Source(
+        module=model,
+        original=model,
+        layout=found.layout,
+        scaled=found.scaled,
+        loss=find_loss("cross_entropy"),
+        input=Input((6,), "float32"),
+        target=CLASS_INDEX,
+        classes=3,
+    )
+    wrong = replace(right, scaled=())
     honest = export_bundle(model, target("torch_eager"), tmp_path / "honest")
     request = Request((build_step("plain", wrong),), build_evaluation(wrong), (1000, 500), 6)
     files = {program.file: data for program, data in lower_for(("torch_eager",), request, print)["torch_eager"]}

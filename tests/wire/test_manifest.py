@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.bundle import File, Input, Manifest, Parity, Program, parse_manifest
+from edge_fl.bundle import SCHEMA, File, Input, Manifest, Parity, Program, parse_manifest
 from edge_fl.errors import BundleError
 from edge_fl.layout import Block, Layout
 
 MANIFEST = Manifest(
-    schema=1,
+    schema=SCHEMA,
     name="m",
     dataset="digits",
     classes=10,
@@ -20,7 +20,7 @@ MANIFEST = Manifest(
     target=Input((), "int64"),
     loss="cross-entropy",
     layout=Layout((Block("h", 3),), ()),
-    programs={"onnx": (Program("onnx/step.onnx", "step"),)},
+    programs={"onnx": (Program("onnx/step.onnx", "step", ("x",), ("loss",)),)},
     parity={"onnx": Parity(5, 1e-7, 1e-7)},
     tools={"torch": "2.13.0"},
     files={"onnx/step.onnx": File("0" * 64, 10)},
@@ -58,13 +58,15 @@ def test_an_altered_manifest_is_refused_or_read(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b'{"schema": 1, "name": ' + b"[" * 100_000,
-        b'{"schema": 2}',
+        b'{"schema": 2, "name": ' + b"[" * 100_000,
+        b'{"schema": 3}',
         b"{}",
         b"[]",
         with_field("surplus", 1),
         with_field("layout", {"blocks": [{"name": "h", "size": 0}], "tensors": []}),
-        with_field("programs", {"onnx": [{"file": "elsewhere.onnx", "kind": "step"}]}),
+        with_field(
+            "programs", {"onnx": [{"file": "elsewhere.onnx", "kind": "step", "inputs": [], "outputs": []}]}
+        ),
         with_field("files", {"onnx/step.onnx": {"sha256": "0" * 63, "size": 1}}),
         with_field("files", {"onnx/step.onnx": {"sha256": "0" * 64, "size": -1}}),
     ],

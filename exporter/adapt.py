@@ -1,0 +1,119 @@
+"""A model whose every size is read from the tensors it is called with, so that it runs on kept entries alone.
+
+Most layers of torch are so already. Those that hold a size of their own are replaced, in a copy, by modules with
+the same tensors under the same names.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["adapt", "new_statistics"]
+
+
+def adapt(
+    model: nn.Module, *, batch_norm: Literal["none", "tracked", "static", "frozen"] = "tracked"
+) -> nn.Module:
+    """A copy of ``model`` with what it takes its own sizes from replaced.
+
+    Parameters
+    ----------
+    batch_norm
+        Whether BatchNorm layers normalise by the batch in training (``tracked``, ``static``), or by their running
+        statistics (``frozen``).
+    """
+    model = copy.deepcopy(model)
+    done: dict[int, nn.Module] = {}
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if id(child) not in done:
+                done[id(child)] = _replaced(child, frozen=batch_norm == "frozen")
+            setattr(parent, name, done[id(child)])
+    return model
+
+
+def new_statistics(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The running statistics after the forward pass just made, as torch's BatchNorm updates them.
+
+    Parameters
+    ----------
+    tensors
+        The ones that the pass was made with, by name.
+    """
+    new: dict[str, Tensor] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm) and module.seen is not None:
+            mean, variance = module.seen
+            keep = 1 - module.momentum
+            for what, value in (("mean", mean), ("var", variance)):
+                new[f"{name}.running_{what}"] = tensors[f"{name}.running_{what}"] * keep + value * module.momentum
+            module.seen = None
+    return new
+
+
+def _replaced(module: nn.Module, *, frozen: bool) -> nn.Module:
+    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+        return _BatchNorm(module, frozen=frozen)
+    if isinstance(module, nn.GroupNorm):
+        return _GroupNorm(module)
+    if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups == module.in_channels > 1:
+        return _Depthwise(module)
+    return module
+
+
+class _BatchNorm(nn.Module):
+    """BatchNorm as a function: what torch writes into its buffers is left in ``seen`` instead."""
+
+    def __init__(self, module: nn.BatchNorm1d | nn.BatchNorm2d, *, frozen: bool) -> None:
+        super().__init__()
+        self.weight, self.bias = module.weight, module.bias
+        self.register_buffer("running_mean", module.running_mean)
+        self.register_buffer("running_var", module.running_var)
+        self.eps, self.momentum = module.eps, module.momentum or 0.0
+        self.frozen = frozen
+        self.seen: tuple[Tensor, Tensor] | None = None
+        self.train(module.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.frozen or not self.training:
+            mean, variance = self.get_buffer("running_mean"), self.get_buffer("running_var")
+            return functional.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
+        outputs, mean, scale = torch.ops.aten._native_batch_norm_legit.no_stats(
+            x, self.weight, self.bias, True, 0.0, self.eps
+        )
+        count = x.numel() // x.shape[1]
+        variance = (1 / (scale * scale) - self.eps) * (count / (count - 1))
+        self.seen = (mean.detach(), variance.detach())
+        return outputs  # type: ignore[no-any-return]
+
+
+class _GroupNorm(nn.Module):
+    """GroupNorm with whole groups left out."""
+
+    def __init__(self, module: nn.GroupNorm) -> None:
+        super().__init__()
+        self.weight, self.bias = module.weight, module.bias
+        self.eps, self.per_group = module.eps, module.num_channels // module.num_groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.group_norm(x, x.shape[1] // self.per_group, self.weight, self.bias, self.eps)
+
+
+class _Depthwise(nn.Module):
+    """A depthwise convolution with as many groups as channels come in."""
+
+    def __init__(self, module: nn.Conv1d | nn.Conv2d) -> None:
+        super().__init__()
+        self.weight, self.bias = module.weight, module.bias
+        self.strides, self.padding, self.dilation = module.stride, module.padding, module.dilation
+        self.convolve = functional.conv1d if isinstance(module, nn.Conv1d) else functional.conv2d
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.convolve(
+            x, self.weight, self.bias, self.strides, self.padding, self.dilation, groups=x.shape[1]
+        )
+        return outputs

@@ -1,0 +1,100 @@
+"""What every train step is made of: its ports, its arguments by name, and the update at its end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.func import grad_and_value
+
+from edge_fl.layout import Segment
+from edge_fl.layout import Tensor as Spec
+from exporter import optimizers
+from exporter.source import Port, Source, Traceable, batch_ports, scalar, tensor_ports
+
+__all__ = ["Arguments", "Objective", "build"]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A step's arguments: every kept tensor by its name, and every other input by its own."""
+
+    tensors: dict[str, Tensor]
+    inputs: dict[str, Tensor]
+
+    def loss_inputs(self, source: Source) -> list[Tensor]:
+        """What the loss takes besides outputs and targets."""
+        return [self.inputs[name] for name in source.loss.inputs]
+
+
+Objective = Callable[[Arguments], tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]]
+"""From arguments to what is minimised, and beside it the loss to report and the statistics anew."""
+
+
+def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Port, ...] = ()) -> Traceable:
+    """Build ``(tensors..., slots..., x, y, sample_weight, lr, scale, ...) -> (loss, new tensors..., new slots...)``.
+
+    Parameters
+    ----------
+    objective
+        What the step descends.
+    extra
+        Ports of this variant only.
+    """
+    parameters = [tensor.name for tensor in source.layout.parameters]
+    ports = (
+        *tensor_ports(source.layout),
+        *_slot_ports(source),
+        *batch_ports(source),
+        scalar("lr"),
+        scalar("scale"),
+        *([scalar("number")] if source.optimizer.name == "adam" else []),
+        *(Port(name, ((Segment(None, inner=source.classes),),)) for name in source.loss.inputs),
+        *extra,
+    )
+
+    def step(*inputs: Tensor) -> tuple[Tensor, ...]:
+        arguments = _arguments(ports, inputs)
+
+        def minimised(trained: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+            tensors = {**arguments.tensors, **dict(zip(parameters, trained, strict=True))}
+            return objective(Arguments(tensors, arguments.inputs))
+
+        trained = tuple(arguments.tensors[name] for name in parameters)
+        gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(trained)
+        slots = {
+            slot: [arguments.inputs[f"{slot}.{name}"] for name in parameters] for slot in source.optimizer.slots
+        }
+        new, kept = optimizers.apply(
+            source.optimizer,
+            trained,
+            gradients,
+            slots,
+            lr=arguments.inputs["lr"],
+            number=arguments.inputs.get("number", arguments.inputs["lr"]),
+        )
+        anew = {**dict(zip(parameters, new, strict=True)), **statistics}
+        tensors = [anew[tensor.name] for tensor in _given(source)]
+        return (loss, *tensors, *(tensor for slot in source.optimizer.slots for tensor in kept[slot]))
+
+    outputs = [f"new.tensor.{tensor.name}" for tensor in _given(source)]
+    outputs += [f"new.{port.name}" for port in _slot_ports(source)]
+    return Traceable(source, "step", step, ports, ("loss", *outputs), variant)
+
+
+def _slot_ports(source: Source) -> list[Port]:
+    return [
+        Port(f"{slot}.{tensor.name}", tensor.units)
+        for slot in source.optimizer.slots
+        for tensor in source.layout.parameters
+    ]
+
+
+def _given(source: Source) -> list[Spec]:
+    """The tensors a step gives anew: all but statistics that are not tracked."""
+    return [t for t in source.layout.tensors if t.role == "parameter" or t in source.tracked]
+
+
+def _arguments(ports: tuple[Port, ...], inputs: tuple[Tensor, ...]) -> Arguments:
+    named = {port.name: tensor for port, tensor in zip(ports, inputs, strict=True)}
+    tensors = {n.removeprefix("tensor."): t for n, t in named.items() if n.startswith("tensor.")}
+    return Arguments(tensors, {n: t for n, t in named.items() if not n.startswith("tensor.")})

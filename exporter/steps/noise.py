@@ -1,0 +1,29 @@
+"""FedBIAD's train step (Algorithm 1, lines 16 and 17): the gradient at sampled weights moves their means."""
+
+from torch import Tensor
+
+from exporter.forward import training_forward, weighted_mean
+from exporter.source import Port, Source, Traceable
+from exporter.steps._parts import Arguments
+from exporter.steps._parts import build as build_step
+
+__all__ = ["build"]
+
+
+def build(source: Source) -> Traceable:
+    """Minimise the loss at theta = U + noise; ``noise.NAME`` has the shape of each parameter's kept entries."""
+    parameters = source.layout.parameters
+
+    def objective(arguments: Arguments) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+        inputs = arguments.inputs
+        theta = dict(arguments.tensors)
+        for tensor in parameters:
+            theta[tensor.name] = theta[tensor.name] + inputs[f"noise.{tensor.name}"]
+        outputs, statistics = training_forward(source, theta, inputs["x"], inputs["scale"])
+        losses = source.loss.per_sample(outputs, inputs["y"], *arguments.loss_inputs(source))
+        loss = weighted_mean(losses, inputs["sample_weight"])
+        return loss, (loss, statistics)
+
+    return build_step(
+        source, "noise", objective, extra=tuple(Port(f"noise.{t.name}", t.units) for t in parameters)
+    )
