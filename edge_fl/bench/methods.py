@@ -121,10 +121,10 @@ def _export(dataset: str, root: Path) -> Bundle:
     import torch
 
     from exporter.export import Target, export_bundle
-    from exporter.zoo.mlp import MODELS
+    from exporter.zoo import build
 
     info = dataset_info(dataset)
     torch.manual_seed(0)
     return export_bundle(
-        MODELS[dataset](), Target(dataset, dataset, info.input_shape, info.classes, ("onnx",)), root
+        build(f"{dataset}-mlp"), Target(dataset, dataset, info.input_shape, info.classes, ("onnx",)), root
     )
