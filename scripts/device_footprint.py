@@ -22,7 +22,7 @@ from broker.run_folder import RoundMetrics
 from broker.session import serve
 from edge_fl.data.registry import dataset_info
 from exporter.export import Target, export_bundle
-from exporter.zoo.mlp import MODELS
+from exporter.zoo import build
 
 ROOT = Path(__file__).parents[1]
 INSTALLERS = ("pip", "setuptools", "pkg_resources", "_distutils_hack")  # a device image carries none of them
@@ -63,7 +63,7 @@ def train(folder: Path, scratch: Path, data: str) -> dict[str, object]:
     info = dataset_info(data)
     torch.manual_seed(0)
     target = Target(data, data, info.input_shape, info.classes, ("onnx",))
-    bundle = export_bundle(MODELS[data](), target, scratch / "bundle")
+    bundle = export_bundle(build(f"{data}-mlp"), target, scratch / "bundle")
     settings = {"local_steps": 20, "batch": 20, "lr": 0.1, "seed": 0, "wait": 60.0}
     config = RunConfig(
         run="footprint", method="fedbiad", parameters={}, rounds=ROUNDS, clients_per_round=1, **settings
@@ -91,7 +91,7 @@ def train(folder: Path, scratch: Path, data: str) -> dict[str, object]:
 def main() -> None:
     """Print the footprint."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="digits", choices=sorted(MODELS))
+    parser.add_argument("--data", default="digits", choices=("digits", "fashion-mnist", "mnist"))
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:

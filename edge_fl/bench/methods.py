@@ -121,9 +121,9 @@ def _export(dataset: str, root: Path) -> Bundle:
     import torch
 
     from exporter.export import Target, export_bundle
-    from exporter.zoo.mlp import MODELS
+    from exporter.zoo import build
 
     info = dataset_info(dataset)
     torch.manual_seed(0)
     images = Input(info.input_shape, "float32")
-    return export_bundle(MODELS[dataset](), Target(dataset, dataset, images, info.classes, ("onnx",)), root)
+    return export_bundle(build(f"{dataset}-mlp"), Target(dataset, dataset, images, info.classes, ("onnx",)), root)

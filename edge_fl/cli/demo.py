@@ -86,11 +86,11 @@ def _export(dataset: str, runtime: str, root: Path) -> Any:
     from edge_fl.bundle import Input
     from edge_fl.data.registry import dataset_info
     from exporter.export import Target, export_bundle
-    from exporter.zoo.mlp import MODELS
+    from exporter.zoo import build
 
     info = dataset_info(dataset)
     torch.manual_seed(0)
     widths = tuple(1000 - thousandths(p) for p in (0.0, *_TIER_DROPOUT))
     images = Input(info.input_shape, "float32")
     target = Target(f"{dataset}-mlp", dataset, images, info.classes, (runtime,), widths=widths)
-    return export_bundle(MODELS[dataset](), target, root)
+    return export_bundle(build(f"{dataset}-mlp"), target, root)
