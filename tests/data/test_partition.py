@@ -37,7 +37,12 @@ def test_specs_are_read() -> None:
         "digits:0/3:labels",
         "digits:0/3:labels=0",
         "digits:0/3:iid=1",
-        "digits:0/3:dirichlet=1",
+        "digits:0/3:dirichlet",
+        "digits:0/3:dirichlet=0",
+        "digits:0/3:dirichlet=0.0",
+        "digits:0/3:dirichlet=.5",
+        "digits:0/3:labels=2.5",
+        "digits:0/3:owners=3",
         "nothing",
         "digits:0/" + "9" * 5000,
     ],
@@ -87,16 +92,15 @@ def test_a_client_without_data_is_refused(spec: DataSpec) -> None:
 
 @pytest.mark.parametrize("kind", [Kind("labels", 3), Kind("shards", 2)])
 def test_parts_share_no_sample(kind: Kind) -> None:
-    labels = load_dataset("digits").train.y
-    parts = partition(labels, 20, kind)
+    parts = partition(load_dataset("digits").train, 20, kind)
     together = np.concatenate(parts)
     assert len(np.unique(together)) == len(together)
     assert all(len(part) for part in parts)
 
 
 def test_a_client_holds_the_labels_it_drew_in_equal_parts() -> None:
-    labels = load_dataset("digits").train.y
-    parts = partition(labels, 20, Kind("labels", 3))
+    train = load_dataset("digits").train
+    labels, parts = train.y, partition(train, 20, Kind("labels", 3))
     assert all(len(np.unique(labels[part])) == 3 for part in parts)
     for label in range(10):
         held = [int((labels[part] == label).sum()) for part in parts if label in labels[part]]
@@ -105,12 +109,12 @@ def test_a_client_holds_the_labels_it_drew_in_equal_parts() -> None:
 
 
 def test_shards_are_stretches_of_the_sorted_labels() -> None:
-    labels = load_dataset("digits").train.y
-    parts = partition(labels, 20, Kind("shards", 2))
+    train = load_dataset("digits").train
+    labels, parts = train.y, partition(train, 20, Kind("shards", 2))
     assert sum(map(len, parts)) == len(labels)
     assert all(len(np.unique(labels[part])) <= 4 for part in parts)
 
 
 def test_more_labels_than_there_are_cannot_be_drawn() -> None:
     with pytest.raises(DataError, match="11 labels of 10"):
-        partition(load_dataset("digits").train.y, 5, Kind("labels", 11))
+        partition(load_dataset("digits").train, 5, Kind("labels", 11))

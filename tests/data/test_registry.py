@@ -16,14 +16,22 @@ needs_files = pytest.mark.skipif(
 
 
 def test_data_sets_are_known_by_name() -> None:
-    assert dataset_names() == ["digits", "fashion-mnist", "mnist"]
+    assert dataset_names() == [
+        "cifar-10",
+        "digits",
+        "fashion-mnist",
+        "femnist",
+        "mnist",
+        "shakespeare",
+        "wikitext-2",
+    ]
     assert dataset_info("digits") == DatasetInfo("digits", (1, 8, 8), 10)
     assert dataset_info("fashion-mnist") == DatasetInfo("fashion-mnist", (1, 28, 28), 10)
 
 
 @pytest.mark.parametrize("name", ["cifar", "registry", "fashion_mnist", ""])
 def test_an_unknown_data_set_is_refused(name: str) -> None:
-    with pytest.raises(DataError, match=f"no data set '{name}'; there are digits, fashion-mnist, mnist"):
+    with pytest.raises(DataError, match=f"no data set '{name}'; there are cifar-10, digits, fashion-mnist"):
         load_dataset(name)
 
 
