@@ -12,7 +12,7 @@ from edge_fl.errors import RuntimeMissingError
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.selection import Weights
 
-__all__ = ["Evaluator", "Score", "within_top"]
+__all__ = ["Evaluator", "Score", "share_right"]
 
 _BATCH = 200  # larger ones fall out of cache
 _OUTPUTS = 2**24  # at most so many outputs a batch: 200 sequences over 33,278 words would take 1 GB
@@ -49,31 +49,31 @@ class Evaluator:
         for batch in eval_batches(self._samples, size=self._size):
             batch_loss, outputs = self._run(weights, batch)
             loss += batch_loss * float(batch.weight.sum())
-            hits = within_top(outputs, batch.y, self._top).reshape(len(batch.y), -1).mean(axis=1)
-            correct += float((hits * batch.weight).sum())
+            correct += float((share_right(outputs, batch.y, self._top) * batch.weight).sum())
         count = len(self._samples.y)
         return Score(loss / count, correct / count)
 
 
-def within_top(outputs: NDArray[np.float32], y: NDArray[np.int64], top: int) -> NDArray[np.bool_]:
-    """Whether each target is among the ``top`` largest outputs.
+def share_right(outputs: NDArray[np.float32], y: NDArray[np.int64], top: int) -> NDArray[np.float64]:
+    """For each sample the share of its targets that are among the ``top`` largest outputs.
 
     Parameters
     ----------
     outputs
-        ``[..., classes]``. Of equal ones the first counts as larger, and a NaN as larger than any number.
+        ``[B, classes]`` or ``[B, T, classes]``. Of equal ones the first counts as larger, and a NaN as larger than any
+        number.
     y
-        ``[...]`` class indices.
+        ``[B]`` or ``[B, T]`` class indices.
 
     Returns
     -------
-    ``[...]``; for ``top`` 1 that is ``outputs.argmax(-1) == y``.
+    ``[B]``.
     """
     target = np.take_along_axis(outputs, y[..., None], axis=-1)
     ahead = ~(outputs <= target)
     ahead |= (outputs == target) & (np.arange(outputs.shape[-1]) < y[..., None])
-    hits: NDArray[np.bool_] = np.count_nonzero(ahead, axis=-1) < top
-    return hits
+    right = np.count_nonzero(ahead, axis=-1) < top
+    return np.mean(right.reshape(len(y), -1), axis=1)
 
 
 def _open(bundle: Bundle) -> Runtime:

@@ -24,6 +24,7 @@ def draw_parts(found: "PartStatistics", title: str, path: Path) -> None:
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.colors import PowerNorm
 
     order = np.argsort(-found.samples, kind="stable")
     figure, (above, below) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
@@ -34,7 +35,13 @@ def draw_parts(found: "PartStatistics", title: str, path: Path) -> None:
         below.set(ylabel="labels")
     else:
         shares = found.counts[order] / found.counts[order].sum(axis=1, keepdims=True)
-        picture = below.imshow(shares.T, aspect="auto", interpolation="nearest", origin="lower", cmap="viridis")
+        picture = below.imshow(
+            shares.T,
+            aspect="auto",
+            interpolation="nearest",
+            origin="lower",
+            norm=PowerNorm(0.5, vmin=0.0),  # or one client with a single class would hide all the others
+        )
         below.set(ylabel="label")
         figure.colorbar(picture, ax=below, label="share of the client's targets")
     below.set(xlabel="clients, largest first")

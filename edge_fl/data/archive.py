@@ -42,6 +42,8 @@ def unpack(content: bytes, where: str) -> Iterator[tuple[str, bytes]]:
         When the file is damaged or truncated.
     """
     try:
+        if not content:
+            raise EOFError("it is empty")
         if where.endswith(".zip"):
             yield from _zip(content)
         elif ".tar" in PurePosixPath(where).suffixes:
