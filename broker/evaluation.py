@@ -73,7 +73,8 @@ def share_right(outputs: NDArray[np.float32], y: NDArray[np.int64], top: int) ->
     ahead = ~(outputs <= target)
     ahead |= (outputs == target) & (np.arange(outputs.shape[-1]) < y[..., None])
     right = np.count_nonzero(ahead, axis=-1) < top
-    return np.mean(right.reshape(len(y), -1), axis=1)
+    shares: NDArray[np.float64] = right.reshape(len(y), -1).mean(axis=1)
+    return shares
 
 
 def _open(bundle: Bundle) -> Runtime:
