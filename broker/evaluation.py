@@ -2,22 +2,26 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_fl.bundle import Bundle
 from edge_fl.data.batcher import eval_batches
-from edge_fl.data.registry import Samples
+from edge_fl.data.registry import Dataset
 from edge_fl.errors import RuntimeMissingError
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.selection import Weights
 
-__all__ = ["Evaluator", "Score"]
+__all__ = ["Evaluator", "Score", "share_right"]
 
 _BATCH = 200  # larger ones fall out of cache
+_OUTPUTS = 2**24  # at most so many outputs a batch: 200 sequences over 33,278 words would take 1 GB
 _PREFERRED = ("onnx", "torch_eager", "executorch")
 
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss and top-1 accuracy (a fraction)."""
+    """Mean loss, and the share of targets among the data set's ``top`` largest outputs."""
 
     loss: float
     accuracy: float
@@ -30,22 +34,47 @@ class Evaluator:
     ----------
     bundle
         The model's.
-    samples
-        The held-out data.
+    dataset
+        Its test split is the held-out data.
     """
 
-    def __init__(self, bundle: Bundle, samples: Samples) -> None:
-        self._run, self._samples = _open(bundle).evaluator(), samples
+    def __init__(self, bundle: Bundle, dataset: Dataset) -> None:
+        self._run, self._samples, self._top = _open(bundle).evaluator(), dataset.test, dataset.info.top
+        outputs = bundle.manifest.classes * int(np.prod(dataset.info.target_shape, dtype=np.int64))
+        self._size = min(max(_OUTPUTS // outputs, 1), _BATCH)
 
     def score(self, weights: Weights) -> Score:
-        """Evaluate ``weights`` (full tensors)."""
+        """Evaluate ``weights`` (full tensors); every sample counts alike, and in a sample every position."""
         loss = correct = 0.0
-        for batch in eval_batches(self._samples, size=_BATCH):
+        for batch in eval_batches(self._samples, size=self._size):
             batch_loss, outputs = self._run(weights, batch)
             loss += batch_loss * float(batch.weight.sum())
-            correct += float(((outputs.argmax(axis=1) == batch.y) * batch.weight).sum())
+            correct += float((share_right(outputs, batch.y, self._top) * batch.weight).sum())
         count = len(self._samples.y)
         return Score(loss / count, correct / count)
+
+
+def share_right(outputs: NDArray[np.float32], y: NDArray[np.int64], top: int) -> NDArray[np.float64]:
+    """For each sample the share of its targets that are among the ``top`` largest outputs.
+
+    Parameters
+    ----------
+    outputs
+        ``[B, classes]`` or ``[B, T, classes]``. Of equal ones the first counts as larger, and a NaN as larger than any
+        number.
+    y
+        ``[B]`` or ``[B, T]`` class indices.
+
+    Returns
+    -------
+    ``[B]``.
+    """
+    target = np.take_along_axis(outputs, y[..., None], axis=-1)
+    ahead = ~(outputs <= target)
+    ahead |= (outputs == target) & (np.arange(outputs.shape[-1]) < y[..., None])
+    right = np.count_nonzero(ahead, axis=-1) < top
+    shares: NDArray[np.float64] = right.reshape(len(y), -1).mean(axis=1)
+    return shares
 
 
 def _open(bundle: Bundle) -> Runtime:

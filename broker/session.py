@@ -52,7 +52,7 @@ def serve(
     """
     recipe = open_recipe(config.method, config.parameters)
     check_recipe(bundle, recipe, config)
-    evaluator = Evaluator(bundle, load_dataset(bundle.manifest.dataset).test)
+    evaluator = Evaluator(bundle, load_dataset(bundle.manifest.dataset))
     topics = Topics(fleet)
     connection = Connection(
         address=address, client_id=f"coordinator-{config.run}", subscriptions=Gateway.subscriptions(topics)

@@ -26,7 +26,7 @@ class RunSummary:
 
     @property
     def accuracy(self) -> float:
-        """Top-1 accuracy of the final model (a fraction)."""
+        """Accuracy of the final model (a fraction), top-1 or as the data set counts it."""
         return self.rounds[-1].accuracy
 
     @property

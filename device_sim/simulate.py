@@ -88,8 +88,8 @@ class Simulation:
         self._runtime = open_runtime(population.runtime, bundle)
         self._model = GlobalModel(bundle.layout, bundle.weights())
         dataset = load_dataset(bundle.manifest.dataset)
-        self._train, self._evaluator = dataset.train, Evaluator(bundle, dataset.test)
-        parts = partition(dataset.train.y, population.clients, population.kind)
+        self._train, self._evaluator = dataset.train, Evaluator(bundle, dataset)
+        parts = partition(dataset.train, population.clients, population.kind)
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
         self._registry = _registered(self._parts, population)
         self._folder = RunFolder(root, config)

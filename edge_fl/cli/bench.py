@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from edge_fl.bench.table import Result
+from edge_fl.cli.options import Partition
 
 __all__ = ["app"]
 
@@ -60,7 +61,7 @@ def methods(
     dataset: Annotated[str, typer.Option(help="digits, mnist or fashion-mnist.")] = "fashion-mnist",
     clients: Annotated[int, typer.Option(help="Clients in all.")] = 100,
     clients_per_round: Annotated[int, typer.Option(help="Clients picked a round.")] = 10,
-    partition: Annotated[str, typer.Option(help="iid, labels=K or shards=K.")] = "labels=5",
+    partition: Partition = "labels=5",
     rounds: Annotated[int, typer.Option(help="Rounds.")] = 60,
     local_steps: Annotated[int, typer.Option(help="Local SGD steps a round.")] = 20,
     lr: Annotated[float, typer.Option(help="SGD step size.")] = 0.1,

@@ -17,7 +17,7 @@ def device(
     *,
     broker: Annotated[str, typer.Option(help="The MQTT broker, mqtt://host:port.")],
     data: Annotated[
-        str, typer.Option(help="The data to train on: NAME, NAME:i/n for part i of n, or NAME:i/n:labels=5.")
+        str, typer.Option(help="The data to train on: NAME, NAME:i/n for part i of n, or NAME:i/n:owners.")
     ],
     id: Annotated[str | None, typer.Option(help="This device's id [default: host name and data].")] = None,
     state: Annotated[Path | None, typer.Option(help="State folder [default: ~/.local/state/edge-fl/ID].")] = None,

@@ -9,6 +9,7 @@ import typer
 
 from edge_fl import __version__
 from edge_fl.cli.bench import app as bench
+from edge_fl.cli.data import app as data
 from edge_fl.cli.demo import demo
 from edge_fl.cli.device import device
 from edge_fl.cli.export import export
@@ -52,6 +53,7 @@ app.command("serve")(serve)
 app.command("device")(device)
 app.command("simulate")(simulate)
 app.add_typer(bench, name="bench")
+app.add_typer(data, name="data")
 
 
 def run() -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "Lr",
     "Mode",
     "Output",
+    "Partition",
     "Recipe",
     "Rounds",
     "Rule",
@@ -39,6 +40,9 @@ Rounds = Annotated[int, typer.Option(help="Rounds.")]
 LocalSteps = Annotated[int, typer.Option(help="Local SGD steps a round (V).")]
 Batch = Annotated[int, typer.Option(help="Samples a batch.")]
 Lr = Annotated[float, typer.Option(help="SGD step size.")]
+Partition = Annotated[
+    str, typer.Option(help="How data is cut: iid, labels=5, shards=2, dirichlet=0.5, sizes=1 or owners.")
+]
 Seed = Annotated[int, typer.Option(help="Keys every random draw of the run.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]

@@ -50,8 +50,8 @@ def _check(samples: Samples, size: int) -> None:
 
 
 def _padded(samples: Samples, chosen: NDArray[np.int64], size: int) -> Batch:
-    x = np.zeros((size, *samples.x.shape[1:]), dtype=np.float32)
-    y = np.zeros(size, dtype=np.int64)
+    x = np.zeros((size, *samples.x.shape[1:]), dtype=samples.x.dtype)
+    y = np.zeros((size, *samples.y.shape[1:]), dtype=np.int64)
     weight = np.zeros(size, dtype=np.float32)
     x[: len(chosen)] = samples.x[chosen]
     y[: len(chosen)] = samples.y[chosen]

@@ -2,12 +2,14 @@
 
 import hashlib
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_fl.data.archive import unpack
 from edge_fl.errors import DataError
 
-__all__ = ["RemoteFile", "read_file"]
+__all__ = ["RemoteFile", "read_file", "read_members"]
 
 _TIMEOUT = 10.0  # seconds of silence from the server
 _RETRIES = 1
@@ -21,6 +23,28 @@ class RemoteFile:
     name: str
     url: str
     sha256: str
+
+
+def read_members(
+    published: Sequence[RemoteFile], repacked: Sequence[RemoteFile], folder: Path | None
+) -> Iterator[tuple[str, bytes]]:
+    """The files of a data set by name without folders, archives unpacked.
+
+    Parameters
+    ----------
+    published
+        What is downloaded where the folder lacks it.
+    repacked
+        The same in another packing, read instead where ``folder`` holds all of it; it is never downloaded.
+
+    Raises
+    ------
+    DataError
+        As :func:`read_file` does, and when an archive cannot be unpacked.
+    """
+    instead = folder is not None and all((folder / file.name).exists() for file in repacked)
+    for file in repacked if instead else published:
+        yield from unpack(read_file(file, folder), Path(file.name).name)
 
 
 def read_file(file: RemoteFile, folder: Path | None) -> bytes:

@@ -8,12 +8,17 @@ __all__ = ["check_fit"]
 
 
 def check_fit(samples: Samples, manifest: Manifest) -> None:
-    """Refuse samples of another shape or with labels the model has no output for: DataError."""
-    shape = samples.x.shape[1:]
-    if shape != manifest.input.shape:
+    """Refuse samples of another shape or dtype or with labels the model has no output for: DataError."""
+    given, taken = (samples.x.shape[1:], samples.x.dtype.name), (manifest.input.shape, manifest.input.dtype)
+    if given != taken:
         raise DataError(
-            f"The data has samples of shape {shape}, and '{manifest.name}' takes {manifest.input.shape}; "
-            "give --data that fits."
+            f"The data has samples of shape {given[0]} in {given[1]}, and '{manifest.name}' takes {taken[0]} in "
+            f"{taken[1]}; give --data that fits."
+        )
+    if samples.y.shape[1:] != manifest.target.shape:
+        raise DataError(
+            f"The data has targets of shape {samples.y.shape[1:]} a sample, and '{manifest.name}' learns "
+            f"{manifest.target.shape}; give --data that fits."
         )
     if len(samples.y) and not 0 <= samples.y.min() <= samples.y.max() < manifest.classes:
         raise DataError(

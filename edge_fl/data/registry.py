@@ -6,6 +6,7 @@ import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +21,54 @@ _FOLDER = "EDGE_FL_DATA"
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What a model must fit: the shape of one sample without the batch axis, and the number of classes."""
+    """What a model must fit, and how it is scored.
+
+    Parameters
+    ----------
+    input_shape, target_shape
+        Of one sample, without the batch axis; a target is one class (the shape ``()``) or one at every position.
+    classes
+        How many there are; where inputs are tokens, they are classes too.
+    input_dtype
+        ``float32`` in [0, 1], or ``int64`` tokens.
+    loss
+        The one that fits the targets: ``cross_entropy`` of outputs ``[B, classes]``, or ``sequence_cross_entropy``
+        of ``[B, T, classes]``, for each sample the mean over its positions.
+    top
+        A prediction is right when the target is among the ``top`` largest outputs, as the papers count.
+    """
 
     name: str
     input_shape: tuple[int, ...]
     classes: int
+    input_dtype: Literal["float32", "int64"] = "float32"
+    target_shape: tuple[int, ...] = ()
+    loss: Literal["cross_entropy", "sequence_cross_entropy"] = "cross_entropy"
+    top: int = 1
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Labelled samples: ``x`` ``[n, *input_shape]`` float32 in [0, 1], ``y`` ``[n]`` int64 class indices."""
+    """Labelled samples.
 
-    x: NDArray[np.float32]
+    Parameters
+    ----------
+    x
+        ``[n, *input_shape]``, float32 in [0, 1] or int64 tokens.
+    y
+        ``[n, *target_shape]`` int64 class indices.
+    owner
+        ``[n]`` int64: who wrote or spoke each sample, the same number in both splits; None where nobody knows.
+    """
+
+    x: NDArray[np.float32] | NDArray[np.int64]
     y: NDArray[np.int64]
+    owner: NDArray[np.int64] | None = None
 
     def take(self, indices: NDArray[np.int64]) -> "Samples":
         """Copy the samples at ``indices``, in that order."""
-        return Samples(self.x[indices], self.y[indices])
+        owner = None if self.owner is None else self.owner[indices]
+        return Samples(self.x[indices], self.y[indices], owner)
 
 
 @dataclass(frozen=True)

@@ -69,3 +69,22 @@ def test_no_data_is_refused() -> None:
         next(batches(numbered(0), steps=1, size=2, stream=Stream(0)))
     with pytest.raises(DataError, match="no sample"):
         next(eval_batches(numbered(0), 2))
+
+
+@given(n=st.integers(1, 9), size=st.integers(1, 5))
+def test_tokens_stay_tokens_and_a_padded_sequence_weighs_nothing(n: int, size: int) -> None:
+    x = np.arange(1, 3 * n + 1).reshape(n, 3)
+    samples = Samples(x, x + 1, np.arange(n))
+    for start, batch in zip(range(0, n, size), eval_batches(samples, size), strict=True):
+        held = min(size, n - start)
+        assert (batch.x.dtype, batch.y.dtype, batch.x.shape, batch.y.shape) == (
+            np.int64,
+            np.int64,
+            (size, 3),
+            (size, 3),
+        )
+        assert batch.x[:held].tolist() == x[start : start + held].tolist()
+        assert batch.y[:held].tolist() == (x[start : start + held] + 1).tolist()
+        assert batch.weight.tolist() == [1.0] * held + [0.0] * (size - held)
+        assert not batch.x[held:].any()
+        assert not batch.y[held:].any()

@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import threading
 import time
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_fl.data.files import RemoteFile, read_file
+from edge_fl.data.files import RemoteFile, read_file, read_members
 from edge_fl.errors import DataError
 
 CONTENT = b"published" * 1000
@@ -104,3 +105,24 @@ def test_another_file_than_the_published_one_is_not_kept(tmp_path: Path, publish
 def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path, published: str) -> None:
     (tmp_path / "cache").write_text("in the way")
     assert "cannot be downloaded" in refused(RemoteFile("set/a.gz", published, SHA256))
+
+
+def local(folder: Path, name: str, content: bytes) -> RemoteFile:
+    """A file in the user's folder that nobody publishes."""
+    (folder / name).write_bytes(content)
+    return RemoteFile(name, closed_port(), hashlib.sha256(content).hexdigest())
+
+
+def test_another_packing_is_read_where_the_folder_holds_all_of_it(tmp_path: Path, published: str) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    repacked = [local(own, "b.txt.gz", gzip.compress(b"b")), local(own, "c.txt", b"c")]
+    offered = [RemoteFile("a.gz", published.replace("a.gz", "b.gz"), SHA256)]
+    assert list(read_members(offered, repacked, own)) == [("b.txt", b"b"), ("c.txt", b"c")]
+    (own / "c.txt").unlink()
+    with pytest.raises(DataError, match=r"'a\.gz' cannot be downloaded"):
+        list(read_members(offered, repacked, own))
+    with pytest.raises(DataError, match=r"'a\.gz' cannot be downloaded"):
+        list(read_members(offered, repacked, None))
+    (own / "a.bin").write_bytes(CONTENT)
+    assert list(read_members([RemoteFile("a.bin", closed_port(), SHA256)], repacked, own)) == [("a.bin", CONTENT)]

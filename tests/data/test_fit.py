@@ -14,8 +14,12 @@ from edge_fl.errors import DataError
 def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
     manifest, digits = digits_bundle.manifest, client_samples(DataSpec.parse("digits"))
     check_fit(digits, manifest)
-    with pytest.raises(DataError, match=r"samples of shape \(1, 28, 28\), and 'digits-mlp' takes \(1, 8, 8\)"):
+    with pytest.raises(DataError, match=r"shape \(1, 28, 28\) in float32, and 'digits-mlp' takes \(1, 8, 8\)"):
         check_fit(Samples(np.zeros((3, 1, 28, 28), np.float32), digits.y[:3]), manifest)
+    with pytest.raises(DataError, match=r"in int64, and 'digits-mlp' takes \(1, 8, 8\) in float32"):
+        check_fit(Samples(np.zeros((3, 1, 8, 8), np.int64), digits.y[:3]), manifest)
+    with pytest.raises(DataError, match=r"targets of shape \(8,\) a sample, and 'digits-mlp' learns \(\)"):
+        check_fit(Samples(digits.x[:3], np.zeros((3, 8), np.int64)), manifest)
     with pytest.raises(DataError, match="labels 0 to 9, and 'digits-mlp' knows 9 classes"):
         check_fit(digits, msgspec.structs.replace(manifest, classes=9))
     with pytest.raises(DataError, match="labels -1 to -1"):

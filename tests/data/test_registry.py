@@ -16,14 +16,23 @@ needs_files = pytest.mark.skipif(
 
 
 def test_data_sets_are_known_by_name() -> None:
-    assert dataset_names() == ["digits", "fashion-mnist", "mnist"]
+    assert dataset_names() == [
+        "cifar-10",
+        "digits",
+        "fashion-mnist",
+        "femnist",
+        "mnist",
+        "shakespeare",
+        "wikitext-2",
+    ]
     assert dataset_info("digits") == DatasetInfo("digits", (1, 8, 8), 10)
+    assert dataset_info("wikitext-2").top == 3
     assert dataset_info("fashion-mnist") == DatasetInfo("fashion-mnist", (1, 28, 28), 10)
 
 
 @pytest.mark.parametrize("name", ["cifar", "registry", "fashion_mnist", ""])
 def test_an_unknown_data_set_is_refused(name: str) -> None:
-    with pytest.raises(DataError, match=f"no data set '{name}'; there are digits, fashion-mnist, mnist"):
+    with pytest.raises(DataError, match=f"no data set '{name}'; there are cifar-10, digits, fashion-mnist"):
         load_dataset(name)
 
 
@@ -66,6 +75,57 @@ def test_the_real_files_are_read(name: str, first_labels: list[int]) -> None:
     dataset = load_dataset(name)
     check_form(dataset, 60_000, 10_000)
     assert dataset.train.y[:5].tolist() == first_labels
+
+
+@needs_files
+def test_real_femnist_is_split_within_each_writer() -> None:
+    dataset = load_dataset("femnist")
+    check_form(dataset, 14_708, 1_685)
+    train, test = dataset.train.owner, dataset.test.owner
+    assert train is not None
+    assert test is not None
+    assert np.unique(train).tolist() == np.unique(test).tolist() == list(range(105))
+    share = np.bincount(test) / (np.bincount(train) + np.bincount(test))
+    assert np.median(share) == pytest.approx(0.1, abs=0.01)
+
+
+@needs_files
+def test_the_real_cifar_10_is_read() -> None:
+    dataset = load_dataset("cifar-10")
+    assert len(dataset.train.y) in (10_000, 50_000)  # the folder may hold the first batch only
+    check_form(dataset, len(dataset.train.y), 10_000)
+    assert dataset.train.y[:5].tolist() == [6, 9, 9, 4, 1]
+    assert (255 * dataset.train.x[0, :, 0, 0]).round().tolist() == [59, 62, 63]
+
+
+def check_sequences(dataset: Dataset, train: int, test: int) -> None:
+    for samples, n in ((dataset.train, train), (dataset.test, test)):
+        assert samples.x.shape == (n, *dataset.info.input_shape)
+        assert samples.y.shape == (n, *dataset.info.target_shape)
+        assert (samples.x.dtype, samples.y.dtype) == (np.int64, np.int64)
+        assert samples.y[:, :-1].tolist() == samples.x[:, 1:].tolist()
+        assert samples.x.min() >= 0
+        assert max(samples.x.max(), samples.y.max()) < dataset.info.classes
+
+
+@needs_files
+def test_real_shakespeare_is_cut_by_role() -> None:
+    dataset = load_dataset("shakespeare")
+    check_sequences(dataset, 48_655, 4_877)
+    train, test = dataset.train.owner, dataset.test.owner
+    assert train is not None
+    assert test is not None
+    sizes, held_out = np.bincount(train), np.bincount(test, minlength=train.max() + 1)
+    assert len(sizes) == 1171
+    assert held_out.tolist() == ((sizes + held_out) // 10).tolist()
+
+
+@needs_files
+def test_the_real_wikitext_2_has_the_published_counts() -> None:
+    """2,088,628 training words and 245,569 test words, ends of lines among them."""
+    dataset = load_dataset("wikitext-2")
+    check_sequences(dataset, 2_088_627 // 35, 245_568 // 35)
+    assert max(dataset.train.x.max(), dataset.test.x.max()) == 33_277
 
 
 def test_a_damaged_file_in_the_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
