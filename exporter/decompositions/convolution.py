@@ -20,7 +20,7 @@ from torch import Tensor
 from exporter.decompositions.depthwise import Depthwise
 from exporter.decompositions.layout import batch_first, batch_last
 from exporter.decompositions.unfold import HalfUnfold
-from exporter.decompositions.windows import Axis, H, merge, phases, total, window
+from exporter.decompositions.windows import Axis, Cut, H, Phases, Tap, merge, total, window
 
 __all__ = ["convolution_decompositions"]
 
@@ -94,7 +94,7 @@ class _Plane:
         terms: list[list[Tensor]] = [[] for _ in range(self.h.stride)]
         for row, tap in enumerate(self.h.taps):
             part = found.squeeze(0).narrow(0, row * self.channels, self.channels)
-            terms[tap.phase].append(window(part, H, -tap.shift, self.h.rows))
+            terms[tap.phase].append(window(part, Cut(H, -tap.shift, self.h.rows)))
         return merge([total(phase) if phase else None for phase in terms], H, self.h.size)
 
     @property
@@ -105,8 +105,9 @@ class _Plane:
         """``[G, C/G, H, W, B]``; of images, ``[1, kh*C, Ho, W, B]``: what each of the kernel's rows reads."""
         if not self.images:
             return self._split(x)
-        by_row = phases(x, H, self.h.stride)
-        return torch.cat([window(by_row[t.phase], H, t.shift, self.h.outputs) for t in self.h.taps]).unsqueeze(0)
+        split = Phases(x, self.h.stride, 1)
+        seen = [split.read(tap, self.h.outputs, Tap(0, 0), self.w.size) for tap in self.h.taps]
+        return torch.cat(seen).unsqueeze(0)
 
     def _weights(self, weight: Tensor) -> Tensor:
         """``[G, O/G, C/G, kh, kw]``; for images ``[1, O, kh*C, 1, kw]``."""

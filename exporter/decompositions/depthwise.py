@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exporter.decompositions.windows import Axis, H, W, merge, phases, total, window
+from exporter.decompositions.windows import Axis, Cut, H, Phases, W, merge, total, window
 
 __all__ = ["Depthwise"]
 
@@ -36,9 +36,9 @@ class Depthwise:
         """The gradient ``[C, H, W, B]`` of the input, from the output's."""
         terms: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
         for row, down in enumerate(self.h.taps):
-            vertical = window(gradient, H, -down.shift, self.h.rows)
             for column, across in enumerate(self.w.taps):
-                moved = window(vertical, W, -across.shift, self.w.rows)
+                cuts = Cut(H, -down.shift, self.h.rows), Cut(W, -across.shift, self.w.rows)
+                moved = window(gradient, *cuts)
                 terms[down.phase, across.phase].append(moved * self._entry(weight, row, column))
         by_row: list[Tensor | None] = []
         for row in range(self.h.stride):
@@ -49,13 +49,12 @@ class Depthwise:
 
     def _moved(self, x: Tensor) -> dict[tuple[int, int], Tensor]:
         """What each entry (row, column) of the kernel reads, ``[C, Ho, Wo, B]``."""
-        split = [phases(part, W, self.w.stride) for part in phases(x, H, self.h.stride)]
-        moved = {}
-        for row, down in enumerate(self.h.taps):
-            bands = [window(part, H, down.shift, self.h.outputs) for part in split[down.phase]]
-            for column, across in enumerate(self.w.taps):
-                moved[row, column] = window(bands[across.phase], W, across.shift, self.w.outputs)
-        return moved
+        split = Phases(x, self.h.stride, self.w.stride)
+        return {
+            (row, column): split.read(down, self.h.outputs, across, self.w.outputs)
+            for row, down in enumerate(self.h.taps)
+            for column, across in enumerate(self.w.taps)
+        }
 
     @staticmethod
     def _entry(weight: Tensor, row: int, column: int) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from exporter.decompositions.layout import batch_first, batch_last
-from exporter.decompositions.windows import Axis, H, W, merge, phases, total, window
+from exporter.decompositions.windows import Axis, Cut, H, Phases, W, merge, total, window
 
 __all__ = ["pooling_decompositions"]
 
@@ -152,13 +152,8 @@ def _like(x: Tensor, like: Tensor) -> Tensor:
 def _planes(x: Tensor, kernel: _Kernel, fill: float) -> list[Tensor]:
     """What each entry of the kernel reads, ``[C, Ho, Wo, B]``, in the order of torch's comparisons."""
     h, w = kernel
-    by_row = phases(x, H, h.stride, fill)
-    planes = []
-    for down in h.taps:
-        band = window(by_row[down.phase], H, down.shift, h.outputs, fill)
-        by_column = phases(band, W, w.stride, fill)
-        planes += [window(by_column[across.phase], W, across.shift, w.outputs, fill) for across in w.taps]
-    return planes
+    split = Phases(x, h.stride, w.stride, fill)
+    return [split.read(down, h.outputs, across, w.outputs) for down in h.taps for across in w.taps]
 
 
 def _spread(gradients: Sequence[Tensor], kernel: _Kernel) -> Tensor:
@@ -169,9 +164,9 @@ def _spread(gradients: Sequence[Tensor], kernel: _Kernel) -> Tensor:
         by_column: dict[int, list[Tensor]] = defaultdict(list)
         for column, across in enumerate(w.taps):
             gradient = gradients[row * w.kernel + column]
-            by_column[across.phase].append(window(gradient, W, -across.shift, w.rows))
+            by_column[across.phase].append(window(gradient, Cut(W, -across.shift, w.rows)))
         parts = [total(by_column[p]) if p in by_column else None for p in range(w.stride)]
-        by_row[down.phase].append(window(merge(parts, W, w.size), H, -down.shift, h.rows))
+        by_row[down.phase].append(window(merge(parts, W, w.size), Cut(H, -down.shift, h.rows)))
     return merge([total(by_row[p]) if p in by_row else None for p in range(h.stride)], H, h.size)
 
 

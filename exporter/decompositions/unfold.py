@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from exporter.decompositions.windows import Axis, H, W, merge, phases, total, window
+from exporter.decompositions.windows import Axis, Cut, H, Phases, Tap, W, merge, total, window
 
 __all__ = ["HalfUnfold"]
 
@@ -33,13 +33,13 @@ class HalfUnfold:
         """The output ``[G, O, Ho, Wo, B]``."""
         groups, outputs = weight.shape[:2]
         terms = []
-        for (phase, rows), unfolded in zip(self._kernel_rows.items(), self._columns(x), strict=True):
+        for rows, unfolded in zip(self._kernel_rows.values(), self._columns(x), strict=True):
             product = torch.bmm(self._matrix(weight, rows), unfolded)
             shape = [groups, len(rows), outputs, self.h.rows, self.w.outputs, x.shape[-1]]
             seen = product.reshape(shape)
             for index, row in enumerate(rows):
-                one = seen.narrow(1, index, 1).squeeze(1)
-                terms.append(window(one, H, self.h.taps[row].shift, self.h.outputs))
+                moved = Cut(H, self.h.taps[row].shift, self.h.outputs)
+                terms.append(window(seen, Cut(1, index, 1), moved).squeeze(1))
         return total(terms)
 
     def weight_gradient(self, gradient: Tensor, x: Tensor) -> Tensor:
@@ -67,8 +67,8 @@ class HalfUnfold:
             seen = product.reshape(shape)
             by_column: dict[int, list[Tensor]] = defaultdict(list)
             for column, tap in enumerate(self.w.taps):
-                one = seen.narrow(1, column, 1).squeeze(1)
-                by_column[tap.phase].append(window(one, W, -tap.shift, self.w.rows))
+                moved_back = Cut(W, -tap.shift, self.w.rows)
+                by_column[tap.phase].append(window(seen, Cut(1, column, 1), moved_back).squeeze(1))
             parts = [total(by_column[p]) if p in by_column else None for p in range(self.w.stride)]
             by_row[phase] = merge(parts, W, self.w.size)
         return merge(by_row, H, self.h.size)
@@ -83,19 +83,17 @@ class HalfUnfold:
 
     def _columns(self, x: Tensor) -> list[Tensor]:
         """V, for each phase of the rows that is read."""
-        by_row = phases(x, H, self.h.stride)
-        unfolded = []
-        for phase in self._kernel_rows:
-            by_column = phases(by_row[phase], W, self.w.stride)
-            moved = [window(by_column[tap.phase], W, tap.shift, self.w.outputs) for tap in self.w.taps]
-            unfolded.append(_matrix_of(moved))
-        return unfolded
+        split = Phases(x, self.h.stride, self.w.stride)
+        return [
+            _matrix_of([split.read(Tap(phase, 0), self.h.rows, tap, self.w.outputs) for tap in self.w.taps])
+            for phase in self._kernel_rows
+        ]
 
     def _rows(self, gradient: Tensor) -> list[Tensor]:
         """E, for each phase of the rows that is read."""
         taps = self.h.taps
         return [
-            _matrix_of([window(gradient, H, -taps[row].shift, self.h.rows) for row in rows])
+            _matrix_of([window(gradient, Cut(H, -taps[row].shift, self.h.rows)) for row in rows])
             for rows in self._kernel_rows.values()
         ]
 

@@ -6,12 +6,12 @@ a copy of contiguous pieces. ``H`` and ``W`` are those axes counted from the end
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["H", "W", "Axis", "Tap", "merge", "phases", "total", "window"]
+__all__ = ["H", "W", "Axis", "Cut", "Phases", "Tap", "merge", "total", "window"]
 
 H, W = -3, -2
 
@@ -56,42 +56,65 @@ class Axis:
         return [Tap(start % self.stride, start // self.stride) for start in starts]
 
 
-def window(x: Tensor, dim: int, start: int, length: int, fill: float = 0.0) -> Tensor:
-    """Entries ``start .. start + length`` of axis ``dim``; ``fill`` where there are none."""
-    dim %= x.dim()
-    size = int(x.shape[dim])
-    before, after = -start, start + length - size
-    if before == after == 0:
+@dataclass(frozen=True)
+class Cut:
+    """Entries ``start .. start + length`` of an axis, which may lie outside it."""
+
+    axis: int
+    start: int
+    length: int
+
+
+class Phases:
+    """A tensor's rows and columns by phase: entry ``i`` of phase ``p`` is row ``i * stride + p``.
+
+    Phases are equally long; ``fill`` stands where the last ones have no entry, and outside.
+    """
+
+    def __init__(self, x: Tensor, h_stride: int, w_stride: int, fill: float = 0.0) -> None:
+        self._fill = fill
+        self._whole = h_stride == w_stride == 1
+        rows, columns = -(-int(x.shape[H]) // h_stride), -(-int(x.shape[W]) // w_stride)
+        even = window(x, Cut(H, 0, rows * h_stride), Cut(W, 0, columns * w_stride), fill=fill)
+        shape = [*x.shape[:H], rows, h_stride, columns, w_stride, x.shape[-1]]
+        self._split = even if self._whole else even.reshape(shape)
+
+    def read(self, down: Tap, height: int, across: Tap, width: int) -> Tensor:
+        """``height`` rows of a phase from ``down.shift`` on, and ``width`` columns: ``[..., height, width, B]``."""
+        cuts = [Cut(H, down.shift, height), Cut(W, across.shift, width)]
+        if self._whole:
+            return window(self._split, *cuts, fill=self._fill)
+        cuts = [replace(cuts[0], axis=-5), Cut(-4, down.phase, 1), replace(cuts[1], axis=-3), Cut(-2, across.phase, 1)]
+        return window(self._split, *cuts, fill=self._fill).squeeze(-2).squeeze(-3)
+
+
+def window(x: Tensor, *cuts: Cut, fill: float = 0.0) -> Tensor:
+    """The entries that ``cuts`` name; ``fill`` where there are none."""
+    pad, shape, outside = [0, 0] * x.dim(), list(x.shape), False
+    for cut in cuts:
+        axis, size = cut.axis % x.dim(), int(x.shape[cut.axis])
+        pad[2 * axis : 2 * axis + 2] = -cut.start, cut.start + cut.length - size
+        shape[axis] = cut.length
+        outside = outside or cut.start >= size or cut.start + cut.length <= 0
+    if outside:
+        return torch.full(shape, fill, dtype=x.dtype, device=x.device)
+    if not any(pad):
         return x
-    if start >= size or start + length <= 0:
-        return torch.full([*x.shape[:dim], length, *x.shape[dim + 1 :]], fill, dtype=x.dtype, device=x.device)
-    if before <= 0 and after <= 0:
-        return x.narrow(dim, start, length)
-    # One operation even where it cuts and pads at once: onnxruntime then copies once.
-    return torch.constant_pad_nd(x, [0, 0] * (x.dim() - 1 - dim) + [before, after], fill)
-
-
-def phases(x: Tensor, dim: int, stride: int, fill: float = 0.0) -> list[Tensor]:
-    """The ``stride`` phases of axis ``dim``, each of ceil(size / stride) entries, the last of them ``fill`` if short."""
-    if stride == 1:
-        return [x]
-    dim %= x.dim()
-    rows = -(-int(x.shape[dim]) // stride)
-    whole = window(x, dim, 0, rows * stride, fill)
-    split = whole.reshape([*x.shape[:dim], rows, stride, *x.shape[dim + 1 :]])
-    return [split.narrow(dim + 1, phase, 1).squeeze(dim + 1) for phase in range(stride)]
+    # One operation, though it cuts and pads at once along several axes: onnxruntime then copies once.
+    last_first = [amount for axis in reversed(range(x.dim())) for amount in pad[2 * axis : 2 * axis + 2]]
+    return torch.constant_pad_nd(x, last_first, fill)
 
 
 def merge(parts: Sequence[Tensor | None], dim: int, size: int) -> Tensor:
     """The axis of ``size`` entries whose phases are ``parts``; None stands for zeros."""
     first = next(part for part in parts if part is not None)
     if len(parts) == 1:
-        return window(first, dim, 0, size)
+        return window(first, Cut(dim, 0, size))
     dim %= first.dim()
     filled = [torch.zeros_like(first) if part is None else part for part in parts]
     joined = torch.cat([part.unsqueeze(dim + 1) for part in filled], dim + 1)
     rows = int(first.shape[dim]) * len(parts)
-    return window(joined.reshape([*first.shape[:dim], rows, *first.shape[dim + 1 :]]), dim, 0, size)
+    return window(joined.reshape([*first.shape[:dim], rows, *first.shape[dim + 1 :]]), Cut(dim, 0, size))
 
 
 def total(terms: Sequence[Tensor]) -> Tensor:

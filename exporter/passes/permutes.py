@@ -83,15 +83,18 @@ class _Sinking:
         return self.graph.call_function(node.target, args, dict(node.kwargs))  # type: ignore[arg-type]
 
 
-def _permute(sinking: _Sinking, node: Node) -> _Seen:
+def _permute(sinking: _Sinking, node: Node) -> _Seen | None:
     source = sinking.view(node.args[0])  # type: ignore[arg-type]
+    rank = len(source.order)
     if node.target is _aten.permute.default:
-        order = [axis % len(source.order) for axis in node.args[1]]  # type: ignore
+        order = [axis % rank for axis in node.args[1]]  # type: ignore
     else:
-        order = list(range(len(source.order)))
+        order = list(range(rank))
         a, b = (0, 1) if node.target is _aten.t.default else node.args[1:3]
         if order:
             order[a], order[b] = order[b], order[a]  # type: ignore[index]
+    if rank > 2 and source.base is node.args[0] and order == [*range(1, rank), 0]:
+        return None  # nothing to cancel: what is unfolded next should be so batch-last, not before
     return _Seen(source.base, tuple(source.order[axis] for axis in order))
 
 
