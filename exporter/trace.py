@@ -6,6 +6,7 @@ a graph without any autograd, which is.
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,10 +79,10 @@ def export_function(
 def _symbolic(example: tuple[Tensor, ...], free: Sequence[Sequence[int]]) -> list[Tensor]:
     """Stand-ins of which only ``free`` axes have symbols, so that decompositions see all other lengths as numbers."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    traced = []
+    traced: list[Tensor] = []
     for index, (tensor, axes) in enumerate(zip(example, free, strict=True)):
         sizes = [DimDynamic.DUCK if axis in axes else DimDynamic.STATIC for axis in range(tensor.dim())]
-        context = StatelessSymbolicContext(dynamic_sizes=sizes)
+        context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=sizes)
         traced.append(mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"input{index}")))
     return traced
 

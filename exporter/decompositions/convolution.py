@@ -9,6 +9,7 @@ The rule for which formulation computes a layer:
   larger part;
 - otherwise half unfolding.
 """
+# ruff: noqa: PLR0917 - the signatures are ATen's
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ __all__ = ["convolution_decompositions"]
 
 _FEW_CHANNELS = 4
 _aten = torch.ops.aten
+_LEFT: Any = NotImplemented  # the operation stays as it is
 
 
 def convolution_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -156,7 +158,7 @@ def _convolution(
     groups: int,
 ) -> Tensor:
     if transposed or x.dim() > 4:
-        return NotImplemented
+        return _LEFT  # type: ignore[no-any-return]
     moved, kernel = _planar(x), weight if x.dim() == 4 else weight.unsqueeze(2)
     output = _Plane.of(moved, kernel, stride, padding, dilation, groups).forward(moved, kernel)
     if bias is not None:
@@ -178,7 +180,7 @@ def _convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     if transposed or x.dim() > 4:
-        return NotImplemented
+        return _LEFT  # type: ignore[no-any-return]
     moved, kernel, g = _planar(x), weight if x.dim() == 4 else weight.unsqueeze(2), _planar(gradient)
     plane = _Plane.of(moved, kernel, stride, padding, dilation, groups)
     to_x = _like(plane.input_gradient(g, kernel), x) if output_mask[0] else None

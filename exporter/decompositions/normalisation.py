@@ -3,6 +3,7 @@
 With m and s the mean and the inverse deviation, xn = (x - m) s and means taken over what shares them, the input's
 gradient is ``s (h - mean(h) - xn mean(h xn))`` for h = w g.
 """
+# ruff: noqa: PLR0917 - the signatures are ATen's
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -3,6 +3,7 @@
 Max pooling's gradient goes to the first entry that holds the maximum, as torch's does. It is found anew from the input
 (the planes are shared with the forward pass), so no runtime needs a kernel that scatters.
 """
+# ruff: noqa: PLR0917 - the signatures are ATen's
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from exporter.decompositions.windows import Axis, Cut, H, Phases, W, merge, tota
 __all__ = ["pooling_decompositions"]
 
 _aten = torch.ops.aten
+_LEFT: Any = NotImplemented  # the operation stays as it is
 _Kernel = tuple[Axis, Axis]
 
 
@@ -102,13 +104,13 @@ def _avg_pool_backward(
 
 def _adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
     size = _divided(x, output_size)
-    return NotImplemented if size is None else _avg_pool(x, size)
+    return _avg_pool(x, size) if size else _LEFT  # type: ignore[no-any-return]
 
 
 def _adaptive_avg_pool_backward(gradient: Tensor, x: Tensor) -> Tensor:
     size = _divided(x, gradient.shape[-2:])
     if size is None:
-        return NotImplemented
+        return _LEFT  # type: ignore[no-any-return]
     return _avg_pool_backward(gradient, x, size, size, (0,), False, True, None)
 
 

@@ -5,13 +5,14 @@ one phase, moved by a whole number of entries. Tensors are batch-last, ``[..., C
 a copy of contiguous pieces. ``H`` and ``W`` are those axes counted from the end; their lengths must be plain numbers.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["H", "W", "Axis", "Cut", "Phases", "Tap", "merge", "total", "window"]
+__all__ = ["Axis", "Cut", "H", "Phases", "Tap", "W", "merge", "total", "window"]
 
 H, W = -3, -2
 
@@ -68,7 +69,8 @@ class Cut:
 class Phases:
     """A tensor's rows and columns by phase: entry ``i`` of phase ``p`` is row ``i * stride + p``.
 
-    Phases are equally long; ``fill`` stands where the last ones have no entry, and outside.
+    Phases are equally long; ``fill`` stands where the last ones have no entry, and outside. Axes before the channels
+    are taken together with them meanwhile: XNNPACK has no tensors of more than six.
     """
 
     def __init__(self, x: Tensor, h_stride: int, w_stride: int, fill: float = 0.0) -> None:
@@ -76,16 +78,27 @@ class Phases:
         self._whole = h_stride == w_stride == 1
         rows, columns = -(-int(x.shape[H]) // h_stride), -(-int(x.shape[W]) // w_stride)
         even = window(x, Cut(H, 0, rows * h_stride), Cut(W, 0, columns * w_stride), fill=fill)
-        shape = [*x.shape[:H], rows, h_stride, columns, w_stride, x.shape[-1]]
-        self._split = even if self._whole else even.reshape(shape)
+        self._leading = x.shape[:H]
+        channels = math.prod(self._leading)
+        self._split = even
+        if not self._whole:
+            self._split = even.reshape([channels, rows, h_stride, columns, w_stride, x.shape[-1]])
 
     def read(self, down: Tap, height: int, across: Tap, width: int) -> Tensor:
         """``height`` rows of a phase from ``down.shift`` on, and ``width`` columns: ``[..., height, width, B]``."""
         cuts = [Cut(H, down.shift, height), Cut(W, across.shift, width)]
         if self._whole:
             return window(self._split, *cuts, fill=self._fill)
-        cuts = [replace(cuts[0], axis=-5), Cut(-4, down.phase, 1), replace(cuts[1], axis=-3), Cut(-2, across.phase, 1)]
-        return window(self._split, *cuts, fill=self._fill).squeeze(-2).squeeze(-3)
+        cuts = [
+            replace(cuts[0], axis=-5),
+            Cut(-4, down.phase, 1),
+            replace(cuts[1], axis=-3),
+            Cut(-2, across.phase, 1),
+        ]
+        found = window(self._split, *cuts, fill=self._fill).squeeze(-2).squeeze(-3)
+        return (
+            found if len(self._leading) == 1 else found.reshape([*self._leading, height, width, found.shape[-1]])
+        )
 
 
 def window(x: Tensor, *cuts: Cut, fill: float = 0.0) -> Tensor:

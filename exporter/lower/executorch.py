@@ -1,6 +1,7 @@
 """ExecuTorch with XNNPACK: a static program for each width and batch."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
@@ -21,6 +22,7 @@ __all__ = ["EVALUATION_BATCH", "executorch_decompositions", "lower", "to_executo
 EVALUATION_BATCH = 200
 """Larger ones are no faster, and a phone's memory is small."""
 _aten = torch.ops.aten
+_LEFT: Any = NotImplemented  # the operation stays as it is
 
 
 def lower(request: Request, report: Report) -> Lowered:
@@ -65,7 +67,7 @@ def _threshold_backward(gradient: Tensor, values: Tensor, threshold: float) -> T
 def _constant_pad(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
     """Padding that also cuts, in two operations: XNNPACK takes no negative padding."""
     if min(pad) >= 0:
-        return NotImplemented
+        return _LEFT  # type: ignore[no-any-return]
     for i in range(len(pad) // 2):
         axis, before, after = x.dim() - 1 - i, min(pad[2 * i], 0), min(pad[2 * i + 1], 0)
         if before or after:

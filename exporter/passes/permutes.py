@@ -87,12 +87,12 @@ def _permute(sinking: _Sinking, node: Node) -> _Seen | None:
     source = sinking.view(node.args[0])  # type: ignore[arg-type]
     rank = len(source.order)
     if node.target is _aten.permute.default:
-        order = [axis % rank for axis in node.args[1]]  # type: ignore
+        order = [axis % rank for axis in _listed(node.args[1])]
     else:
         order = list(range(rank))
-        a, b = (0, 1) if node.target is _aten.t.default else node.args[1:3]
-        if order:
-            order[a], order[b] = order[b], order[a]  # type: ignore[index]
+        axes: Any = (0, 1) if node.target is _aten.t.default else node.args[1:3]
+        if rank > 1:
+            order[axes[0]], order[axes[1]] = order[axes[1]], order[axes[0]]
     if rank > 2 and source.base is node.args[0] and order == [*range(1, rank), 0]:
         return None  # nothing to cancel: what is unfolded next should be so batch-last, not before
     return _Seen(source.base, tuple(source.order[axis] for axis in order))
@@ -133,7 +133,9 @@ def _chosen(orders: set[_Order], rank: int, *, mixed: bool) -> _Order | None:
 def _full(operand: Node, result: Node) -> bool:
     """Whether permuting the operand would cost as much as permuting the result."""
     shape, whole = operand.meta["val"].shape, result.meta["val"].shape
-    return len(shape) == len(whole) and all(statically_known_true(a == b) for a, b in zip(shape, whole, strict=True))
+    return len(shape) == len(whole) and all(
+        statically_known_true(a == b) for a, b in zip(shape, whole, strict=True)
+    )
 
 
 def _reduction(sinking: _Sinking, node: Node) -> _Seen | None:
@@ -141,8 +143,7 @@ def _reduction(sinking: _Sinking, node: Node) -> _Seen | None:
     if source is None or len(node.args) < 2 or not node.args[1]:
         return None
     rank = len(source.order)
-    listed = node.args[1]
-    axes = [axis % rank for axis in (listed if isinstance(listed, Sequence) else [listed])]  # type: ignore
+    axes = [axis % rank for axis in _listed(node.args[1])]
     moved = sorted(source.order[axis] for axis in axes)
     result = sinking.call(node, source.base, moved, *node.args[2:])
     if len(node.args) > 2 and node.args[2]:
@@ -168,7 +169,7 @@ def _cut(sinking: _Sinking, node: Node) -> _Seen | None:
     source = sinking.seen.get(node.args[0])  # type: ignore[arg-type]
     if source is None:
         return None
-    axis = (node.args[1] if len(node.args) > 1 else 0) % len(source.order)  # type: ignore
+    axis = _axis(node, len(source.order))
     return _Seen(sinking.call(node, source.base, source.order[axis], *node.args[2:]), source.order)
 
 
@@ -182,7 +183,7 @@ def _cat(sinking: _Sinking, node: Node) -> _Seen | None:
     back = tuple(chosen.index(axis) for axis in range(rank))
     views = [sinking.view(part) for part in parts]
     moved = [sinking.permuted(view.base, tuple(view.order[axis] for axis in back)) for view in views]
-    axis = (node.args[1] if len(node.args) > 1 else 0) % rank  # type: ignore
+    axis = _axis(node, rank)
     return _Seen(sinking.call(node, moved, chosen[axis]), chosen)
 
 
@@ -263,6 +264,16 @@ def _rule(node: Node) -> _Rule | None:
     if torch.Tag.pointwise in getattr(node.target, "tags", ()) and node.target is not operator.getitem:
         return _pointwise
     return None
+
+
+def _listed(axes: Any) -> list[int]:
+    return list(axes) if isinstance(axes, Sequence) else [axes]
+
+
+def _axis(node: Node, rank: int) -> int:
+    """The second argument, 0 unless given."""
+    axis: Any = node.args[1] if len(node.args) > 1 else 0
+    return int(axis) % rank
 
 
 def _is_tensor(node: Node) -> bool:
