@@ -4,20 +4,25 @@ Exporting a module that calls ``torch.func.grad`` is not possible; tracing it fi
 a graph without any autograd, which is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Literal
+from typing import Any
 
 import torch
+from torch import Tensor
+from torch._dynamo.source import ConstantSource
+from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from edge_fl.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
+from exporter.passes import optimise
 from exporter.sentence import first_line
 from exporter.source import Traceable
 
-__all__ = ["export_static", "export_symbolic"]
+__all__ = ["export_function", "export_static", "export_symbolic"]
 
 
 def export_static(
@@ -40,20 +45,58 @@ def export_symbolic(program: Traceable, table: Decompositions) -> ExportedProgra
     return exported
 
 
-def _exported(
-    program: Traceable, example: tuple[torch.Tensor, ...], table: Decompositions, *, symbolic: bool
+def export_function(
+    function: Callable[..., tuple[Tensor, ...]],
+    example: tuple[Tensor, ...],
+    table: Decompositions,
+    free: Sequence[Sequence[int]] | None = None,
 ) -> ExportedProgram:
-    mode: Literal["real", "symbolic"] = "symbolic" if symbolic else "real"
-    dims = [dict.fromkeys(program.dynamic_axes(name), Dim.AUTO) for name in program.inputs]
+    """Export a function of tensors: traced under ``table``, then optimised (:mod:`exporter.passes`).
+
+    Parameters
+    ----------
+    example
+        Inputs of the right shapes; the values do not matter.
+    free
+        For each input the axes whose length stays open; two of one length in ``example`` are one length for ever.
+        None fixes every axis.
+
+    Raises
+    ------
+    Exception
+        Whatever torch raises on what it cannot trace.
+    """
+    if free is None:
+        graph = make_fx(function, decomposition_table=dict(table))(*example)
+    else:
+        traced = _symbolic(example, free)
+        graph = make_fx(function, decomposition_table=dict(table), tracing_mode="symbolic")(*traced)
+    optimise(graph)
+    dims = None if free is None else tuple(dict.fromkeys(axes, Dim.AUTO) for axes in free)
+    return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
+
+
+def _symbolic(example: tuple[Tensor, ...], free: Sequence[Sequence[int]]) -> list[Tensor]:
+    """Stand-ins of which only ``free`` axes have symbols, so that decompositions see all other lengths as numbers."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    traced: list[Tensor] = []
+    for index, (tensor, axes) in enumerate(zip(example, free, strict=True)):
+        sizes = [DimDynamic.DUCK if axis in axes else DimDynamic.STATIC for axis in range(tensor.dim())]
+        context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=sizes)
+        traced.append(mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"input{index}")))
+    return traced
+
+
+def _exported(
+    program: Traceable, example: tuple[Tensor, ...], table: Decompositions, *, symbolic: bool
+) -> ExportedProgram:
+    free = [program.dynamic_axes(name) for name in program.inputs] if symbolic else None
     try:
-        graph = make_fx(program.function, decomposition_table=dict(table), tracing_mode=mode)(*example)
-        graph.graph.eliminate_dead_code()
-        graph.recompile()
-        return torch.export.export(graph, example, dynamic_shapes=tuple(dims) if symbolic else None, strict=False)
+        return export_function(program.function, example, table, free)
     except Exception as error:  # torch raises many types on what it cannot trace
         raise UnsupportedModelError(
             f"The model's {program.kind} program cannot be traced ({first_line(error)}): write its forward with "
-            "linear layers, activations, concatenations and additions."
+            "linear layers, convolutions, pooling, normalisation, activations, concatenations and additions."
         ) from error
 
 

@@ -1,9 +1,13 @@
 """ExecuTorch with XNNPACK: a static program for each width and batch."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from edge_fl.bundle import Program
 from edge_fl.errors import UnsupportedModelError
@@ -13,11 +17,12 @@ from exporter.sentence import first_line
 from exporter.source import Traceable
 from exporter.trace import export_static
 
-__all__ = ["EVALUATION_BATCH", "lower"]
+__all__ = ["EVALUATION_BATCH", "executorch_decompositions", "lower", "to_executorch"]
 
 EVALUATION_BATCH = 200
 """Larger ones are no faster, and a phone's memory is small."""
 _aten = torch.ops.aten
+_LEFT: Any = NotImplemented  # the operation stays as it is
 
 
 def lower(request: Request, report: Report) -> Lowered:
@@ -68,17 +73,48 @@ def _threshold_backward(gradient: Tensor, values: Tensor, threshold: float) -> T
     return gradient * torch.ceil(torch.clamp(values - threshold if threshold else values, 0, 1))
 
 
-def _table() -> Decompositions:
+def _constant_pad(x: Tensor, pad: Sequence[int], value: float = 0) -> Tensor:
+    """Padding that also cuts, in two operations: XNNPACK takes no negative padding."""
+    if min(pad) >= 0:
+        return _LEFT  # type: ignore[no-any-return]
+    for i in range(len(pad) // 2):
+        axis, before, after = x.dim() - 1 - i, min(pad[2 * i], 0), min(pad[2 * i + 1], 0)
+        if before or after:
+            x = x.narrow(axis, -before, x.shape[axis] + before + after)
+    grown = [max(amount, 0) for amount in pad]
+    return torch.constant_pad_nd(x, grown, value) if any(grown) else x
+
+
+# By reshape, as above.
+def _squeeze(x: Tensor, dim: int) -> Tensor:
+    axis = dim % x.dim()
+    return x.reshape([*x.shape[:axis], *x.shape[axis + 1 :]]) if x.shape[axis] == 1 else x.reshape(x.shape)
+
+
+def _unsqueeze(x: Tensor, dim: int) -> Tensor:
+    axis = dim % (x.dim() + 1)
+    return x.reshape([*x.shape[:axis], 1, *x.shape[axis:]])
+
+
+def executorch_decompositions() -> Decompositions:
+    """What is traced in place of operations whose kernels are wrong or slow, or that XNNPACK does not take."""
     table = core_decompositions()
     # XNNPACK takes a product of two inputs only as a batched one.
     table[_aten.mm.default] = _mm_as_bmm
     table[_aten.addmm.default] = _addmm_as_bmm
     table[_aten.threshold_backward.default] = _threshold_backward
+    table[_aten.constant_pad_nd.default] = _constant_pad
+    table[_aten.squeeze.dim] = _squeeze
+    table[_aten.unsqueeze.default] = _unsqueeze
     return table
 
 
 def _compiled(program: Traceable, kept: dict[str, int], batch: int) -> bytes:
-    exported = export_static(program, kept, batch, _table())
+    return to_executorch(export_static(program, kept, batch, executorch_decompositions()))
+
+
+def to_executorch(exported: ExportedProgram) -> bytes:
+    """The program as a ``.pte`` file; raises UnsupportedModelError when an operation has no kernel."""
     try:
         edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
         return bytes(edge.to_executorch().buffer)

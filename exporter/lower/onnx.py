@@ -1,9 +1,11 @@
 """ONNX for plain onnxruntime: one program for any width and batch, with the weights as inputs."""
 
 import math
+from collections.abc import Sequence
 
 import onnx
 import torch
+from torch.export import ExportedProgram
 
 from edge_fl.bundle import Program
 from edge_fl.errors import UnsupportedModelError
@@ -13,7 +15,7 @@ from exporter.sentence import first_line
 from exporter.source import Traceable
 from exporter.trace import export_symbolic
 
-__all__ = ["lower"]
+__all__ = ["lower", "onnx_decompositions", "to_onnx"]
 
 _OPSET = 18
 # What onnxruntime 1.19 still reads; onnx itself would write a version that not even the newest one does.
@@ -47,7 +49,8 @@ def lower(request: Request, report: Report) -> Lowered:
     return lowered
 
 
-def _table() -> Decompositions:
+def onnx_decompositions() -> Decompositions:
+    """What is traced in place of operations that ONNX lacks, or that onnxruntime runs slowly."""
     table = core_decompositions()
     # A Gemm is faster than the product and sum that it decomposes into.
     table.pop(_aten.addmm.default, None)
@@ -55,15 +58,22 @@ def _table() -> Decompositions:
 
 
 def _model(program: Traceable) -> bytes:
-    exported = export_symbolic(program, _table())
+    return to_onnx(export_symbolic(program, onnx_decompositions()), program.inputs, program.outputs)
+
+
+def to_onnx(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> bytes:
+    """The program as an ONNX file with these names.
+
+    Raises UnsupportedModelError when an operation has no translation, or weights were frozen in.
+    """
     try:
         translated = torch.onnx.export(
             exported,
             dynamo=True,
             opset_version=_OPSET,
             verbose=False,
-            input_names=program.inputs,
-            output_names=program.outputs,
+            input_names=inputs,
+            output_names=outputs,
         )
     except torch.onnx.errors.OnnxExporterError as error:
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error

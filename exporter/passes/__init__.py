@@ -1,0 +1,17 @@
+"""Passes over a traced graph before it is exported, each one file with one job."""
+
+from torch.fx import GraphModule
+
+from exporter.passes.common import share_common
+from exporter.passes.permutes import sink_permutes
+
+__all__ = ["optimise"]
+
+
+def optimise(module: GraphModule) -> None:
+    """Let permutations cancel, compute what is equal once, and drop what nobody reads; changes ``module``."""
+    share_common(module.graph)
+    sink_permutes(module.graph)
+    share_common(module.graph)
+    module.graph.eliminate_dead_code()
+    module.recompile()
