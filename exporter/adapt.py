@@ -4,13 +4,14 @@ Most layers of torch are so already. Those that hold a size of their own are rep
 the same tensors under the same names.
 """
 
-import copy
 from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from exporter.recurrent import replace_recurrent
 
 __all__ = ["adapt", "new_statistics"]
 
@@ -26,7 +27,7 @@ def adapt(
         Whether BatchNorm layers normalise by the batch in training (``tracked``, ``static``), or by their running
         statistics (``frozen``).
     """
-    model = copy.deepcopy(model)
+    model = replace_recurrent(model)
     done: dict[int, nn.Module] = {}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
