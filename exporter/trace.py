@@ -11,9 +11,11 @@ from typing import Literal
 import torch
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from edge_fl.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
+from exporter.recurrent.linear import FlatLinear
 from exporter.sentence import first_line
 from exporter.source import Traceable
 
@@ -46,7 +48,8 @@ def _exported(
     mode: Literal["real", "symbolic"] = "symbolic" if symbolic else "real"
     dims = [dict.fromkeys(program.dynamic_axes(name), Dim.AUTO) for name in program.inputs]
     try:
-        graph = make_fx(program.function, decomposition_table=dict(table), tracing_mode=mode)(*example)
+        with FlatLinear():
+            graph = make_fx(program.function, decomposition_table=dict(table), tracing_mode=mode)(*example)
         graph.graph.eliminate_dead_code()
         graph.recompile()
         return torch.export.export(graph, example, dynamic_shapes=tuple(dims) if symbolic else None, strict=False)
@@ -62,7 +65,7 @@ def _require_free(program: Traceable, exported: ExportedProgram) -> None:
     values = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"]
     for name, value in zip(program.inputs, values, strict=True):
         for axis in program.dynamic_axes(name):
-            if isinstance(value.shape[axis], int):
+            if is_concrete_int(value.shape[axis]):
                 raise UnsupportedModelError(
                     f"The model's forward fixes axis {axis} of '{name}' at the {value.shape[axis]} it was traced "
                     "with: read no shape as a Python number there."
