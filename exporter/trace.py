@@ -14,11 +14,12 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, is_concrete_int
 
 from edge_fl.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
 from exporter.passes import optimise
+from exporter.recurrent.linear import FlatLinear
 from exporter.sentence import first_line
 from exporter.source import Traceable
 
@@ -66,11 +67,12 @@ def export_function(
     Exception
         Whatever torch raises on what it cannot trace.
     """
-    if free is None:
-        graph = make_fx(function, decomposition_table=dict(table))(*example)
-    else:
-        traced = _symbolic(example, free)
-        graph = make_fx(function, decomposition_table=dict(table), tracing_mode="symbolic")(*traced)
+    with FlatLinear():
+        if free is None:
+            graph = make_fx(function, decomposition_table=dict(table))(*example)
+        else:
+            traced = _symbolic(example, free)
+            graph = make_fx(function, decomposition_table=dict(table), tracing_mode="symbolic")(*traced)
     optimise(graph)
     dims = None if free is None else tuple(dict.fromkeys(axes, Dim.AUTO) for axes in free)
     return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
@@ -105,7 +107,7 @@ def _require_free(program: Traceable, exported: ExportedProgram) -> None:
     values = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"]
     for name, value in zip(program.inputs, values, strict=True):
         for axis in program.dynamic_axes(name):
-            if isinstance(value.shape[axis], int):
+            if is_concrete_int(value.shape[axis]):
                 raise UnsupportedModelError(
                     f"The model's forward fixes axis {axis} of '{name}' at the {value.shape[axis]} it was traced "
                     "with: read no shape as a Python number there."
