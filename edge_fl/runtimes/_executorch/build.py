@@ -56,7 +56,7 @@ def build_runtime(report: Callable[[str], None]) -> Path:
                 made.replace(built)  # whole or not at all; the last of several that build at once stays
         except OSError as error:
             raise RuntimeMissingError(
-                f"The ExecuTorch runtime cannot be built in '{built.parent}': {error}."
+                f"The ExecuTorch runtime cannot be built in '{built.parent}': {error.strerror}."
             ) from error
     return built
 
