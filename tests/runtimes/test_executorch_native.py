@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +197,50 @@ def test_an_array_that_does_not_fit_is_refused(
 def test_another_number_of_inputs_is_refused(program: NativeProgram) -> None:
     with pytest.raises(BundleError, match="takes 11 inputs, not 10"):
         program.run(ones(program)[:-1])
+
+
+def test_one_program_may_be_called_from_several_threads(program: NativeProgram) -> None:
+    batches = [ones(program) for _ in range(8)]
+    for value, inputs in enumerate(batches):
+        inputs[0][:] = value
+    alone = [program.run(inputs) for inputs in batches]
+
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(program.run, batches * 20))
+
+    for results, expected in zip(together, alone * 20, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+def compiled(**plan: bool) -> bytes:
+    """A program of ``2 * x + y`` whose inputs or outputs have a place in its own memory, or not."""
+    import torch
+    from executorch.exir import ExecutorchBackendConfig, to_edge
+    from executorch.exir.passes import MemoryPlanningPass
+
+    class Affine(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return 2 * x + y, x - y
+
+    edge = to_edge(torch.export.export(Affine(), (torch.ones(3), torch.ones(3))))
+    config = ExecutorchBackendConfig(memory_planning_pass=MemoryPlanningPass(**plan))
+    return bytes(edge.to_executorch(config).buffer)
+
+
+def test_outputs_without_a_place_in_the_programs_memory_are_written_in_place() -> None:
+    program = NativeProgram(compiled(alloc_graph_output=False), "affine")
+    x, y = np.array([1, 2, 3], np.float32), np.array([4, 5, 6], np.float32)
+
+    first = program.run([x, y])
+    second = program.run([y, x])
+
+    assert [array.tolist() for array in first] == [[6, 9, 12], [-3, -3, -3]]
+    assert [array.tolist() for array in second] == [[9, 12, 15], [3, 3, 3]]
+
+
+def test_inputs_without_a_place_in_the_programs_memory_are_refused() -> None:
+    with pytest.raises(BundleError, match="'affine': an input without a place in the program's own memory"):
+        NativeProgram(compiled(alloc_graph_input=False), "affine")
 
 
 def test_threads_are_set_until_programs_use_them(digits_bundle: Bundle) -> None:

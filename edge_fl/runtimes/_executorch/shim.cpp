@@ -173,6 +173,8 @@ struct edge_fl_et_program {
   void describe(const et::MethodMeta& meta) {
     for (size_t i = 0; i < meta.num_inputs(); ++i) {
       inputs.push_back(spec_of(take(meta.input_tensor_meta(i), "an input that is no tensor")));
+      // Without one ExecuTorch would hand XNNPACK the caller's memory, past whose end it must not read.
+      if (!inputs.back().planned) throw Failure("an input without a place in the program's own memory");
     }
     for (size_t i = 0; i < meta.num_outputs(); ++i) {
       outputs.push_back(spec_of(take(meta.output_tensor_meta(i), "an output that is no tensor")));
@@ -221,7 +223,7 @@ void run(edge_fl_et_program& p, void* const* inputs, void* const* outputs) {
     check(p.method->set_input(et::EValue(Tensor(&p.tensors[i])), i), "an input is refused");
   }
   for (size_t i = 0; i < p.outputs.size(); ++i) {
-    if (p.outputs[i].planned) continue;
+    if (p.outputs[i].planned) continue;  // else the program writes into the caller's memory, which saves a copy
     check(p.method->set_output_data_ptr(outputs[i], p.outputs[i].nbytes, i), "an output is refused");
   }
   p.broken = true;
@@ -323,8 +325,4 @@ EXPORT int edge_fl_et_set_threads(uint32_t threads) {
     if (threads == 0 || !pool->_unsafe_reset_threadpool(threads)) throw Failure("the pool takes no such number");
     return 0;
   });
-}
-
-EXPORT size_t edge_fl_et_threads() {
-  return guarded(size_t{0}, [] { return executorch::extension::threadpool::get_threadpool()->get_thread_count(); });
 }
