@@ -6,17 +6,16 @@ torch's own pass spares whatever may alias an output and imports the inductor; a
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx import Graph, Node
 
 __all__ = ["share_common"]
 
 
 def share_common(graph: Graph) -> None:
-    """Replace every call by the first with the same target and arguments; random ones stay, and arguments of loops."""
+    """Replace every call by the first with the same target and arguments; random ones stay."""
     seen: dict[Any, Node] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function" or _random(node) or _enters_loop(node):
+        if node.op != "call_function" or _random(node):
             continue
         key = node.target, _key(node.args), _key(node.kwargs)
         first = seen.setdefault(key, node)
@@ -27,11 +26,6 @@ def share_common(graph: Graph) -> None:
 
 def _random(node: Node) -> bool:
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _enters_loop(node: Node) -> bool:
-    """Loops refuse two of their arguments being one tensor, equal as they may be."""
-    return any(isinstance(user.target, HigherOrderOperator) for user in node.users)
 
 
 def _key(argument: Any) -> Any:
