@@ -93,7 +93,7 @@ def _batch_norm_backward(
     factor = inverse if weight is None else inverse * _channels(weight, moved)
     to_x = g * factor
     if train:
-        count = moved.numel() // moved.shape[0]
+        count = math.prod(moved.shape[1:])
         to_x = to_x - centred * (to_weight * factor * inverse / count) - to_bias * factor / count
     return (
         batch_first(to_x) if output_mask[0] else None,
