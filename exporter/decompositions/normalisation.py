@@ -5,6 +5,7 @@ gradient is ``s (h - mean(h) - xn mean(h xn))`` for h = w g.
 """
 # ruff: noqa: PLR0917 - the signatures are ATen's
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
