@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import onnx
 import torch
-from torch import Tensor
 from torch.export import ExportedProgram
 
 from edge_fl.bundle import Program
@@ -56,13 +55,7 @@ def onnx_decompositions() -> Decompositions:
     # A Gemm is faster than the product and sum that it decomposes into.
     table.pop(_aten.addmm.default, None)
     table[_aten.squeeze.dims] = _squeeze
-    table[_aten.threshold_backward.default] = _threshold_backward
     return table
-
-
-def _threshold_backward(gradient: Tensor, values: Tensor, threshold: float) -> Tensor:
-    """The gradient where ``values`` exceed ``threshold``, 0 elsewhere (onnxruntime's ``Where`` is slower)."""
-    return gradient * (values > threshold).to(gradient.dtype)
 
 
 def _squeeze(x: Tensor, dims: Sequence[int]) -> Tensor:
