@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import onnx
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from edge_fl.bundle import Program
