@@ -53,13 +53,26 @@ class Reference:
         self._module = copy.deepcopy(source.original).double()
         self._statistics = {t.name for t in source.layout.tensors if t.role == "statistic"}
         self._tensors = {name: torch.tensor(array, dtype=torch.float64) for name, array in weights.items()}
-        trained = [t.requires_grad_() for name, t in self._tensors.items() if name not in self._statistics]
+        trained = [tensor.requires_grad_() for tensor in self._trained().values()]
         self._optimizer = _optimizer(source.optimizer, trained)
 
     @property
     def tensors(self) -> dict[str, NDArray[np.float64]]:
         """The full tensors now."""
         return {name: tensor.detach().numpy() for name, tensor in self._tensors.items()}
+
+    def moved_by_rounding(self, name: str) -> NDArray[np.bool_]:
+        """Which entries Adam has moved by gradients hardly above its eps, such as a bias before BatchNorm's.
+
+        Adam divides by their size: rounding decides there, and not even single and double precision agree.
+        """
+        adam = self._source.optimizer
+        squares: Tensor = self._optimizer.state[self._tensors[name]]["exp_avg_sq"]
+        largest = torch.sqrt(squares / (1 - adam.betas[1]))
+        return ((largest > 0) & (largest < 100 * adam.eps)).numpy()
+
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in self._tensors.items() if name not in self._statistics}
 
     def step(self, given: Given) -> float:
         """One step of the optimiser; gives the loss before it. Samples of weight 0 are left out."""
