@@ -1,12 +1,14 @@
 """onnxruntime-training: the forward pass in ONNX, to which onnxruntime itself adds the gradients.
 
-Convolutions, pooling and layer normalisation stay whole, as onnxruntime has kernels for their gradients.
+Convolutions and layer normalisation stay whole, as onnxruntime has kernels for their gradients. Pooling does not: in
+1.19.2 its gradient of MaxPool is wrong, and that of AveragePool ends the process.
 """
 
 from collections.abc import Sequence
 
 import onnx
 import torch
+from torch import Tensor
 
 from edge_fl.bundle import Program
 from edge_fl.errors import UnsupportedModelError
@@ -22,12 +24,7 @@ from exporter.trace import export_symbolic
 __all__ = ["lower"]
 
 _aten = torch.ops.aten
-_WHOLE = (
-    _aten.convolution.default,
-    _aten.max_pool2d_with_indices.default,
-    _aten.avg_pool2d.default,
-    _aten.native_layer_norm.default,
-)
+_WHOLE = (_aten.convolution.default, _aten.native_layer_norm.default)
 
 
 def lower(request: Request, report: Report) -> Lowered:
@@ -57,8 +54,21 @@ def lower(request: Request, report: Report) -> Lowered:
     return lowered
 
 
+def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Tensor:
+    positive = x.relu()
+    return scale * (positive + alpha * (torch.exp((x - positive) * input_scale) - 1))
+
+
+def _maximum(a: Tensor, b: Tensor) -> Tensor:
+    """The gradient of equals goes to the first, as in torch's pooling; onnxruntime's own Max shares it."""
+    return torch.where(a >= b, a, b)
+
+
 def _table() -> Decompositions:
-    return {name: rule for name, rule in onnx_decompositions().items() if name not in _WHOLE}
+    table = {name: rule for name, rule in onnx_decompositions().items() if name not in _WHOLE}
+    table[_aten.elu.default] = _elu  # onnxruntime has no gradient of it
+    table[_aten.maximum.default] = _maximum
+    return table
 
 
 def _gradients(step: Traceable) -> bytes:
