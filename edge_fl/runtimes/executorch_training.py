@@ -8,7 +8,7 @@ bindings are taken as they are: the module around them imports the whole compile
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,41 +27,56 @@ __all__ = ["RUNTIME", "ExecutorchTrainingRuntime"]
 _METHOD = "forward"
 
 
-class _Step:
-    """A loaded training program."""
+class _Module:
+    """A loaded file, and the bytes that it points into."""
 
-    def __init__(self, module: Any, program: Program) -> None:
+    def __init__(self, data: bytes, where: str) -> None:
+        self._data = data
+        try:
+            self._module = _C._load_for_executorch_from_buffer(data)
+        except RuntimeError as error:
+            raise BundleError(f"ExecuTorch cannot load '{where}': {str(error).strip()}.") from error
+
+    def __call__(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+        return arrays_of(self._module.run_method(_METHOD, tensors_of(inputs)))
+
+    def uncopied(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """The outputs where the program has them: parameters may be written, and the next run writes the others."""
+        return arrays_of(self._module.run_method(_METHOD, tensors_of(inputs), clone_outputs=False))
+
+    def metadata(self, what: str) -> list[Any]:
+        """What one of the methods that describe a training program gives."""
+        given: list[Any] = self._module.run_method(f"__et_training_{what}_{_METHOD}", ())
+        return given
+
+
+class _Step:
+    """A training program: which of its outputs are what, and its parameters."""
+
+    def __init__(self, module: _Module, program: Program, slots: Sequence[str]) -> None:
         self._module = module
-        self._names: list[str] = module.run_method(f"__et_training_fqn_{_METHOD}", ())
-        self._gradients: int = module.run_method(f"__et_training_gradients_index_{_METHOD}", ())[0]
-        self._parameters: int = module.run_method(f"__et_training_parameters_index_{_METHOD}", ())[0]
-        # What the program takes besides the parameters that it holds, in the order it was traced with.
-        self._inputs = [name for name in program.inputs if name not in self._names and not _is_ours(name)]
-        self._statistics = [n for n in program.outputs if n.startswith("new.tensor.") and n[4:] not in self._names]
-        self._held: list[torch.Tensor] = []
+        self._names: list[str] = module.metadata("fqn")
+        self._gradients: int = module.metadata("gradients_index")[0]
+        self._parameters: int = module.metadata("parameters_index")[0]
+        elsewhere = {*self._names, "lr", "number"}  # in the program itself, or with the optimiser
+        self._inputs = [n for n in program.inputs if n not in elsewhere and n.partition(".")[0] not in slots]
+        new = {f"new.{name}" for name in self._names}
+        self._statistics = [n for n in program.outputs if n.startswith("new.tensor.") and n not in new]
+        self._held: list[NDArray[np.float32]] = []
 
     def differentiate(self, inputs: Mapping[str, NDArray[Any]]) -> Gradients:
-        given = tensors_of([inputs[name] for name in self._inputs])
-        if not self._held:  # they are to be had from a run only
-            self._held = self._run(given)[self._parameters :]
-        for held, new in zip(self._held, tensors_of([inputs[name] for name in self._names]), strict=True):
-            held.copy_(new)
-        outputs = arrays_of(self._run(given)[: self._parameters])
+        given = [inputs[name] for name in self._inputs]
+        if not self._held:  # only a run gives them
+            self._held = self._module.uncopied(given)[self._parameters :]
+        for held, name in zip(self._held, self._names, strict=True):
+            held[...] = inputs[name]
+        outputs = self._module.uncopied(given)[: self._parameters]
         loss, *statistics = outputs[: self._gradients]
         return Gradients(
             loss.copy(),
             dict(zip(self._names, outputs[self._gradients :], strict=True)),
             {name: array.copy() for name, array in zip(self._statistics, statistics, strict=True)},
         )
-
-    def _run(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
-        outputs: list[torch.Tensor] = self._module.run_method(_METHOD, given, clone_outputs=False)
-        return outputs
-
-
-def _is_ours(name: str) -> bool:
-    """Whether an input of a step is the optimiser's, which is no part of the program."""
-    return name in ("lr", "number") or name.partition(".")[0] in ("momentum", "exp_avg", "exp_avg_sq")
 
 
 class ExecutorchTrainingRuntime(Runtime):
@@ -77,14 +92,11 @@ class ExecutorchTrainingRuntime(Runtime):
 
     def load(self, program: Program) -> Compiled:
         """A module of a ``.pte``."""
-        try:
-            module = _C._load_for_executorch_from_buffer(self.bundle.read(program.file))
-            if program.kind == "eval":
-                return lambda inputs: arrays_of(module.run_method(_METHOD, tensors_of(inputs)))
-            return step_of(program, self.bundle.manifest.optimizer, _Step(module, program).differentiate)
-        except RuntimeError as error:
-            where = self.bundle.root / program.file
-            raise BundleError(f"ExecuTorch cannot load '{where}': {str(error).strip()}.") from error
+        module = _Module(self.bundle.read(program.file), str(self.bundle.root / program.file))
+        if program.kind == "eval":
+            return module
+        optimizer = self.bundle.manifest.optimizer
+        return step_of(program, optimizer, _Step(module, program, optimizer.slots).differentiate)
 
 
 @contextlib.contextmanager
