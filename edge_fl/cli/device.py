@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from edge_fl.cli.options import runtime_name, show_log
 from edge_fl.errors import RuntimeMissingError
 
 __all__ = ["device"]
@@ -21,7 +22,7 @@ def device(
     ],
     id: Annotated[str | None, typer.Option(help="This device's id [default: host name and data].")] = None,
     state: Annotated[Path | None, typer.Option(help="State folder [default: ~/.local/state/edge-fl/ID].")] = None,
-    runtime: Annotated[str, typer.Option(help="The runtime to train in.")] = "onnx",
+    runtime: Annotated[str, typer.Option(help="The runtime to train in.", parser=runtime_name)] = "onnx",
     tier: Annotated[int, typer.Option(min=0, help="Class of hardware: picks the dropout rate of that tier.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a train step may use.")] = 1,
     once: Annotated[bool, typer.Option("--once", help="Exit when the run is over.")] = False,
@@ -33,7 +34,6 @@ def device(
     Example: edge-fl device --broker mqtt://127.0.0.1:1883 --data fashion-mnist:0/10
     """
     from edge_fl.agent.agent import Agent, AgentSettings
-    from edge_fl.cli.options import show_log
     from edge_fl.data.partition import DataSpec, client_samples
     from edge_fl.runtimes.base import runtime_names
     from edge_fl.transport.connection import BrokerAddress

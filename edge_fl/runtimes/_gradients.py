@@ -3,6 +3,7 @@
 It is torch.optim's SGD and Adam, as in the programs that hold their optimiser.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +62,7 @@ def _updated(optimizer: Optimizer, inputs: Arrays, gradients: Arrays) -> dict[st
 def _clipping(gradients: Arrays, largest: float) -> float:
     """What every gradient is multiplied by, as torch.nn.utils.clip_grad_norm_ does."""
     squared = sum(float(np.vdot(gradient, gradient)) for gradient in gradients.values())
-    return min(1.0, largest / (squared**0.5 + 1e-6))
+    return min(1.0, largest / (math.sqrt(squared) + 1e-6))
 
 
 def _sgd(

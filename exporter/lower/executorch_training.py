@@ -82,13 +82,14 @@ def _joint(step: Traceable, kept: Mapping[str, int], batch: int) -> ExportedProg
     try:
         forward = export(_Holding(objective, held), tuple(arguments.values()), strict=False)
         # What torch.export.experimental._export_forward_backward does, but for its table.
-        return _decompose_exported_program(
+        joint: ExportedProgram = _decompose_exported_program(
             forward,
             cia_to_decomp={},
             python_decomp_table=dict(executorch_decompositions()),
             joint_loss_index=0,
             decompose_custom_triton_ops=False,
         )
+        return joint
     except Exception as error:  # torch raises many types on what it cannot trace
         raise UnsupportedModelError(
             f"torch.export cannot give the model's forward and backward pass as one graph: {first_line(error)}."

@@ -47,9 +47,7 @@ def lower(request: Request, report: Report) -> Lowered:
         lowered.append((program, _gradients(step)))
     report("evaluation")
     evaluation = request.evaluation
-    data = to_onnx(
-        export_symbolic(evaluation, onnx_decompositions()), evaluation.inputs, evaluation.outputs
-    )
+    data = to_onnx(export_symbolic(evaluation, onnx_decompositions()), evaluation.inputs, evaluation.outputs)
     lowered.append((Program("ort_training/eval.onnx", "eval", evaluation.inputs, evaluation.outputs), data))
     return lowered
 
