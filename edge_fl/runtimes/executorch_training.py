@@ -34,6 +34,7 @@ class _Module:
         self._data = data
         try:
             self._module = _C._load_for_executorch_from_buffer(data)
+            self._module.method_meta(_METHOD)  # nothing is read before it is asked for
         except RuntimeError as error:
             raise BundleError(f"ExecuTorch cannot load '{where}': {str(error).strip()}.") from error
 

@@ -13,7 +13,7 @@ from tests.exporter.lower import proving
 RUNTIME = "executorch_training"
 
 
-@pytest.fixture(scope="module", params=["mlp", "pooled"])
+@pytest.fixture(scope="module", params=["pooled"])
 def proven(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, Bundle]:
     return proving.exported(request.param, RUNTIME, tmp_path_factory.mktemp("et") / "bundle")
 

@@ -47,7 +47,10 @@ def cnn() -> nn.Module:
 
 
 def pooled() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(3, 3))
+    return nn.Sequential(
+        *[nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()],
+        *[nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)],
+    )
 
 
 MODELS = {
