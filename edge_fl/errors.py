@@ -79,7 +79,7 @@ class PortError(EdgeFLError):
 
 
 class RuntimeMissingError(EdgeFLError):
-    """The runtime asked for is not installed, or the bundle holds no program for it."""
+    """The runtime asked for is not installed or cannot be compiled, or the bundle holds no program for it."""
 
     exit_code = 18
 

@@ -130,7 +130,7 @@ def _traceable(model: nn.Module, x: Tensor) -> None:
         return outputs
 
     try:
-        make_fx(forward, tracing_mode="symbolic")(x, *(t.detach() for t in held.values()))
+        make_fx(forward, tracing_mode="fake")(x, *(t.detach() for t in held.values()))
     except UnsupportedModelError:
         raise
     except Exception as error:  # torch raises many types for control flow that hangs on values

@@ -4,13 +4,15 @@ Most layers of torch are so already. Those that hold a size of their own are rep
 the same tensors under the same names.
 """
 
-import copy
+import math
 from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from exporter.recurrent import replace_recurrent
 
 __all__ = ["adapt", "new_statistics"]
 
@@ -26,7 +28,7 @@ def adapt(
         Whether BatchNorm layers normalise by the batch in training (``tracked``, ``static``), or by their running
         statistics (``frozen``).
     """
-    model = copy.deepcopy(model)
+    model = replace_recurrent(model)
     done: dict[int, nn.Module] = {}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -85,7 +87,7 @@ class _BatchNorm(nn.Module):
         outputs, mean, scale = torch.ops.aten._native_batch_norm_legit.no_stats(
             x, self.weight, self.bias, True, 0.0, self.eps
         )
-        count = x.numel() // x.shape[1]
+        count = math.prod(length for axis, length in enumerate(x.shape) if axis != 1)
         variance = (1 / (scale * scale) - self.eps) * (count / (count - 1))
         self.seen = (mean.detach(), variance.detach())
         return outputs  # type: ignore[no-any-return]

@@ -20,13 +20,11 @@ from edge_fl.layout import Tensor as Spec
 from edge_fl.pattern import Bitmask, Pattern
 from edge_fl.selection import Selection
 from exporter.adapt import adapt
-from exporter.groups import PRODUCERS, Group, propose_groups
+from exporter.groups import PRODUCERS, STATISTICS, Group, propose_groups
 from exporter.segments import FREE, find_segments
 
-__all__ = ["STATISTICS", "Derivation", "derive"]
+__all__ = ["Derivation", "derive"]
 
-STATISTICS = ("running_mean", "running_var")
-"""What BatchNorm's running statistics are called."""
 Role = Literal["parameter", "statistic"]
 
 _TOLERANCE = 1e-5
@@ -69,7 +67,7 @@ def derive(model: nn.Module, x: Tensor) -> Derivation:
         dense.update(dict.fromkeys(group.producers, reason) if reason else {})
     called = {name for group in candidates for name in group.producers}
     for name, module in model.named_modules():
-        if isinstance(module, PRODUCERS) and name not in called:
+        if isinstance(module, (*PRODUCERS, nn.RNNBase)) and name not in called:
             dense[name] = "the forward pass does not call it"
     scaled = tuple(p for group in kept for p in group.producers if not _depthwise(model.get_submodule(p)))
     return Derivation(_layout(adapted, kept), scaled, dense)

@@ -5,7 +5,7 @@ import platform
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import safetensors.numpy
 from torch import nn
@@ -22,6 +22,7 @@ from edge_fl.bundle import (
     Parity,
     Program,
 )
+from edge_fl.data.registry import DatasetInfo
 from edge_fl.errors import ConfigError
 from exporter.accept import Fit, accept, example_inputs
 from exporter.adapt import adapt
@@ -80,6 +81,19 @@ class Target:
     variants: tuple[str, ...] = ("plain",)
     optimizer: Optimizer = PLAIN_SGD
     batch_norm: Literal["tracked", "static", "frozen"] = "tracked"
+
+    @classmethod
+    def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":
+        """A target for models of a data set; ``options`` are the other fields."""
+        return cls(
+            name=name,
+            dataset=info.name,
+            input=Input(info.input_shape, info.input_dtype),
+            target=Input(info.target_shape, "int64"),
+            classes=info.classes,
+            runtimes=runtimes,
+            **{"loss": info.loss, **options},
+        )
 
     @property
     def fit(self) -> Fit:

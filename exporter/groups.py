@@ -5,7 +5,6 @@ through the model to everything that must shrink with them. It is taken as a pro
 keeps only what it finds to be true by running the model.
 """
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -15,12 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edge_fl.errors import UnsupportedModelError
+from exporter.recurrent import RecurrentAxes
 from exporter.sentence import first_line
+from exporter.stand_ins import PRUNERS, StandIn, with_stand_ins
 
-__all__ = ["PRODUCERS", "Group", "propose_groups"]
+__all__ = ["PRODUCERS", "STATISTICS", "Group", "propose_groups"]
 
 PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
 """Layers whose outputs are droppable units."""
+STATISTICS = ("running_mean", "running_var")
+"""What BatchNorm's running statistics are called."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -60,20 +63,48 @@ def propose_groups(model: nn.Module, x: Tensor) -> Iterator[Group]:
     UnsupportedModelError
         When the model cannot be followed.
     """
-    model = copy.deepcopy(model)
-    graph = _graph(model, x)
+    stood = with_stand_ins(model)
+    graph = _graph(stood, x)
     seen: set[str] = set()
-    for name, module in model.named_modules():
-        if isinstance(module, PRODUCERS) and name not in seen and module in graph.module2node:
-            group = _group(graph, model, name, module)
+    for name, module in stood.named_modules():
+        if isinstance(module, StandIn):
+            yield from (_inner(axes) for axes in module.axes if axes.outputs is None)
+        if not isinstance(module, (*PRODUCERS, StandIn)) or name in seen or module not in graph.module2node:
+            continue
+        for part in _parts(graph, module, name):
+            group = _group(graph, stood, module, part)
             seen.update(group.producers)
             yield group
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The outputs ``start`` to ``stop`` of a layer, which are units of one block."""
+
+    name: str
+    start: int
+    stop: int
+
+
+def _parts(graph: tp.DependencyGraph, module: nn.Module, name: str) -> list[_Part]:
+    if isinstance(module, StandIn):
+        return [_Part(a.name, a.outputs.start, a.outputs.stop) for a in module.axes if a.outputs is not None]
+    return [_Part(name, 0, graph.get_pruner_of_module(module).get_out_channels(module))]
+
+
+def _inner(axes: RecurrentAxes) -> Group:
+    """Units that only layers of their own module read."""
+    return Group(axes.name, axes.size, (), dict(axes.owners), axes.own)
 
 
 def _graph(model: nn.Module, x: Tensor) -> tp.DependencyGraph:
     try:
         return tp.DependencyGraph().build_dependency(
-            model, example_inputs=x, forward_fn=lambda m, inputs: m(inputs), verbose=False
+            model,
+            example_inputs=x,
+            forward_fn=lambda m, inputs: m(inputs),
+            customized_pruners=PRUNERS,
+            verbose=False,
         )
     except Exception as error:  # torch-pruning raises many types on operations it cannot follow
         raise UnsupportedModelError(
@@ -82,42 +113,74 @@ def _graph(model: nn.Module, x: Tensor) -> tp.DependencyGraph:
         ) from error
 
 
-def _group(graph: tp.DependencyGraph, model: nn.Module, name: str, root: nn.Module) -> Group:
+def _group(graph: tp.DependencyGraph, model: nn.Module, root: nn.Module, part: _Part) -> Group:
     modules = {id(module): name for name, module in reversed(list(model.named_modules()))}
     pruner = graph.get_pruner_of_module(root)
-    size = pruner.get_out_channels(root)
-    group = graph.get_pruning_group(root, pruner.prune_out_channels, list(range(size)))
-    tensors = {id(tensor): name for name, tensor in [*model.named_parameters(), *model.named_buffers()]}
+    group = graph.get_pruning_group(root, pruner.prune_out_channels, list(range(part.start, part.stop)))
     owners: dict[tuple[str, int], NDArray[np.int64]] = {}
     own: set[tuple[str, int]] = set()
     producers, normalised_by, width = [], None, 1
     for item in group:
         target, out = item.dep.target.module, graph.is_out_channel_pruning_fn(item.dep.handler)
+        units = np.array(item.root_idxs) - part.start
         if isinstance(target, nn.LayerNorm):
             normalised_by = modules[id(target)]
         if isinstance(target, nn.GroupNorm):
             width = max(width, target.num_channels // target.num_groups)
-        if isinstance(target, PRODUCERS) and out:
+        if isinstance(target, (*PRODUCERS, StandIn)) and out:
             producers.append(modules[id(target)])
-        for tensor, axis, row in _axes(target, out=out):
-            key = (tensors[id(tensor)], axis)
-            units = owners.setdefault(key, np.full(tensor.shape[axis], -1, dtype=np.int64))
-            units[item.idxs] = item.root_idxs
-            own.update([key] if row else [])
-    found = Group(name, size, tuple(dict.fromkeys(producers)), owners, frozenset(own), normalised_by)
+        for owned in _owned(target, modules, np.array(item.idxs), units, out=out):
+            held = owners.setdefault(owned.key, np.full(len(owned.units), -1, dtype=np.int64))
+            held[owned.units >= 0] = owned.units[owned.units >= 0]
+            own.update([owned.key] if owned.row else [])
+    size = part.stop - part.start
+    found = Group(part.name, size, tuple(dict.fromkeys(producers)), owners, frozenset(own), normalised_by)
     return found.coarse(width)
 
 
-def _axes(module: nn.Module, *, out: bool) -> list[tuple[Tensor, int, bool]]:
-    """The axes of a module's tensors that follow its outputs or its inputs, and whether they are its own rows."""
-    found: list[tuple[Tensor | None, int, bool]] = []
+@dataclass(frozen=True)
+class _Owned:
+    """Who owns each index of an axis of a tensor (-1 for nobody), and whether these are the units' own rows."""
+
+    key: tuple[str, int]
+    units: NDArray[np.int64]
+    row: bool
+
+
+def _owned(
+    module: nn.Module, names: dict[int, str], indices: NDArray[np.int64], units: NDArray[np.int64], *, out: bool
+) -> Iterator[_Owned]:
+    """What of a module's tensors follows the channels ``indices`` of its outputs or inputs, which are ``units``."""
+    if isinstance(module, StandIn) and out:
+        for axes in module.axes:
+            if axes.outputs is not None:
+                mapped = np.full(axes.size, -1, dtype=np.int64)
+                here = (indices >= axes.outputs.start) & (indices < axes.outputs.stop)
+                mapped[indices[here] - axes.outputs.start] = units[here]
+                for key, owners in axes.owners.items():
+                    yield _Owned(key, np.where(owners < 0, -1, mapped[owners]), key in axes.own)
+        return
+    if isinstance(module, StandIn):
+        found = [(reader, module.inputs, 1, False) for reader in module.readers]
+    else:
+        prefix = f"{names[id(module)]}." if id(module) in names and names[id(module)] else ""
+        found = [(prefix + name, length, axis, row) for name, length, axis, row in _axes(module, out=out)]
+    for name, length, axis, row in found:
+        owners = np.full(length, -1, dtype=np.int64)
+        owners[indices] = units
+        yield _Owned((name, axis), owners, row)
+
+
+def _axes(module: nn.Module, *, out: bool) -> list[tuple[str, int, int, bool]]:
+    """The tensors and axes of a module that follow its outputs or its inputs: name, length, axis, own row or not."""
+    followed: list[tuple[str, int, bool]] = []
     if isinstance(module, nn.Embedding):
-        found = [(module.weight, 1, True)] if out else []
+        followed = [("weight", 1, True)] if out else []
     elif isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups > 1:
-        found = [(module.weight, 0, True), (module.bias, 0, True)]  # depthwise: out and in are one
+        followed = [("weight", 0, True), ("bias", 0, True)]  # depthwise: out and in are one
     elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
-        found = [(module.weight, 0, True), (module.bias, 0, True)] if out else [(module.weight, 1, False)]
+        followed = [("weight", 0, True), ("bias", 0, True)] if out else [("weight", 1, False)]
     elif isinstance(module, (*_BATCH_NORMS, nn.GroupNorm)):
-        tensors = [*module.parameters(), *(b for b in module.buffers() if b.dim() == 1)]
-        found = [(tensor, 0, True) for tensor in tensors]
-    return [(tensor, axis, row) for tensor, axis, row in found if tensor is not None]
+        followed = [(name, 0, True) for name in ("weight", "bias", *STATISTICS)]
+    tensors = [(name, getattr(module, name, None), axis, row) for name, axis, row in followed]
+    return [(name, t.shape[axis], axis, row) for name, t, axis, row in tensors if t is not None]

@@ -2,7 +2,7 @@
 
 Run from a checkout, in an environment with `edge-fl[all]`::
 
-    python scripts/device_footprint.py [--data NAME] [--json]
+    python scripts/device_footprint.py [--data NAME] [--runtime onnx|executorch] [--json]
 """
 
 import argparse
@@ -21,6 +21,7 @@ from broker.observer import Observer
 from broker.run_folder import RoundMetrics
 from broker.session import serve
 from edge_fl.data.registry import dataset_info
+from edge_fl.runtimes._executorch.build import EXECUTORCH
 from exporter.export import Target, export_bundle
 from exporter.zoo import build
 
@@ -42,11 +43,14 @@ class Memory(Observer):
         self.resident, self.peak = (int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
 
 
-def install(folder: Path) -> dict[str, object]:
+def install(folder: Path, runtime: str) -> dict[str, object]:
     """Make the environment; returns its packages and their size."""
     venv.create(folder, with_pip=True)
     pip = [str(folder / "bin" / "pip"), "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", "-c", ROOT / "constraints.txt", f"{ROOT}[device]"], check=True)
+    quietly = [*pip, "install", "--quiet", "-c", ROOT / "constraints.txt"]
+    subprocess.run([*quietly, f"{ROOT}[device]"], check=True)
+    if runtime == "executorch":  # what it declares to need is for its compiler, which stays at home
+        subprocess.run([*quietly, "--no-deps", f"executorch=={EXECUTORCH}"], check=True)
     listed = subprocess.run([*pip, "list", "--format=json"], check=True, capture_output=True).stdout
     (packages,) = folder.glob("lib/python*/site-packages")
     size = sum(
@@ -58,11 +62,11 @@ def install(folder: Path) -> dict[str, object]:
     return {"packages": names, "installed_mb": round(size / 1e6)}
 
 
-def train(folder: Path, scratch: Path, data: str) -> dict[str, object]:
+def train(folder: Path, scratch: Path, data: str, runtime: str) -> dict[str, object]:
     """Train FedBIAD for a few rounds with one device in that environment."""
     info = dataset_info(data)
     torch.manual_seed(0)
-    target = Target(data, data, info.input_shape, info.classes, ("onnx",))
+    target = Target.of(info, data, (runtime,))
     bundle = export_bundle(build(f"{data}-mlp"), target, scratch / "bundle")
     settings = {"local_steps": 20, "batch": 20, "lr": 0.1, "seed": 0, "wait": 60.0}
     config = RunConfig(
@@ -70,10 +74,11 @@ def train(folder: Path, scratch: Path, data: str) -> dict[str, object]:
     )
     with EmbeddedBroker(port=0) as broker:
         command = [folder / "bin" / "edge-fl", "device", "--once", "--broker", str(broker.address)]
+        clean = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         device = subprocess.Popen(
-            [*command, "--data", f"{data}:0/10", "--state", scratch / "state"],
+            [*command, "--data", f"{data}:0/10", "--state", scratch / "state", "--runtime", runtime],
             cwd=scratch,  # where this checkout's torch-importing folders are out of reach
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+            env=clean | {"XDG_CACHE_HOME": str(scratch / "cache")},  # nothing compiled before
         )
         memory = Memory(device)
         summary = serve(
@@ -92,11 +97,13 @@ def main() -> None:
     """Print the footprint."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", default="digits", choices=("digits", "fashion-mnist", "mnist"))
+    parser.add_argument("--runtime", default="onnx", choices=("onnx", "executorch"))
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "venv"
-        figures = install(folder) | train(folder, Path(scratch), arguments.data)
+        figures = install(folder, arguments.runtime)
+        figures |= train(folder, Path(scratch), arguments.data, arguments.runtime)
     if arguments.json:
         print(json.dumps(figures))
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from edge_fl.bench.table import Result
-from edge_fl.bundle import Bundle, Input
+from edge_fl.bundle import Bundle
 from edge_fl.data.partition import Kind
 from edge_fl.data.registry import dataset_info
 
@@ -125,5 +125,4 @@ def _export(dataset: str, root: Path) -> Bundle:
 
     info = dataset_info(dataset)
     torch.manual_seed(0)
-    images = Input(info.input_shape, "float32")
-    return export_bundle(build(f"{dataset}-mlp"), Target(dataset, dataset, images, info.classes, ("onnx",)), root)
+    return export_bundle(build(f"{dataset}-mlp"), Target.of(info, dataset, ("onnx",)), root)

@@ -84,7 +84,6 @@ def _settings(dataset: str) -> dict[str, Any]:
 def _export(dataset: str, runtime: str, root: Path) -> Any:
     import torch
 
-    from edge_fl.bundle import Input
     from edge_fl.data.registry import dataset_info
     from exporter.export import Target, export_bundle
     from exporter.zoo import build
@@ -92,6 +91,5 @@ def _export(dataset: str, runtime: str, root: Path) -> Any:
     info = dataset_info(dataset)
     torch.manual_seed(0)
     widths = tuple(1000 - thousandths(p) for p in (0.0, *_TIER_DROPOUT))
-    images = Input(info.input_shape, "float32")
-    target = Target(f"{dataset}-mlp", dataset, images, info.classes, (runtime,), widths=widths)
+    target = Target.of(info, f"{dataset}-mlp", (runtime,), widths=widths)
     return export_bundle(build(f"{dataset}-mlp"), target, root)

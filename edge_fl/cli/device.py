@@ -8,18 +8,30 @@ from typing import Annotated
 
 import typer
 
+from edge_fl.cli.build_runtime import build_runtime
 from edge_fl.cli.options import runtime_name, show_log
 from edge_fl.errors import RuntimeMissingError
 
-__all__ = ["device"]
+__all__ = ["app"]
+
+app = typer.Typer(subcommand_metavar="[COMMAND]")
+app.command("build-runtime")(build_runtime)
 
 
+@app.callback(invoke_without_command=True)
 def device(
+    context: typer.Context,
     *,
-    broker: Annotated[str, typer.Option(help="The MQTT broker, mqtt://host:port.")],
+    broker: Annotated[
+        str, typer.Option(help="The MQTT broker, mqtt://host:port (required).", show_default=False)
+    ] = "",
     data: Annotated[
-        str, typer.Option(help="The data to train on: NAME, NAME:i/n for part i of n, or NAME:i/n:owners.")
-    ],
+        str,
+        typer.Option(
+            help="The data to train on: NAME, NAME:i/n for part i of n, or NAME:i/n:owners (required).",
+            show_default=False,
+        ),
+    ] = "",
     id: Annotated[str | None, typer.Option(help="This device's id [default: host name and data].")] = None,
     state: Annotated[Path | None, typer.Option(help="State folder [default: ~/.local/state/edge-fl/ID].")] = None,
     runtime: Annotated[str, typer.Option(help="The runtime to train in.", parser=runtime_name)] = "onnx",
@@ -33,6 +45,11 @@ def device(
 
     Example: edge-fl device --broker mqtt://127.0.0.1:1883 --data fashion-mnist:0/10
     """
+    if context.invoked_subcommand is not None:
+        return
+    for option, value in (("--broker", broker), ("--data", data)):
+        if not value:  # typer would ask a subcommand for it too, were it declared as required
+            raise typer.BadParameter("it is required.", param_hint=f"'{option}'")
     from edge_fl.agent.agent import Agent, AgentSettings
     from edge_fl.data.partition import DataSpec, client_samples
     from edge_fl.runtimes.base import runtime_names

@@ -11,7 +11,7 @@ from edge_fl import __version__
 from edge_fl.cli.bench import app as bench
 from edge_fl.cli.data import app as data
 from edge_fl.cli.demo import demo
-from edge_fl.cli.device import device
+from edge_fl.cli.device import app as device
 from edge_fl.cli.export import export
 from edge_fl.cli.inspect import inspect
 from edge_fl.cli.serve import serve
@@ -50,7 +50,7 @@ app.command("demo")(demo)
 app.command("export")(export)
 app.command("inspect")(inspect)
 app.command("serve")(serve)
-app.command("device")(device)
+app.add_typer(device, name="device")
 app.command("simulate")(simulate)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")

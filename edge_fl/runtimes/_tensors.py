@@ -1,4 +1,4 @@
-"""numpy to torch and back, for the runtimes that torch backs."""
+"""numpy to torch and back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,5 +16,5 @@ def tensors_of(arrays: Sequence[NDArray[Any]]) -> list[torch.Tensor]:
 
 
 def arrays_of(outputs: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
-    """The outputs as arrays; torch gives new tensors, and ExecuTorch copies its own out on every call."""
+    """The outputs as arrays; torch gives new tensors on every call."""
     return [output.numpy() for output in outputs]

@@ -104,7 +104,9 @@ def _avg_pool_backward(
 
 def _adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
     size = _divided(x, output_size)
-    return _avg_pool(x, size) if size else _LEFT  # type: ignore[no-any-return]
+    if size is None:
+        return _LEFT  # type: ignore[no-any-return]
+    return _avg_pool(x, size)
 
 
 def _adaptive_avg_pool_backward(gradient: Tensor, x: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from edge_fl.bundle import Program
 from edge_fl.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request, kept_at
+from exporter.recurrent import unrolled
 from exporter.sentence import first_line
 from exporter.source import Traceable
 from exporter.trace import export_static
@@ -110,7 +111,9 @@ def executorch_decompositions() -> Decompositions:
 
 
 def _compiled(program: Traceable, kept: dict[str, int], batch: int) -> bytes:
-    return to_executorch(export_static(program, kept, batch, executorch_decompositions()))
+    with unrolled():  # it has no loops
+        exported = export_static(program, kept, batch, executorch_decompositions())
+    return to_executorch(exported)
 
 
 def to_executorch(exported: ExportedProgram) -> bytes:

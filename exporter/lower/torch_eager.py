@@ -6,6 +6,7 @@ import torch
 
 from edge_fl.bundle import Program
 from exporter.lower import Lowered, Report, Request
+from exporter.recurrent import unrolled
 from exporter.source import Traceable
 from exporter.trace import export_symbolic
 
@@ -32,7 +33,8 @@ def lower(request: Request, report: Report) -> Lowered:
 
 
 def _saved(program: Traceable) -> bytes:
-    exported = export_symbolic(program, {})
+    with unrolled():
+        exported = export_symbolic(program, {})
     exported.example_inputs = None  # weights of no meaning, which would be saved along
     file = io.BytesIO()
     torch.export.save(exported, file)

@@ -3,6 +3,7 @@
 from torch.fx import GraphModule
 
 from exporter.passes.common import share_common
+from exporter.passes.loops import separate_loop_inputs
 from exporter.passes.permutes import sink_permutes
 
 __all__ = ["optimise"]
@@ -13,5 +14,6 @@ def optimise(module: GraphModule) -> None:
     share_common(module.graph)
     sink_permutes(module.graph)
     share_common(module.graph)
+    separate_loop_inputs(module.graph)
     module.graph.eliminate_dead_code()
     module.recompile()

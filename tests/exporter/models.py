@@ -95,7 +95,7 @@ class Noisy(nn.Module):
 
 
 class Attention(nn.Module):
-    """Two tokens of three features each; torch traces its products of activations for one batch only."""
+    """Two tokens of three features each, which linear layers take as a sequence."""
 
     def __init__(self) -> None:
         super().__init__()

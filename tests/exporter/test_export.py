@@ -4,7 +4,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from edge_fl.bundle import CLASS_INDEX, Bundle, Input
 from edge_fl.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
@@ -66,9 +66,23 @@ def test_every_activation_trains_and_what_stays_dense_is_noted_with_its_reason(t
     assert any("'9' stays dense" in note and "does not map 0 to 0" in note for note in bundle.manifest.notes)
 
 
+def test_linear_layers_over_a_sequence_bind_the_trace_to_no_batch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    bundle = export_bundle(models.Attention(), target("torch_eager"), tmp_path / "bundle")
+
+    assert Bundle.load(bundle.root).manifest == bundle.manifest
+
+
+class _CountsItsBatch(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = super().forward(x.reshape(int(x.shape[0]), 6))
+        return outputs
+
+
 def test_a_model_that_binds_the_trace_to_one_batch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModelError, match="cannot be traced"):
-        export_bundle(models.Attention(), target("torch_eager"), tmp_path / "bundle")
+    model = _CountsItsBatch(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    with pytest.raises(UnsupportedModelError, match="fixes axis 0 of 'x'"):
+        export_bundle(model, target("torch_eager"), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
 

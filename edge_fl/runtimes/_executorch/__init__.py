@@ -1,0 +1,1 @@
+"""ExecuTorch without torch: the wheel's C++ libraries behind a C shim, compiled once and used through ctypes."""
