@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from edge_fl.cli.masking import masking, masking_text
+from edge_fl.cli.options import runtime_name
 from edge_fl.errors import ConfigError, RuntimeMissingError
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ def export(
     model: Annotated[str, typer.Argument(help="path/to/file.py:function, which builds the torch.nn.Module.")],
     dataset: Annotated[str, typer.Option(help="The data set whose samples and classes the model fits.")],
     runtime: Annotated[
-        list[str] | None, typer.Option(help="onnx, executorch or torch_eager; repeat for several [default: onnx].")
+        list[str] | None,
+        typer.Option(
+            help="onnx, executorch, torch-eager, ort-training or executorch-training; repeat for several "
+            "[default: onnx].",
+            parser=runtime_name,
+        ),
     ] = None,
     width: Annotated[
         list[float] | None,
