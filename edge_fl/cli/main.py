@@ -12,6 +12,7 @@ from edge_fl.cli.bench import app as bench
 from edge_fl.cli.demo import demo
 from edge_fl.cli.device import device
 from edge_fl.cli.export import export
+from edge_fl.cli.extract import extract
 from edge_fl.cli.inspect import inspect
 from edge_fl.cli.serve import serve
 from edge_fl.cli.simulate import simulate
@@ -51,6 +52,7 @@ app.command("inspect")(inspect)
 app.command("serve")(serve)
 app.command("device")(device)
 app.command("simulate")(simulate)
+app.command("extract")(extract)
 app.add_typer(bench, name="bench")
 
 

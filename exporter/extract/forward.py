@@ -1,0 +1,129 @@
+"""The model's forward pass in a bundle: a function of its kept entries, for any units and any batch.
+
+Whoever extracts a model has the bundle and not the code that built it, so this program is what a model of any width,
+for any runtime, is made from. It holds no weights, and no device downloads it.
+"""
+
+import copy
+import io
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.func import functional_call
+
+from edge_fl.bundle import Bundle
+from edge_fl.errors import BundleError, ParityError, UnsupportedModelError
+from exporter.accept import Fit, example_inputs
+from exporter.parity import LIMIT
+from exporter.quiet import quiet
+from exporter.sentence import first_line
+from exporter.source import Source
+
+__all__ = ["FORWARD", "load_forward", "save_forward"]
+
+FORWARD = "model/forward.pt2"
+"""The program's path in a bundle."""
+
+_BATCH = 3  # torch takes a length of 1 for a constant
+
+
+class _Forward(nn.Module):
+    """A function of tensors as torch.export wants it; what it closes over is none of its state."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor, *tensors: Tensor) -> Tensor:
+        return self.function(x, *tensors)
+
+
+def save_forward(source: Source) -> bytes:
+    """Export ``(x [B, *input], kept entries of every tensor...) -> outputs [B, ...]`` as a ``.pt2`` file.
+
+    BatchNorm normalises by its running statistics, nothing is scaled. The program is run with fewer units and
+    another batch than it was traced with, and held against the model.
+
+    Raises
+    ------
+    UnsupportedModelError
+        When the model cannot be traced, or fixes the batch or how many units it keeps.
+    ParityError
+        When the program does not compute what the model computes.
+    """
+    function = _function(source)
+    dims = ({0: Dim.AUTO}, tuple(dict.fromkeys(axes, Dim.AUTO) for axes in _free(source)))
+    try:
+        with torch.no_grad(), quiet():
+            exported = torch.export.export(
+                _Forward(function), _example(source, source.full, _BATCH), dynamic_shapes=dims, strict=False
+            )
+    except Exception as error:  # torch raises many types on what it cannot trace
+        raise UnsupportedModelError(
+            f"The model's forward cannot be traced for any batch and width ({first_line(error)}): read no shape as a "
+            "Python number there."
+        ) from error
+    # The ranges that torch derives for lengths such as 16 s leave out s = 1, which the graph itself does not.
+    exported.range_constraints.clear()
+    _prove(source, exported, function)
+    exported.example_inputs = None  # weights of no meaning, which would be saved along
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    return file.getvalue()
+
+
+def load_forward(bundle: Bundle) -> nn.Module:
+    """The forward of a bundle, to be called as :func:`save_forward` says; raises BundleError where there is none."""
+    if FORWARD not in bundle.manifest.files:
+        raise BundleError(f"The bundle '{bundle.root}' holds no '{FORWARD}' to make a model from: export it anew.")
+    return torch.export.load(io.BytesIO(bundle.read(FORWARD))).module(check_guards=False)
+
+
+def _function(source: Source) -> Callable[..., Tensor]:
+    module = copy.deepcopy(source.module).eval()
+    names = [tensor.name for tensor in source.layout.tensors]
+
+    def forward(x: Tensor, *tensors: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(module, dict(zip(names, tensors, strict=True)), (x,))
+        return outputs
+
+    return forward
+
+
+def _free(source: Source) -> list[list[int]]:
+    """The axes of each tensor that shrink when units are left out."""
+    return [
+        [number for number, axis in enumerate(tensor.units) if any(s.block is not None for s in axis)]
+        for tensor in source.layout.tensors
+    ]
+
+
+def _example(source: Source, counts: dict[str, int], batch: int) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    tensors = []
+    for tensor in source.layout.tensors:
+        shape = [sum(segment.length(counts) for segment in axis) for axis in tensor.units]
+        tensors.append(torch.rand(shape, generator=generator))  # no less than 0, as a running variance
+    return (example_inputs(Fit(source.input, (), source.classes), batch), *tensors)
+
+
+def _prove(source: Source, exported: ExportedProgram, function: Callable[..., Tensor]) -> None:
+    """Two blocks of one size that the trace took for one would show here."""
+    counts = {name: max(1, size - 1 - i % size) for i, (name, size) in enumerate(source.full.items())}
+    inputs = _example(source, counts, _BATCH - 1)
+    expected = function(*inputs)
+    try:
+        outputs: Tensor = exported.module(check_guards=False)(*inputs)
+        off = float((outputs - expected).abs().max() / expected.abs().max())
+    except RuntimeError as error:
+        raise UnsupportedModelError(
+            f"The model's forward fixes its batch or how many units it keeps ({first_line(error)}): read no shape as "
+            "a Python number there."
+        ) from error
+    if not off <= LIMIT:
+        raise ParityError(
+            f"The forward program of {counts} units does not compute what torch computes: an output is off by "
+            f"{off:.2g} of the largest (limit {LIMIT:g}), so no bundle was written."
+        )
