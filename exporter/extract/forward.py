@@ -65,12 +65,10 @@ def save_forward(source: Source) -> bytes:
             f"The model's forward cannot be traced for any batch and width ({first_line(error)}): read no shape as a "
             "Python number there."
         ) from error
-    # The ranges that torch derives for lengths such as 16 s leave out s = 1, which the graph itself does not.
-    exported.range_constraints.clear()
-    _prove(source, exported, function)
     exported.example_inputs = None  # weights of no meaning, which would be saved along
     file = io.BytesIO()
     torch.export.save(exported, file)
+    _prove(source, _runnable(exported), function)
     return file.getvalue()
 
 
@@ -78,7 +76,14 @@ def load_forward(bundle: Bundle) -> nn.Module:
     """The forward of a bundle, to be called as :func:`save_forward` says; raises BundleError where there is none."""
     if FORWARD not in bundle.manifest.files:
         raise BundleError(f"The bundle '{bundle.root}' holds no '{FORWARD}' to make a model from: export it anew.")
-    return torch.export.load(io.BytesIO(bundle.read(FORWARD))).module(check_guards=False)
+    return _runnable(torch.export.load(io.BytesIO(bundle.read(FORWARD))))
+
+
+def _runnable(exported: ExportedProgram) -> nn.Module:
+    # torch lets a length s be 1 though it was traced as at least 2, but not a length such as 16 s be 16.
+    for length in [length for length in exported.range_constraints if not length.is_Symbol]:
+        del exported.range_constraints[length]
+    return exported.module(check_guards=False)
 
 
 def _function(source: Source) -> Callable[..., Tensor]:
@@ -109,13 +114,13 @@ def _example(source: Source, counts: dict[str, int], batch: int) -> tuple[Tensor
     return (example_inputs(Fit(source.input, (), source.classes), batch), *tensors)
 
 
-def _prove(source: Source, exported: ExportedProgram, function: Callable[..., Tensor]) -> None:
+def _prove(source: Source, program: nn.Module, function: Callable[..., Tensor]) -> None:
     """Two blocks of one size that the trace took for one would show here."""
     counts = {name: max(1, size - 1 - i % size) for i, (name, size) in enumerate(source.full.items())}
     inputs = _example(source, counts, _BATCH - 1)
-    expected = function(*inputs)
     try:
-        outputs: Tensor = exported.module(check_guards=False)(*inputs)
+        expected = function(*inputs)
+        outputs: Tensor = program(*inputs)
         off = float((outputs - expected).abs().max() / expected.abs().max())
     except RuntimeError as error:
         raise UnsupportedModelError(
