@@ -8,6 +8,7 @@ import copy
 import io
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
@@ -15,6 +16,8 @@ from torch.func import functional_call
 
 from edge_fl.bundle import Bundle
 from edge_fl.errors import BundleError, ParityError, UnsupportedModelError
+from edge_fl.pattern import Pattern
+from edge_fl.selection import Selection
 from exporter.accept import Fit, example_inputs
 from exporter.parity import LIMIT
 from exporter.quiet import quiet
@@ -58,7 +61,10 @@ def save_forward(source: Source) -> bytes:
     try:
         with torch.no_grad(), quiet():
             exported = torch.export.export(
-                _Forward(function), _example(source, source.full, _BATCH), dynamic_shapes=dims, strict=False
+                _Forward(function),
+                _example(source, Pattern.full(source.layout), _BATCH),
+                dynamic_shapes=dims,
+                strict=False,
             )
     except Exception as error:  # torch raises many types on what it cannot trace
         raise UnsupportedModelError(
@@ -105,19 +111,20 @@ def _free(source: Source) -> list[list[int]]:
     ]
 
 
-def _example(source: Source, counts: dict[str, int], batch: int) -> tuple[Tensor, ...]:
-    generator = torch.Generator().manual_seed(0)
-    tensors = []
-    for tensor in source.layout.tensors:
-        shape = [sum(segment.length(counts) for segment in axis) for axis in tensor.units]
-        tensors.append(torch.rand(shape, generator=generator))  # no less than 0, as a running variance
-    return (example_inputs(Fit(source.input, (), source.classes), batch), *tensors)
+def _example(source: Source, pattern: Pattern, batch: int) -> tuple[Tensor, ...]:
+    held = source.original.state_dict()
+    weights = {tensor.name: held[tensor.name].numpy() for tensor in source.layout.tensors}
+    kept = Selection.of(pattern, "units").gather(weights)
+    x = example_inputs(Fit(source.input, (), source.classes), batch)
+    return (x, *(torch.from_numpy(kept[tensor.name]) for tensor in source.layout.tensors))
 
 
 def _prove(source: Source, program: nn.Module, function: Callable[..., Tensor]) -> None:
     """Two blocks of one size that the trace took for one would show here."""
-    counts = {name: max(1, size - 1 - i % size) for i, (name, size) in enumerate(source.full.items())}
-    inputs = _example(source, counts, _BATCH - 1)
+    blocks = source.layout.blocks
+    kept = [np.arange(block.size) < max(1, block.size - 1 - i) for i, block in enumerate(blocks)]
+    pattern = Pattern(source.layout, np.concatenate([*kept, np.zeros(0, dtype=np.bool_)]))
+    inputs = _example(source, pattern, _BATCH - 1)
     try:
         expected = function(*inputs)
         outputs: Tensor = program(*inputs)
@@ -129,6 +136,6 @@ def _prove(source: Source, program: nn.Module, function: Callable[..., Tensor]) 
         ) from error
     if not off <= LIMIT:
         raise ParityError(
-            f"The forward program of {counts} units does not compute what torch computes: an output is off by "
+            f"The forward program of {pattern.counts} units does not compute what torch computes: an output is off by "
             f"{off:.2g} of the largest (limit {LIMIT:g}), so no bundle was written."
         )
