@@ -27,6 +27,7 @@ from edge_fl.errors import ConfigError
 from exporter.accept import Fit, accept, example_inputs
 from exporter.adapt import adapt
 from exporter.derive import Derivation, derive
+from exporter.extract.forward import FORWARD, save_forward
 from exporter.forward import build_evaluation
 from exporter.losses import find_loss
 from exporter.lower import Lowered, Report, Request, kept_at, lower_for
@@ -140,6 +141,8 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     lowered = lower_for(target.runtimes, request, report)
     files = {program.file: data for programs in lowered.values() for program, data in programs}
     files[WEIGHTS] = _weights(model, found)
+    report("forward program")
+    files[FORWARD] = save_forward(source)
     manifest = _manifest(target, source, found, lowered)
     parity: dict[str, Parity] = {}
     with tempfile.TemporaryDirectory() as scratch:

@@ -24,6 +24,8 @@ from exporter.source import Source
 
 __all__ = ["Given", "Reference"]
 
+_ROUNDING = 1e-4  # of the largest gradient: a thousand times single precision's own
+
 
 @dataclass(frozen=True)
 class Given:
@@ -62,14 +64,15 @@ class Reference:
         return {name: tensor.detach().numpy() for name, tensor in self._tensors.items()}
 
     def moved_by_rounding(self, name: str) -> NDArray[np.bool_]:
-        """Which entries Adam has moved by gradients hardly above its eps, such as a bias before BatchNorm's.
+        """Which entries Adam has moved by gradients that rounding could have made.
 
-        Adam divides by their size: rounding decides there, and not even single and double precision agree.
+        It divides them by their own size, so that single and double precision agree on nothing there. A bias or a
+        factor before BatchNorm has only such gradients.
         """
-        adam = self._source.optimizer
-        squares: Tensor = self._optimizer.state[self._tensors[name]]["exp_avg_sq"]
-        largest = torch.sqrt(squares / (1 - adam.betas[1]))
-        return ((largest > 0) & (largest < 100 * adam.eps)).numpy()
+        squares = {n: self._optimizer.state[t]["exp_avg_sq"] for n, t in self._trained().items()}
+        largest = max(float(square.max()) for square in squares.values())
+        found: NDArray[np.bool_] = ((squares[name] > 0) & (squares[name] < _ROUNDING**2 * largest)).numpy()
+        return found
 
     def _trained(self) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in self._tensors.items() if name not in self._statistics}
