@@ -7,6 +7,7 @@ READY := $(VENV)/.ready
 # onnxruntime-training owns the same files as onnxruntime.
 ORT := .venv-ort
 ORT_READY := $(ORT)/.ready
+WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
 .PHONY: demo test test-all lint vectors clean
 
@@ -14,11 +15,11 @@ demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)
 
 test: lint $(ORT_READY)
-	EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python $(BIN)/pytest
+	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal
 
-# What takes longer: the device extra in an environment of its own, without torch.
+# What takes longer: whole environments of their own, and the whole matrix of models, runtimes and optimisers.
 test-all: test
-	$(BIN)/pytest -m packaging
+	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal -m 'packaging or exhaustive'
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ from edge_fl.errors import UnsupportedModelError
 from exporter.lower import Lowered, Report, Request, kept_at
 from exporter.lower.executorch import EVALUATION_BATCH, executorch_decompositions, to_executorch
 from exporter.objective import build_objective
+from exporter.recurrent import unrolled
 from exporter.sentence import first_line
 from exporter.source import Traceable
 from exporter.trace import export_static
@@ -39,7 +40,8 @@ def lower(request: Request, report: Report) -> Lowered:
             program = Program(
                 file, "step", step.inputs, step.outputs, variant=step.variant, kept=kept, batch=request.batch
             )
-            lowered.append((program, to_executorch(_joint(step, kept, request.batch))))
+            with unrolled():  # it has no loops
+                lowered.append((program, to_executorch(_joint(step, kept, request.batch))))
     report("evaluation")
     evaluation, full = request.evaluation, request.evaluation.source.full
     program = Program(
@@ -50,7 +52,8 @@ def lower(request: Request, report: Report) -> Lowered:
         kept=full,
         batch=EVALUATION_BATCH,
     )
-    exported = export_static(evaluation, full, EVALUATION_BATCH, executorch_decompositions())
+    with unrolled():
+        exported = export_static(evaluation, full, EVALUATION_BATCH, executorch_decompositions())
     lowered.append((program, to_executorch(exported)))
     return lowered
 

@@ -18,6 +18,7 @@ from exporter.gradient_graph import gradient_graph
 from exporter.lower import Lowered, Report, Request
 from exporter.lower.onnx import onnx_decompositions, to_onnx
 from exporter.objective import build_objective
+from exporter.recurrent import unrolled
 from exporter.source import Traceable
 from exporter.trace import export_symbolic
 
@@ -71,7 +72,9 @@ def _table() -> Decompositions:
 
 def _gradients(step: Traceable) -> bytes:
     objective = build_objective(step, "ort_training")
-    forward = to_onnx(export_symbolic(objective, _table()), objective.inputs, objective.outputs)
+    with unrolled():  # onnxruntime has no gradient of loops
+        exported = export_symbolic(objective, _table(), saved=False)
+    forward = to_onnx(exported, objective.inputs, objective.outputs)
     parameters = [f"tensor.{tensor.name}" for tensor in step.source.layout.parameters]
     model = gradient_graph(training_python(), _with_moments(forward), parameters)
     _require_gradients(model, parameters)

@@ -66,7 +66,7 @@ ENTRIES = (
         per_position=True,
         narrowed=Architecture(
             build=lambda: character_rnn(hidden=6),
-            input_shape=(5,),
+            input_shape=(3,),
             input_dtype="int64",
             classes=90,
             per_position=True,
@@ -82,7 +82,7 @@ ENTRIES = (
         per_position=True,
         narrowed=Architecture(
             build=lambda: word_lstm(vocabulary=30, embedding=5, hidden=6),
-            input_shape=(5,),
+            input_shape=(3,),
             input_dtype="int64",
             classes=30,
             per_position=True,

@@ -79,7 +79,7 @@ ENTRIES = (
         input_shape=(3, 32, 32),
         classes=10,
         narrowed=Architecture(
-            build=lambda: resnet18(channels=(4, 5, 6, 7), blocks=1), input_shape=(3, 16, 16), classes=10
+            build=lambda: resnet18(channels=(4, 5), blocks=1), input_shape=(3, 8, 8), classes=10
         ),
     ),
 )

@@ -1,0 +1,123 @@
+"""Every architecture of the zoo, narrowed, in every runtime, under every optimiser: exported, and so proven.
+
+The proof is the exporter's own (:mod:`exporter.parity`): full, half and random patterns, a new one each step, against
+torch in double precision.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from edge_fl.bundle import CLASS_INDEX, Input, Optimizer
+from edge_fl.errors import ParityError, UnsupportedModelError
+from edge_fl.runtimes.base import runtime_names
+from exporter.decompositions import pooling
+from exporter.export import Target, export_bundle
+from exporter.parity import ADAM_LIMIT, LIMIT
+from exporter.zoo import find_model, model_names
+from exporter.zoo.entry import Architecture
+from tests.exporter.unseen import GRUClassifier, MobileNet
+
+# Three of the perceptrons are one when narrowed.
+ZOO = [name for name in model_names() if name not in ("mnist-mlp", "fashion-mnist-mlp")]
+OPTIMIZERS = {
+    "sgd": Optimizer(),
+    "momentum": Optimizer(momentum=0.9, weight_decay=0.01, clip=1.0),
+    "adam": Optimizer(name="adam", weight_decay=0.01),
+}
+RECURRENT = ("shakespeare-rnn", "wikitext-2-lstm")
+UNSEEN = {
+    "mobilenet": Architecture(build=MobileNet, input_shape=(3, 12, 12), classes=5),
+    "gru": Architecture(build=GRUClassifier, input_shape=(4, 3), classes=4),
+}
+
+
+def target(what: Architecture, runtime: str, optimizer: Optimizer) -> Target:
+    return Target(
+        name="narrowed",
+        dataset="made-up",
+        input=Input(what.input_shape, what.input_dtype),
+        target=Input(what.target_shape, "int64"),
+        classes=what.classes,
+        runtimes=(runtime,),
+        loss="sequence_cross_entropy" if what.per_position else "cross_entropy",
+        widths=(1000, 500),
+        batch=6,
+        optimizer=optimizer,
+    )
+
+
+COMPILED = ("executorch", "executorch_training")
+QUICKLY_COMPILED = ("digits-mlp", "femnist-cnn")
+
+
+def cases() -> list[Any]:
+    """Runtime, model and optimiser; what ExecuTorch takes half a minute to compile is for ``make test-all``."""
+    found = []
+    for runtime, model, optimizer in itertools.product(runtime_names(), ZOO, OPTIMIZERS):
+        if runtime == "executorch_training" and model in RECURRENT:
+            continue  # refused: see below
+        slow = runtime in COMPILED and (model not in QUICKLY_COMPILED or optimizer == "momentum")
+        found.append(pytest.param(runtime, model, optimizer, marks=[pytest.mark.exhaustive] if slow else []))
+    return found
+
+
+@pytest.mark.parametrize(("runtime", "model", "optimizer"), cases())
+def test_the_zoo_trains_as_torch_trains_it(
+    runtime: str, model: str, optimizer: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if runtime == "ort_training":
+        request.getfixturevalue("ort_training_python")
+    torch.manual_seed(0)
+    what = find_model(model).narrowed
+
+    bundle = export_bundle(what.build(), target(what, runtime, OPTIMIZERS[optimizer]), tmp_path / "bundle")
+
+    parity = bundle.manifest.parity[runtime]
+    assert parity.steps >= 5
+    assert 0 < parity.weights <= (ADAM_LIMIT if optimizer == "adam" else LIMIT)
+    assert 0 < parity.outputs <= LIMIT
+
+
+def test_recurrent_models_are_refused_by_executorchs_training_module(tmp_path: Path) -> None:
+    what = find_model("shakespeare-rnn").narrowed
+
+    with pytest.raises(UnsupportedModelError, match="torch.export cannot give"):
+        export_bundle(what.build(), target(what, "executorch_training", Optimizer()), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("model", UNSEEN)
+def test_models_of_no_zoo_need_no_layout_by_hand(model: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+
+    bundle = export_bundle(UNSEEN[model].build(), target(UNSEEN[model], "onnx", Optimizer()), tmp_path / "bundle")
+
+    assert len(bundle.layout.blocks) >= 2
+    assert bundle.manifest.parity["onnx"].weights <= LIMIT
+
+
+def test_the_stock_max_pool_gradient_of_executorch_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """ExecuTorch 1.5.1's own kernel adds up over calls: the second step is wrong."""
+    stock = torch.ops.aten.max_pool2d_with_indices_backward.default
+    decomposed = pooling.pooling_decompositions()
+    monkeypatch.setattr(
+        "exporter.decompositions.pooling_decompositions",
+        lambda: {name: rule for name, rule in decomposed.items() if "max_pool2d" not in str(name)},
+    )
+    assert stock in decomposed
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 3))
+    wanted = Target(
+        "pooled", "made-up", Input((1, 8, 8), "float32"), 3, ("executorch",), CLASS_INDEX, widths=(1000,), batch=6
+    )
+
+    with pytest.raises(ParityError, match="executorch programs do not compute what torch computes"):
+        export_bundle(model, wanted, tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
