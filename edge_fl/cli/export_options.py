@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from edge_fl.bundle import Input, Optimizer
 from edge_fl.errors import ConfigError, DataError
 
@@ -52,9 +54,11 @@ def parse_shape(text: str, option: str) -> tuple[int, ...]:
 
 def parse_optimizer(name: str, momentum: float, weight_decay: float, clip_norm: float | None) -> Optimizer:
     """The optimiser; its numbers are checked with the rest of the target. Raises ConfigError on an unknown name."""
-    if name != "sgd" and name != "adam":
-        raise ConfigError(f"There is no optimizer '{name}'; there are sgd and adam.")
-    return Optimizer(name=name, momentum=momentum, weight_decay=weight_decay, clip=clip_norm)
+    settings = {"name": name, "momentum": momentum, "weight_decay": weight_decay, "clip": clip_norm}
+    try:
+        return msgspec.convert(settings, Optimizer)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"There is no optimizer '{name}'; there are sgd and adam.") from error
 
 
 def parse_batch_norm(policy: str) -> str:
