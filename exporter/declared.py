@@ -40,7 +40,7 @@ def declared_dense(model: nn.Module, blocks: Mapping[str, tuple[str, ...]]) -> f
     Raises UnsupportedModelError when it names what has no units, and ModelError when it names nothing.
     """
     wanted = getattr(model, _DENSE, ())
-    if isinstance(wanted, str) or not all(isinstance(name, str) for name in wanted):
+    if not isinstance(wanted, tuple | list) or not all(isinstance(name, str) for name in wanted):
         raise ModelError(f"'{_DENSE}' must be a tuple of the names of modules, not {wanted!r}.")
     held: set[str] = set()
     for name in wanted:
