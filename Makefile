@@ -4,14 +4,17 @@ DATASET ?= digits
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# onnxruntime-training owns the same files as onnxruntime.
+ORT := .venv-ort
+ORT_READY := $(ORT)/.ready
 
 .PHONY: demo test test-all lint vectors clean
 
 demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)
 
-test: lint
-	$(BIN)/pytest
+test: lint $(ORT_READY)
+	EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python $(BIN)/pytest
 
 # What takes longer: the device extra in an environment of its own, without torch.
 test-all: test
@@ -32,5 +35,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
+$(ORT_READY): pyproject.toml constraints-ort-training.txt
+	$(PYTHON) -m venv $(ORT)
+	$(ORT)/bin/pip install --quiet --disable-pip-version-check -c constraints-ort-training.txt -e '.[ort-training]'
+	touch $(ORT_READY)
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(ORT)

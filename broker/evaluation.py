@@ -16,7 +16,7 @@ __all__ = ["Evaluator", "Score", "share_right"]
 
 _BATCH = 200  # larger ones fall out of cache
 _OUTPUTS = 2**24  # at most so many outputs a batch: 200 sequences over 33,278 words would take 1 GB
-_PREFERRED = ("onnx", "torch_eager", "executorch")
+_PREFERRED = ("onnx", "torch_eager", "executorch", "executorch_training", "ort_training")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Most layers of torch are so already. Those that hold a size of their own are rep
 the same tensors under the same names.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -86,7 +87,7 @@ class _BatchNorm(nn.Module):
         outputs, mean, scale = torch.ops.aten._native_batch_norm_legit.no_stats(
             x, self.weight, self.bias, True, 0.0, self.eps
         )
-        count = x.numel() // x.shape[1]
+        count = math.prod(length for axis, length in enumerate(x.shape) if axis != 1)
         variance = (1 / (scale * scale) - self.eps) * (count / (count - 1))
         self.seen = (mean.detach(), variance.detach())
         return outputs  # type: ignore[no-any-return]

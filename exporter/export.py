@@ -13,6 +13,7 @@ from edge_fl.errors import ConfigError, UnsupportedModelError
 from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt
 from exporter.derive import Derivation, derive
+from exporter.extract.forward import FORWARD, save_forward
 from exporter.forward import build_evaluation
 from exporter.kernels import refuse_missing_kernels
 from exporter.losses import find_loss
@@ -26,7 +27,7 @@ from exporter.widths import costs_at
 
 __all__ = ["Target", "check_model", "count_programs", "export_bundle"]
 
-_A_PROGRAM_A_WIDTH = ("executorch",)
+_A_PROGRAM_A_WIDTH = ("executorch", "executorch_training")
 """Runtimes whose programs are static."""
 
 _TOOLS = (
@@ -52,7 +53,7 @@ def check_model(model: nn.Module, target: Target, *, report: Report = lambda _: 
 
 
 def count_programs(target: Target) -> int:
-    """How many programs an export makes; it reports each, each runtime's proof, the reading and the writing."""
+    """How many programs an export makes; beside these it reports a proof a runtime, and three stages."""
     widths = {runtime: len(target.widths) if runtime in _A_PROGRAM_A_WIDTH else 1 for runtime in target.runtimes}
     return sum(len(target.variants) * number + 1 for number in widths.values())
 
@@ -84,6 +85,8 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     lowered = _lowered(source, target, report)
     files = {program.file: data for programs in lowered.values() for program, data in programs}
     files[WEIGHTS] = _weights(model, found)
+    report("forward program")
+    files[FORWARD] = save_forward(source)
     manifest = _manifest(target, source, found, lowered)
     parity: dict[str, Parity] = {}
     with tempfile.TemporaryDirectory() as scratch:

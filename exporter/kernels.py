@@ -72,7 +72,7 @@ def find_missing_kernels(runtime: str, step: Traceable, *, batch: int) -> tuple[
 
     Returns
     -------
-    None when nothing is known of the runtime's kernels, as its compiler is not installed here.
+    None when nothing is known without an export: its compiler is not installed here, or lists no kernels.
 
     Raises
     ------
@@ -114,11 +114,7 @@ def _onnx() -> tuple[Decompositions, HasKernel]:
     registry = _onnx_translations()
     return (
         onnx_decompositions(),
-        lambda target: (
-            not isinstance(target, torch._ops.OpOverload)
-            or registry.is_registered(target)
-            or target is torch.ops.aten.squeeze.dims  # its exporter writes several squeezes
-        ),
+        lambda target: not isinstance(target, torch._ops.OpOverload) or registry.is_registered(target),
     )
 
 
@@ -156,6 +152,7 @@ def _torch_eager() -> tuple[Decompositions, HasKernel]:
 _RUNTIMES: dict[str, Callable[[], tuple[Decompositions, HasKernel]]] = {
     "onnx": _onnx,
     "executorch": _executorch,
+    "executorch_training": _executorch,
     "torch_eager": _torch_eager,
 }
 

@@ -9,6 +9,7 @@ from edge_fl.bundle import Optimizer
 
 __all__ = ["apply"]
 
+_ENLARGED = 1e4
 Slots = Mapping[str, Sequence[Tensor]]
 """The optimiser's state: for each slot one tensor a parameter."""
 
@@ -64,10 +65,11 @@ def _adam(
     beta1, beta2 = optimizer.betas
     first = [beta1 * m + (1 - beta1) * g for m, g in zip(slots["exp_avg"], gradients, strict=True)]
     second = [beta2 * v + (1 - beta2) * (g * g) for v, g in zip(slots["exp_avg_sq"], gradients, strict=True)]
-    size = lr / (1 - torch.pow(beta1, number))
-    root = torch.sqrt(1 - torch.pow(beta2, number))
+    # Enlarged on both sides of the fraction: onnxscript takes eps for 0 and drops it as it is.
+    size = lr * _ENLARGED / (1 - torch.pow(beta1, number))
+    root = _ENLARGED / torch.sqrt(1 - torch.pow(beta2, number))
     new = [
-        w - size * (m / (torch.sqrt(v) / root + optimizer.eps))
+        w - size * (m / (torch.sqrt(v) * root + _ENLARGED * optimizer.eps))
         for w, m, v in zip(parameters, first, second, strict=True)
     ]
     return new, {"exp_avg": first, "exp_avg_sq": second}

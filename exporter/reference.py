@@ -24,6 +24,8 @@ from exporter.source import Source
 
 __all__ = ["Given", "Reference"]
 
+_ROUNDING = 1e-4  # of the largest gradient: a thousand times single precision's own
+
 
 @dataclass(frozen=True)
 class Given:
@@ -53,13 +55,27 @@ class Reference:
         self._module = copy.deepcopy(source.original).double()
         self._statistics = {t.name for t in source.layout.tensors if t.role == "statistic"}
         self._tensors = {name: torch.tensor(array, dtype=torch.float64) for name, array in weights.items()}
-        trained = [t.requires_grad_() for name, t in self._tensors.items() if name not in self._statistics]
+        trained = [tensor.requires_grad_() for tensor in self._trained().values()]
         self._optimizer = _optimizer(source.optimizer, trained)
 
     @property
     def tensors(self) -> dict[str, NDArray[np.float64]]:
         """The full tensors now."""
         return {name: tensor.detach().numpy() for name, tensor in self._tensors.items()}
+
+    def moved_by_rounding(self, name: str) -> NDArray[np.bool_]:
+        """Which entries Adam has moved by gradients that rounding could have made.
+
+        It divides them by their own size, so that single and double precision agree on nothing there. A bias or a
+        factor before BatchNorm has only such gradients.
+        """
+        squares = {n: self._optimizer.state[t]["exp_avg_sq"] for n, t in self._trained().items()}
+        largest = max(float(square.max()) for square in squares.values())
+        found: NDArray[np.bool_] = ((squares[name] > 0) & (squares[name] < _ROUNDING**2 * largest)).numpy()
+        return found
+
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: tensor for name, tensor in self._tensors.items() if name not in self._statistics}
 
     def step(self, given: Given) -> float:
         """One step of the optimiser; gives the loss before it. Samples of weight 0 are left out."""

@@ -11,19 +11,30 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
+from torch._export.verifier import Verifier
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
+from torch.export.graph_signature import (
+    ExportGraphSignature,
+    InputKind,
+    InputSpec,
+    OutputKind,
+    OutputSpec,
+    TensorArgument,
+)
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, is_concrete_int
 
 from edge_fl.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
 from exporter.passes import optimise
+from exporter.passes.values import fill_values
 from exporter.recurrent.linear import FlatLinear
 from exporter.sentence import first_line
 from exporter.source import Traceable
 
-__all__ = ["export_function", "export_static", "export_symbolic"]
+__all__ = ["export_function", "export_static", "export_symbolic", "trace_function"]
 
 
 def export_static(
@@ -33,15 +44,27 @@ def export_static(
 
     Raises UnsupportedModelError when the model cannot be traced.
     """
-    return _exported(program, program.example(counts, batch), table, symbolic=False)
+    return _refused(program, lambda: export_function(program.function, program.example(counts, batch), table))
 
 
-def export_symbolic(program: Traceable, table: Decompositions) -> ExportedProgram:
+def export_symbolic(program: Traceable, table: Decompositions, *, saved: bool = True) -> ExportedProgram:
     """Export for any kept units of each block and any batch.
 
-    Raises UnsupportedModelError when the model cannot be traced, or fixes a width or the batch.
+    Parameters
+    ----------
+    saved
+        Whether the program is to be saved as it is; tracing is twice as quick for one that is only translated.
+
+    Raises
+    ------
+    UnsupportedModelError
+        When the model cannot be traced, or fixes a width or the batch.
     """
-    exported = _exported(program, program.example(*_distinct(program)), table, symbolic=True)
+    free = [program.dynamic_axes(name) for name in program.inputs]
+    export = export_function if saved else trace_function
+    exported = _refused(
+        program, lambda: export(program.function, program.example(*_distinct(program)), table, free)
+    )
     _require_free(program, exported)
     return exported
 
@@ -67,6 +90,46 @@ def export_function(
     Exception
         Whatever torch raises on what it cannot trace.
     """
+    graph = _traced(function, example, table, free)
+    dims = None if free is None else tuple(dict.fromkeys(axes, Dim.AUTO) for axes in free)
+    return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
+
+
+def trace_function(
+    function: Callable[..., tuple[Tensor, ...]],
+    example: tuple[Tensor, ...],
+    table: Decompositions,
+    free: Sequence[Sequence[int]],
+) -> ExportedProgram:
+    """As :func:`export_function`, for a translator alone: not traced a second time, and not fit to be saved.
+
+    Every operation that the translator needs decomposed must be in ``table``.
+    """
+    graph = _traced(function, example, table, free)
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    fill_values(graph.graph, placeholders[0].meta["val"].fake_mode)
+    results = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+    signature = ExportGraphSignature(
+        [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in placeholders],
+        [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results],
+    )
+    return _Traced(graph, graph.graph, signature, {}, {}, [], constants={}, verifiers=[Verifier])
+
+
+class _Traced(ExportedProgram):
+    """A program in which everything is decomposed already."""
+
+    def run_decompositions(self, *_: object, **__: object) -> ExportedProgram:
+        """Give the program as it is: running torch's decompositions would trace it once more."""
+        return self
+
+
+def _traced(
+    function: Callable[..., tuple[Tensor, ...]],
+    example: tuple[Tensor, ...],
+    table: Decompositions,
+    free: Sequence[Sequence[int]] | None,
+) -> GraphModule:
     with FlatLinear():
         if free is None:
             graph = make_fx(function, decomposition_table=dict(table))(*example)
@@ -74,8 +137,7 @@ def export_function(
             traced = _symbolic(example, free)
             graph = make_fx(function, decomposition_table=dict(table), tracing_mode="symbolic")(*traced)
     optimise(graph)
-    dims = None if free is None else tuple(dict.fromkeys(axes, Dim.AUTO) for axes in free)
-    return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
+    return graph
 
 
 def _symbolic(example: tuple[Tensor, ...], free: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -89,12 +151,9 @@ def _symbolic(example: tuple[Tensor, ...], free: Sequence[Sequence[int]]) -> lis
     return traced
 
 
-def _exported(
-    program: Traceable, example: tuple[Tensor, ...], table: Decompositions, *, symbolic: bool
-) -> ExportedProgram:
-    free = [program.dynamic_axes(name) for name in program.inputs] if symbolic else None
+def _refused(program: Traceable, export: Callable[[], ExportedProgram]) -> ExportedProgram:
     try:
-        return export_function(program.function, example, table, free)
+        return export()
     except Exception as error:  # torch raises many types on what it cannot trace
         raise UnsupportedModelError(
             f"The model's {program.kind} program cannot be traced ({first_line(error)}): write its forward with "

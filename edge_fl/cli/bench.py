@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from edge_fl.bench.table import Result
-from edge_fl.cli.options import Partition
+from edge_fl.cli.options import Partition, runtime_name
 
 __all__ = ["app"]
 
@@ -37,7 +37,8 @@ def step(
     *,
     repeats: Annotated[int, typer.Option(min=1, help="Turns each alternative takes.")] = 300,
     runtime: Annotated[
-        list[str] | None, typer.Option(help="Runtimes to time [default: onnx, executorch, torch_eager].")
+        list[str] | None,
+        typer.Option(help="Runtimes to time [default: onnx, executorch, torch_eager].", parser=runtime_name),
     ] = None,
     output: _Output = None,
     json: _Json = False,

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_fl.cli.options import runtime_name
 from edge_fl.errors import ConfigError
 from edge_fl.pattern import thousandths
 
@@ -20,7 +21,7 @@ _ROUNDS = {"digits": 30, "mnist": 20, "fashion-mnist": 20}
 def demo(
     *,
     dataset: Annotated[str, typer.Option(help="digits (in the package), mnist or fashion-mnist.")] = "digits",
-    runtime: Annotated[str, typer.Option(help="The runtime the devices train in.")] = "onnx",
+    runtime: Annotated[str, typer.Option(help="The runtime the devices train in.", parser=runtime_name)] = "onnx",
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Bundle, run, logs and plot go below here.")
     ] = Path("demo"),

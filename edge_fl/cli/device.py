@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from edge_fl.cli.build_runtime import build_runtime
+from edge_fl.cli.options import runtime_name, show_log
 from edge_fl.errors import RuntimeMissingError
 
 __all__ = ["app"]
@@ -33,7 +34,7 @@ def device(
     ] = "",
     id: Annotated[str | None, typer.Option(help="This device's id [default: host name and data].")] = None,
     state: Annotated[Path | None, typer.Option(help="State folder [default: ~/.local/state/edge-fl/ID].")] = None,
-    runtime: Annotated[str, typer.Option(help="The runtime to train in.")] = "onnx",
+    runtime: Annotated[str, typer.Option(help="The runtime to train in.", parser=runtime_name)] = "onnx",
     tier: Annotated[int, typer.Option(min=0, help="Class of hardware: picks the dropout rate of that tier.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a train step may use.")] = 1,
     once: Annotated[bool, typer.Option("--once", help="Exit when the run is over.")] = False,
@@ -50,7 +51,6 @@ def device(
         if not value:  # typer would ask a subcommand for it too, were it declared as required
             raise typer.BadParameter("it is required.", param_hint=f"'{option}'")
     from edge_fl.agent.agent import Agent, AgentSettings
-    from edge_fl.cli.options import show_log
     from edge_fl.data.partition import DataSpec, client_samples
     from edge_fl.runtimes.base import runtime_names
     from edge_fl.transport.connection import BrokerAddress

@@ -16,6 +16,7 @@ from edge_fl.cli.export_options import (
     target_for,
 )
 from edge_fl.cli.export_progress import progress
+from edge_fl.cli.options import runtime_name
 from edge_fl.errors import RuntimeMissingError
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def export(
     runtime: Annotated[
         list[str] | None,
         typer.Option(
-            help="onnx, executorch or torch_eager; repeat for several [default: onnx, or all with --check]."
+            help="onnx, executorch, torch-eager, ort-training or executorch-training; repeat for several "
+            "[default: onnx, or all with --check].",
+            parser=runtime_name,
         ),
     ] = None,
     widths: Annotated[
@@ -133,7 +136,7 @@ def export(
             show_findings(found)
         return
     programs = count_programs(target)
-    with progress(f"exporting {programs} programs", programs + len(runtimes) + 2) as report:
+    with progress(f"exporting {programs} programs", programs + len(runtimes) + 3) as report:
         bundle = export_bundle(module, target, output, report=report)
     typer.echo(_written(bundle, as_json=json))
 

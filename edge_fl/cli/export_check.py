@@ -51,7 +51,7 @@ def show_findings(found: "Findings") -> None:
         _show_batch_norm(found.batch_norm)
     for runtime, missing in found.missing.items():
         if missing is None:
-            typer.echo(f"{runtime}: its kernels are not known here, as its compiler is not installed.")
+            typer.echo(f"{runtime}: what it cannot train shows only in an export here.")
         for kernel in missing or ():
             typer.echo(kernel.sentence(runtime))
         if missing == ():

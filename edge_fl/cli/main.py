@@ -13,6 +13,7 @@ from edge_fl.cli.data import app as data
 from edge_fl.cli.demo import demo
 from edge_fl.cli.device import app as device
 from edge_fl.cli.export import export
+from edge_fl.cli.extract import extract
 from edge_fl.cli.inspect import inspect
 from edge_fl.cli.serve import serve
 from edge_fl.cli.simulate import simulate
@@ -52,6 +53,7 @@ app.command("inspect")(inspect)
 app.command("serve")(serve)
 app.add_typer(device, name="device")
 app.command("simulate")(simulate)
+app.command("extract")(extract)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
 

@@ -27,6 +27,7 @@ __all__ = [
     "Seed",
     "Settings",
     "method_parameters",
+    "runtime_name",
     "show_log",
     "show_summary",
 ]
@@ -71,6 +72,11 @@ def method_parameters(
             raise ConfigError(f"--set takes key=value, not '{setting}'.")
         parameters[key] = value.split(",") if "," in value else value
     return parameters
+
+
+def runtime_name(text: str) -> str:
+    """A runtime as it is asked for: ``ort-training`` is ``ort_training``."""
+    return text.replace("-", "_")
 
 
 def show_summary(figures: Mapping[str, object], lines: Sequence[str], *, as_json: bool) -> None:

@@ -20,6 +20,7 @@ from edge_fl.cli.options import (
     Seed,
     Settings,
     method_parameters,
+    runtime_name,
     show_summary,
 )
 
@@ -33,7 +34,9 @@ def simulate(
     fraction: Annotated[float, typer.Option(help="Share of them picked a round (kappa).")] = 0.1,
     tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
     partition: Partition = "iid",
-    runtime: Annotated[str, typer.Option(help="The runtime that every client trains in.")] = "onnx",
+    runtime: Annotated[
+        str, typer.Option(help="The runtime that every client trains in.", parser=runtime_name)
+    ] = "onnx",
     method: Recipe = "fedavg",
     dropout: Dropout = None,
     mode: Mode = None,

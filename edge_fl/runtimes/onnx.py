@@ -7,11 +7,11 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Program
+from edge_fl.bundle import Bundle, Program
 from edge_fl.errors import BundleError
 from edge_fl.runtimes.base import Compiled, Runtime
 
-__all__ = ["RUNTIME", "OnnxRuntime"]
+__all__ = ["RUNTIME", "OnnxRuntime", "open_session"]
 
 
 class OnnxRuntime(Runtime):
@@ -21,23 +21,27 @@ class OnnxRuntime(Runtime):
 
     def load(self, program: Program) -> Compiled:
         """An inference session."""
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = self.threads
-        options.inter_op_num_threads = 1
-        # Threads that spin between the steps would eat a phone's battery, and other devices' time on one machine.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        data = self.bundle.read(program.file)
-        try:
-            session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has no common base for what it raises on programs it cannot take
-            where = f"'{self.bundle.root / program.file}'"
-            raise BundleError(f"onnxruntime {onnxruntime.__version__} cannot load {where}: {error}.") from error
+        session = open_session(self.bundle, program, threads=self.threads)
 
         def run(inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
             outputs: list[NDArray[np.float32]] = session.run(None, dict(zip(program.inputs, inputs, strict=True)))
             return outputs
 
         return run
+
+
+def open_session(bundle: Bundle, program: Program, *, threads: int) -> onnxruntime.InferenceSession:
+    """A session of one program on ``threads`` CPU threads; raises BundleError where onnxruntime cannot take it."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Threads that spin between the steps would eat a phone's battery, and other devices' time on one machine.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return onnxruntime.InferenceSession(bundle.read(program.file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has no common base for what it raises on programs it cannot take
+        where = f"'{bundle.root / program.file}'"
+        raise BundleError(f"onnxruntime {onnxruntime.__version__} cannot load {where}: {error}.") from error
 
 
 RUNTIME = OnnxRuntime

@@ -5,6 +5,7 @@ gradient is ``s (h - mean(h) - xn mean(h xn))`` for h = w g.
 """
 # ruff: noqa: PLR0917 - the signatures are ATen's
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -93,7 +94,7 @@ def _batch_norm_backward(
     factor = inverse if weight is None else inverse * _channels(weight, moved)
     to_x = g * factor
     if train:
-        count = moved.numel() // moved.shape[0]
+        count = math.prod(moved.shape[1:])
         to_x = to_x - centred * (to_weight * factor * inverse / count) - to_bias * factor / count
     return (
         batch_first(to_x) if output_mask[0] else None,

@@ -124,8 +124,12 @@ def merge(parts: Sequence[Tensor | None], dim: int, size: int) -> Tensor:
     if len(parts) == 1:
         return window(first, Cut(dim, 0, size))
     dim %= first.dim()
-    filled = [torch.zeros_like(first) if part is None else part for part in parts]
-    joined = torch.cat([part.unsqueeze(dim + 1) for part in filled], dim + 1)
+    apart = [part if part is None else part.unsqueeze(dim + 1) for part in parts]
+    placed = {phase: part for phase, part in enumerate(apart) if part is not None}
+    if len(placed) == len(parts):
+        joined = torch.cat(list(placed.values()), dim + 1)
+    else:
+        joined = total([window(part, Cut(dim + 1, -phase, len(parts))) for phase, part in placed.items()])
     rows = int(first.shape[dim]) * len(parts)
     return window(joined.reshape([*first.shape[:dim], rows, *first.shape[dim + 1 :]]), Cut(dim, 0, size))
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import onnx
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 
 from edge_fl.bundle import Program
@@ -54,11 +55,23 @@ def onnx_decompositions() -> Decompositions:
     table = core_decompositions()
     # A Gemm is faster than the product and sum that it decomposes into.
     table.pop(_aten.addmm.default, None)
+    table[_aten.squeeze.dims] = _squeeze
     return table
 
 
+def _squeeze(x: Tensor, dims: Sequence[int]) -> Tensor:
+    dropped = {dim % x.dim() for dim in dims if x.shape[dim] == 1}
+    return x.reshape([length for axis, length in enumerate(x.shape) if axis not in dropped])
+
+
 def _model(program: Traceable) -> bytes:
-    return to_onnx(export_symbolic(program, onnx_decompositions()), program.inputs, program.outputs)
+    try:
+        exported = export_symbolic(program, onnx_decompositions(), saved=False)
+        return to_onnx(exported, program.inputs, program.outputs)
+    except UnsupportedModelError:
+        # Perhaps for want of one of torch's own decompositions, which take a second trace.
+        exported = export_symbolic(program, onnx_decompositions())
+        return to_onnx(exported, program.inputs, program.outputs)
 
 
 def to_onnx(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> bytes:

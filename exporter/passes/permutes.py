@@ -140,8 +140,10 @@ def _full(operand: Node, result: Node) -> bool:
 
 def _reduction(sinking: _Sinking, node: Node) -> _Seen | None:
     source = sinking.seen.get(node.args[0])  # type: ignore[arg-type]
-    if source is None or len(node.args) < 2 or not node.args[1]:
+    if source is None:
         return None
+    if len(node.args) < 2 or not node.args[1]:  # over everything, in whatever order
+        return _Seen(sinking.call(node, source.base, *node.args[1:]), ()) if _rank(node) == 0 else None
     rank = len(source.order)
     axes = [axis % rank for axis in _listed(node.args[1])]
     moved = sorted(source.order[axis] for axis in axes)
@@ -245,7 +247,9 @@ _RULES: dict[Any, _Rule] = {
     _aten.detach.default: _same,
     _aten.alias.default: _same,
     _aten.sum.dim_IntList: _reduction,
+    _aten.sum.default: _reduction,
     _aten.mean.dim: _reduction,
+    _aten.mean.default: _reduction,
     _aten.amax.default: _reduction,
     _aten.constant_pad_nd.default: _pad,
     _aten.slice.Tensor: _cut,

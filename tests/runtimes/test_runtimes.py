@@ -115,7 +115,7 @@ def test_a_width_that_the_bundle_does_not_hold_is_refused_with_those_it_does(dig
 
 
 def test_a_runtime_of_which_nothing_is_known_is_refused(digits_bundle: Bundle) -> None:
-    assert runtime_names() == ["executorch", "onnx", "torch_eager"]
+    assert runtime_names() == ["executorch", "executorch_training", "onnx", "ort_training", "torch_eager"]
     with pytest.raises(RuntimeMissingError, match="no runtime 'tflite'"):
         open_runtime("tflite", digits_bundle)
 

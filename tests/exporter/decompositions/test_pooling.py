@@ -51,26 +51,28 @@ def test_a_model_may_read_where_the_maxima_lie(arguments: tuple[int, ...]) -> No
         return functional.max_pool2d(x, *arguments, return_indices=True)[1]  # type: ignore[call-overload,no-any-return]
 
     x = with_ties()
+    graph = make_fx(indices, decomposition_table=core_decompositions())(x)
 
-    assert torch.equal(make_fx(indices, decomposition_table=core_decompositions())(x), indices(x))
+    assert torch.equal(graph(x), indices(x))
 
 
-def _all_pools(x: Tensor) -> tuple[Tensor, ...]:
-    return tuple(result for pool in POOLS.values() for result in with_gradients(pool)(x))
+def _some_pools(x: Tensor) -> tuple[Tensor, ...]:
+    names = ("max", "max, overlapping and padded", "average, padding not counted")
+    return tuple(result for name in names for result in with_gradients(POOLS[name])(x))
 
 
 def test_executorch_pools_as_torch_does_call_after_call() -> None:
     """Its own kernel of max pooling's gradient adds to what the call before has left."""
-    run = in_executorch(_all_pools, [with_ties()])
+    run = in_executorch(_some_pools, [with_ties()])
 
     for _ in range(4):
         x = with_ties()
-        assert largest_difference(run(x), _all_pools(x)) < 1e-6
+        assert largest_difference(run(x), _some_pools(x)) < 1e-6
 
 
 def test_one_onnx_program_pools_any_channels_and_batch() -> None:
-    run = in_onnx(_all_pools, [torch.randn(6, 5, 8, 9)], [(0, 1)])
+    run = in_onnx(_some_pools, [torch.randn(6, 5, 8, 9)], [(0, 1)])
 
     for batch, channels in [(6, 5), (1, 3), (20, 2)]:
         x = torch.randint(-2, 3, (batch, channels, 8, 9)).float()
-        assert largest_difference(run(x), _all_pools(x)) < 1e-6
+        assert largest_difference(run(x), _some_pools(x)) < 1e-6

@@ -1,0 +1,117 @@
+"""ExecuTorch's training format: a program holds its parameters and gives their gradients, for one width and batch.
+
+The files are those of ExecuTorch's own ``TrainingModule`` (C++, Java, Python): its outputs are the loss and what else
+the model gives, then gradients, then the parameters themselves; metadata methods say which are which. Its C++
+bindings are taken as they are: the module around them imports the whole compiler, and copies all gradients.
+"""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from executorch.extension.pybindings import _C
+from numpy.typing import NDArray
+
+from edge_fl.bundle import Bundle, Program
+from edge_fl.errors import BundleError
+from edge_fl.runtimes._gradients import Gradients, step_of
+from edge_fl.runtimes._tensors import arrays_of, tensors_of
+from edge_fl.runtimes.base import Compiled, Runtime
+
+__all__ = ["RUNTIME", "ExecutorchTrainingRuntime"]
+
+_METHOD = "forward"
+
+
+class _Module:
+    """A loaded file, and the bytes that it points into."""
+
+    def __init__(self, data: bytes, where: str) -> None:
+        self._data = data
+        try:
+            self._module = _C._load_for_executorch_from_buffer(data)
+            self._module.method_meta(_METHOD)  # nothing is read before it is asked for
+        except RuntimeError as error:
+            raise BundleError(f"ExecuTorch cannot load '{where}': {str(error).strip()}.") from error
+
+    def __call__(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+        return arrays_of(self._module.run_method(_METHOD, tensors_of(inputs)))
+
+    def uncopied(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+        """The outputs where the program has them: parameters may be written, and the next run writes the others."""
+        return arrays_of(self._module.run_method(_METHOD, tensors_of(inputs), clone_outputs=False))
+
+    def metadata(self, what: str) -> list[Any]:
+        """What one of the methods that describe a training program gives."""
+        given: list[Any] = self._module.run_method(f"__et_training_{what}_{_METHOD}", ())
+        return given
+
+
+class _Step:
+    """A training program: which of its outputs are what, and its parameters."""
+
+    def __init__(self, module: _Module, program: Program, slots: Sequence[str]) -> None:
+        self._module = module
+        self._names: list[str] = module.metadata("fqn")
+        self._gradients: int = module.metadata("gradients_index")[0]
+        self._parameters: int = module.metadata("parameters_index")[0]
+        elsewhere = {*self._names, "lr", "number"}  # in the program itself, or with the optimiser
+        self._inputs = [n for n in program.inputs if n not in elsewhere and n.partition(".")[0] not in slots]
+        new = {f"new.{name}" for name in self._names}
+        self._statistics = [n for n in program.outputs if n.startswith("new.tensor.") and n not in new]
+        self._held: list[NDArray[np.float32]] = []
+
+    def differentiate(self, inputs: Mapping[str, NDArray[Any]]) -> Gradients:
+        given = [inputs[name] for name in self._inputs]
+        if not self._held:  # only a run gives them
+            self._held = self._module.uncopied(given)[self._parameters :]
+        for held, name in zip(self._held, self._names, strict=True):
+            held[...] = inputs[name]
+        outputs = self._module.uncopied(given)[: self._parameters]
+        loss, *statistics = outputs[: self._gradients]
+        return Gradients(
+            loss.copy(),
+            dict(zip(self._names, outputs[self._gradients :], strict=True)),
+            {name: array.copy() for name, array in zip(self._statistics, statistics, strict=True)},
+        )
+
+
+class ExecutorchTrainingRuntime(Runtime):
+    """A bundle in ExecuTorch, trained in its own way. ``threads`` are the whole process's."""
+
+    name = "executorch_training"
+
+    def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
+        super().__init__(bundle, threads=threads)
+        with _native_stderr_closed():
+            _C._unsafe_reset_threadpool(threads)
+        torch.set_num_threads(threads)
+
+    def load(self, program: Program) -> Compiled:
+        """A module of a ``.pte``."""
+        module = _Module(self.bundle.read(program.file), str(self.bundle.root / program.file))
+        if program.kind == "eval":
+            return module
+        optimizer = self.bundle.manifest.optimizer
+        return step_of(program, optimizer, _Step(module, program, optimizer.slots).differentiate)
+
+
+@contextlib.contextmanager
+def _native_stderr_closed() -> Iterator[None]:
+    """The thread pool writes what it reads of the processor to file descriptor 2, past ``sys.stderr``."""
+    sys.stderr.flush()
+    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(sink, 2)
+    os.close(sink)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+RUNTIME = ExecutorchTrainingRuntime

@@ -1,0 +1,1 @@
+"""From a trained bundle back to a model that predicts."""

@@ -1,0 +1,98 @@
+"""What the user of a delivered model needs to know of it; ``model.json`` beside the file."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from edge_fl.bundle import Input
+from edge_fl.errors import ConfigError
+
+__all__ = ["About", "Card", "check_names"]
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before the file is made, and travels in it where it has a place.
+
+    Parameters
+    ----------
+    name, dataset, loss, classes
+        As the bundle has them; the outputs are what the loss was computed from, so unnormalised.
+    class_names
+        One a class, in their order; None where nobody gave them.
+    input
+        One sample, without the batch axis.
+    outputs
+        Shape of one sample's outputs, float32.
+    batch
+        Samples that the file takes at a time; None for any number.
+    run, method, round
+        What trained it, and for how many rounds.
+    width, sparse
+        The share of each block's first units; whether those that are exactly zero were left out.
+    units, of
+        Units kept in each block, and units there.
+    parameters
+        Numbers in the model.
+    accuracy
+        What the run measured after its last round; None for a narrower model, which it did not measure.
+    metadata
+        The user's own.
+    """
+
+    name: str
+    dataset: str
+    loss: str
+    classes: int
+    class_names: tuple[str, ...] | None
+    input: Input
+    outputs: tuple[int, ...]
+    batch: int | None
+    runtime: str
+    run: str
+    method: str
+    round: int
+    width: float
+    sparse: bool
+    units: dict[str, int]
+    of: dict[str, int]
+    parameters: int
+    accuracy: float | None
+    layout: str
+    tools: dict[str, str]
+    metadata: dict[str, str]
+
+    def properties(self) -> dict[str, str]:
+        """Every field that has a value by its name, JSON but for strings, and the user's own by theirs."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        held = {n: v for n, v in fields.items() if v is not None and n != "metadata"}
+        return {n: v if isinstance(v, str) else json.dumps(v) for n, v in held.items()} | self.metadata
+
+
+class Card(About, frozen=True, kw_only=True):
+    """What ``model.json`` holds.
+
+    Parameters
+    ----------
+    file, sha256, size
+        The model's file beside it, and what it must be (hex digits, bytes).
+    parity
+        The largest difference of any output from that of the bundle's evaluation program, over the largest output.
+    """
+
+    file: str
+    sha256: str
+    size: int
+    parity: float
+
+
+def check_names(class_names: tuple[str, ...] | None, metadata: Mapping[str, str], classes: int) -> None:
+    """Refuse class names that are not one a class, and metadata under a name of :class:`Card`'s: ConfigError."""
+    if class_names is not None and len(class_names) != classes:
+        raise ConfigError(
+            f"There are {len(class_names)} class names for {classes} classes: give one a line for each."
+        )
+    taken = sorted(metadata.keys() & set(Card.__struct_fields__))
+    if taken:
+        raise ConfigError(f"The metadata '{taken[0]}' is what edge-fl itself says of a model: choose another key.")

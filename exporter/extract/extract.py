@@ -1,0 +1,177 @@
+"""From trained weights and their bundle to a model that predicts: narrow, lower, prove, and only then write."""
+
+import hashlib
+import importlib.metadata
+import math
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from torch.export import Dim, ExportedProgram
+
+from edge_fl import __version__
+from edge_fl.atomic import write_atomically
+from edge_fl.bundle import Bundle
+from edge_fl.errors import ConfigError, RunError
+from edge_fl.pattern import Pattern
+from edge_fl.selection import Selection, Weights
+from exporter.extract.card import About, Card, check_names
+from exporter.extract.formats import Format, find_format
+from exporter.extract.forward import load_forward
+from exporter.extract.narrow import Narrowed, chosen_units
+from exporter.extract.parity import check_file, expected_outputs, random_inputs
+from exporter.quiet import quiet
+
+__all__ = ["Trained", "Wanted", "extract"]
+
+_SUFFIXES = (".onnx", ".pte", ".pt2")
+_TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run left: full tensors by name, and where they come from.
+
+    ``accuracy`` is that of the full model after ``round`` rounds, None where it was not measured.
+    """
+
+    weights: Weights
+    run: str
+    method: str
+    round: int
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to deliver: for which runtime, which share of each block's units (thousandths), without dead units or with
+    them, and what the user says of it.
+    """
+
+    runtime: str
+    width: int = 1000
+    sparse: bool = False
+    class_names: tuple[str, ...] | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> tuple[Path, Card]:
+    """Write the trained model as a file, and beside it a ``.json`` that says what it is.
+
+    Parameters
+    ----------
+    output
+        A file name that ends as the runtime's files do, or a folder for ``model.onnx`` (``.pte``, ``.pt2``).
+
+    Returns
+    -------
+    The file, and what stands beside it.
+
+    Raises
+    ------
+    RuntimeMissingError
+        When the runtime is unknown or not installed.
+    BundleError
+        When the bundle holds no forward program.
+    RunError
+        When the weights are not of the bundle's model, or not finite.
+    ConfigError
+        When class names or metadata do not fit, or ``output`` ends as another runtime's files do.
+    UnsupportedModelError, ParityError
+        When the runtime cannot run the model, or computes something else; nothing is written then.
+    StateError
+        When ``output`` cannot be written.
+    """
+    manifest = bundle.manifest
+    check_names(wanted.class_names, wanted.metadata, manifest.classes)
+    chosen = find_format(wanted.runtime)
+    path = _placed(output, chosen.SUFFIX)
+    _check_weights(bundle, trained.weights)
+    pattern = chosen_units(bundle.layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
+    x = random_inputs(bundle)
+    expected = expected_outputs(bundle, pattern, trained.weights, x)
+    about = _about(bundle, trained, wanted, pattern, outputs=expected.shape[1:], batch=chosen.BATCH)
+    with quiet():
+        model = Narrowed(load_forward(bundle), pattern, trained.weights)
+        data = chosen.save(_exported(model, torch.from_numpy(x), chosen), about.properties())
+        parity = check_file(bundle, data, chosen, x, expected)
+    card = Card(
+        **msgspec.structs.asdict(about),
+        file=path.name,
+        sha256=hashlib.sha256(data).hexdigest(),
+        size=len(data),
+        parity=parity,
+    )
+    write_atomically(path, data)
+    write_atomically(path.with_suffix(".json"), msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
+    return path, card
+
+
+def _placed(output: Path, suffix: str) -> Path:
+    if output.suffix in _SUFFIXES and output.suffix != suffix:
+        raise ConfigError(f"'{output}' cannot be the file: this runtime's files end in '{suffix}'.")
+    return output if output.suffix == suffix else output / f"model{suffix}"
+
+
+def _check_weights(bundle: Bundle, weights: Weights) -> None:
+    for tensor in bundle.layout.tensors:
+        found = weights.get(tensor.name)
+        if found is None or found.shape != tensor.shape:
+            what = "none" if found is None else f"one of shape {found.shape}"
+            raise RunError(
+                f"The run was not of this bundle's model, which has a tensor '{tensor.name}' of shape {tensor.shape}, "
+                f"where the run's weights hold {what}: name the bundle that was trained."
+            )
+        if not np.isfinite(found).all():
+            raise RunError(f"The run's weights hold NaN or infinity in '{tensor.name}': its training diverged.")
+
+
+def _exported(model: Narrowed, x: torch.Tensor, chosen: Format) -> ExportedProgram:
+    if chosen.BATCH is not None:
+        return torch.export.export(model, (x[: chosen.BATCH],), strict=False)
+    return torch.export.export(model, (x,), dynamic_shapes=({0: Dim.DYNAMIC},), strict=False)
+
+
+def _about(
+    bundle: Bundle,
+    trained: Trained,
+    wanted: Wanted,
+    pattern: Pattern,
+    *,
+    outputs: tuple[int, ...],
+    batch: int | None,
+) -> About:
+    manifest, layout = bundle.manifest, bundle.layout
+    selection = Selection.of(pattern, "units")
+    return About(
+        name=manifest.name,
+        dataset=manifest.dataset,
+        loss=manifest.loss,
+        classes=manifest.classes,
+        class_names=wanted.class_names,
+        input=manifest.input,
+        outputs=outputs,
+        batch=batch,
+        runtime=wanted.runtime,
+        run=trained.run,
+        method=trained.method,
+        round=trained.round,
+        width=wanted.width / 1000,
+        sparse=wanted.sparse,
+        units=pattern.counts,
+        of=dict(layout.sizes),
+        parameters=sum(math.prod(selection.shape(tensor)) for tensor in layout.parameters),
+        accuracy=trained.accuracy if wanted.width == 1000 else None,
+        layout=layout.digest,
+        tools=_tools(),
+        metadata=wanted.metadata,
+    )
+
+
+def _tools() -> dict[str, str]:
+    held = {distribution.metadata["Name"] for distribution in importlib.metadata.distributions()}
+    versions = {name: importlib.metadata.version(name) for name in _TOOLS if name in held}
+    return {"edge-fl": __version__, "python": platform.python_version(), **versions}

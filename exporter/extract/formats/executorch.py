@@ -1,0 +1,28 @@
+"""ExecuTorch with XNNPACK, for one sample at a time: its programs are static."""
+
+from collections.abc import Mapping
+
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from torch.export import ExportedProgram
+
+from edge_fl.errors import UnsupportedModelError
+from exporter.sentence import first_line
+
+__all__ = ["BATCH", "RUNTIME", "SUFFIX", "save"]
+
+SUFFIX = ".pte"
+BATCH = 1
+RUNTIME = "executorch"
+
+
+def save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
+    """A ``.pte`` file, which has no place for ``properties``."""
+    del properties
+    try:
+        edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+        return bytes(edge.to_executorch().buffer)
+    except Exception as error:  # its passes raise many types on what they do not know
+        raise UnsupportedModelError(
+            f"ExecuTorch cannot compile an operation of the model: {first_line(error)}."
+        ) from error

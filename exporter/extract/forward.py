@@ -1,0 +1,141 @@
+"""The model's forward pass in a bundle: a function of its kept entries, for any units and any batch.
+
+Whoever extracts a model has the bundle and not the code that built it, so this program is what a model of any width,
+for any runtime, is made from. It holds no weights, and no device downloads it.
+"""
+
+import copy
+import io
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+from torch.func import functional_call
+
+from edge_fl.bundle import Bundle
+from edge_fl.errors import BundleError, ParityError, UnsupportedModelError
+from edge_fl.pattern import Pattern
+from edge_fl.selection import Selection
+from exporter.accept import Fit, example_inputs
+from exporter.parity import LIMIT
+from exporter.quiet import quiet
+from exporter.sentence import first_line
+from exporter.source import Source
+
+__all__ = ["FORWARD", "load_forward", "save_forward"]
+
+FORWARD = "model/forward.pt2"
+"""The program's path in a bundle."""
+
+_BATCH = 3  # torch takes a length of 1 for a constant
+
+
+class _Forward(nn.Module):
+    """A function of tensors as torch.export wants it; what it closes over is none of its state."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor, *tensors: Tensor) -> Tensor:
+        return self.function(x, *tensors)
+
+
+def save_forward(source: Source) -> bytes:
+    """Export ``(x [B, *input], kept entries of every tensor...) -> outputs [B, ...]`` as a ``.pt2`` file.
+
+    BatchNorm normalises by its running statistics, nothing is scaled. The program is run with fewer units and
+    another batch than it was traced with, and held against the model.
+
+    Raises
+    ------
+    UnsupportedModelError
+        When the model cannot be traced, or fixes the batch or how many units it keeps.
+    ParityError
+        When the program does not compute what the model computes.
+    """
+    function = _function(source)
+    dims = ({0: Dim.AUTO}, tuple(dict.fromkeys(axes, Dim.AUTO) for axes in _free(source)))
+    try:
+        with torch.no_grad(), quiet():
+            exported = torch.export.export(
+                _Forward(function),
+                _example(source, Pattern.full(source.layout), _BATCH),
+                dynamic_shapes=dims,
+                strict=False,
+            )
+    except Exception as error:  # torch raises many types on what it cannot trace
+        raise UnsupportedModelError(
+            f"The model's forward cannot be traced for any batch and width ({first_line(error)}): read no shape as a "
+            "Python number there."
+        ) from error
+    exported.example_inputs = None  # weights of no meaning, which would be saved along
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    _prove(source, _runnable(exported), function)
+    return file.getvalue()
+
+
+def load_forward(bundle: Bundle) -> nn.Module:
+    """The forward of a bundle, to be called as :func:`save_forward` says; raises BundleError where there is none."""
+    if FORWARD not in bundle.manifest.files:
+        raise BundleError(f"The bundle '{bundle.root}' holds no '{FORWARD}' to make a model from: export it anew.")
+    return _runnable(torch.export.load(io.BytesIO(bundle.read(FORWARD))))
+
+
+def _runnable(exported: ExportedProgram) -> nn.Module:
+    # torch lets a length s be 1 though it was traced as at least 2, but not a length such as 16 s be 16.
+    for length in [length for length in exported.range_constraints if not length.is_Symbol]:
+        del exported.range_constraints[length]
+    return exported.module(check_guards=False)
+
+
+def _function(source: Source) -> Callable[..., Tensor]:
+    module = copy.deepcopy(source.module).eval()
+    names = [tensor.name for tensor in source.layout.tensors]
+
+    def forward(x: Tensor, *tensors: Tensor) -> Tensor:
+        outputs: Tensor = functional_call(module, dict(zip(names, tensors, strict=True)), (x,))
+        return outputs
+
+    return forward
+
+
+def _free(source: Source) -> list[list[int]]:
+    """The axes of each tensor that shrink when units are left out."""
+    return [
+        [number for number, axis in enumerate(tensor.units) if any(s.block is not None for s in axis)]
+        for tensor in source.layout.tensors
+    ]
+
+
+def _example(source: Source, pattern: Pattern, batch: int) -> tuple[Tensor, ...]:
+    held = source.original.state_dict()
+    weights = {tensor.name: held[tensor.name].numpy() for tensor in source.layout.tensors}
+    kept = Selection.of(pattern, "units").gather(weights)
+    x = example_inputs(Fit(source.input, (), source.classes), batch)
+    return (x, *(torch.from_numpy(kept[tensor.name]) for tensor in source.layout.tensors))
+
+
+def _prove(source: Source, program: nn.Module, function: Callable[..., Tensor]) -> None:
+    """Two blocks of one size that the trace took for one would show here."""
+    blocks = source.layout.blocks
+    kept = [np.arange(block.size) < max(1, block.size - 1 - i) for i, block in enumerate(blocks)]
+    pattern = Pattern(source.layout, np.concatenate([*kept, np.zeros(0, dtype=np.bool_)]))
+    inputs = _example(source, pattern, _BATCH - 1)
+    try:
+        expected = function(*inputs)
+        outputs: Tensor = program(*inputs)
+        off = float((outputs - expected).abs().max() / expected.abs().max())
+    except RuntimeError as error:
+        raise UnsupportedModelError(
+            f"The model's forward fixes its batch or how many units it keeps ({first_line(error)}): read no shape as "
+            "a Python number there."
+        ) from error
+    if not off <= LIMIT:
+        raise ParityError(
+            f"The forward program of {pattern.counts} units does not compute what torch computes: an output is off by "
+            f"{off:.2g} of the largest (limit {LIMIT:g}), so no bundle was written."
+        )

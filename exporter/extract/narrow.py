@@ -1,0 +1,91 @@
+"""A model of some of its units, with weights of its own."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from edge_fl.layout import Layout
+from edge_fl.methods.fedmp import unit_norms
+from edge_fl.pattern import Pattern
+from edge_fl.selection import Selection, Weights
+
+__all__ = ["Narrowed", "chosen_units", "masked"]
+
+
+def chosen_units(layout: Layout, weights: Weights, *, width: int, sparse: bool) -> Pattern:
+    """The units of the model to deliver.
+
+    Parameters
+    ----------
+    width
+        In thousandths: the first ``ceil(width * J_b / 1000)`` units of each block (FjORD, section 3.1).
+    sparse
+        Without those whose own rows are exactly zero in every tensor, for their outputs are. Each block keeps one unit
+        at least, as no runtime takes a tensor without entries.
+    """
+    pattern = Pattern.prefix(layout, width)
+    if not sparse:
+        return pattern
+    mask = pattern.mask & (unit_norms(layout, weights) > 0)
+    start = 0
+    for block in layout.blocks:
+        mask[start] |= not mask[start : start + block.size].any()
+        start += block.size
+    return Pattern(layout, mask)
+
+
+def masked(weights: Weights, pattern: Pattern) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    """Full tensors with the rows of dropped units at zero; statistics as they are."""
+    rows = Selection.of(pattern, "rows")
+    result = {tensor.name: weights[tensor.name] for tensor in pattern.layout.tensors}
+    for tensor in pattern.layout.parameters:
+        result[tensor.name] = np.zeros_like(weights[tensor.name])
+        result[tensor.name][rows.index(tensor)] = weights[tensor.name][rows.index(tensor)]
+    return result
+
+
+class Narrowed(nn.Module):
+    """``[B, *input]`` to ``[B, *outputs]``, with nothing but kept units.
+
+    Parameters
+    ----------
+    forward
+        As :func:`exporter.extract.forward.load_forward` gives it.
+    pattern
+        The units to keep.
+    weights
+        Full tensors, of which the kept entries are copied; they are called ``weights.NAME`` in the state.
+    """
+
+    def __init__(self, forward: nn.Module, pattern: Pattern, weights: Weights) -> None:
+        super().__init__()
+        self.graph, self.weights = forward, nn.Module()
+        kept = Selection.of(pattern, "units").gather(weights)
+        for tensor in pattern.layout.tensors:
+            path, _, last = tensor.name.rpartition(".")
+            owner = _submodule(self.weights, path)
+            value = torch.from_numpy(kept[tensor.name])
+            if tensor.role == "statistic":
+                owner.register_buffer(last, value)
+            else:
+                owner.register_parameter(last, nn.Parameter(value, requires_grad=False))
+        self._names = [tensor.name for tensor in pattern.layout.tensors]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run the model."""
+        outputs: Tensor = self.graph(x, *(_read(self.weights, name) for name in self._names))
+        return outputs
+
+
+def _submodule(root: nn.Module, path: str) -> nn.Module:
+    for part in path.split(".") if path else ():
+        if part not in dict(root.named_children()):
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    return root
+
+
+def _read(root: nn.Module, name: str) -> Tensor:
+    path, _, last = name.rpartition(".")
+    tensor: Tensor = getattr(root.get_submodule(path), last)
+    return tensor

@@ -1,0 +1,92 @@
+"""The proof that a delivered file computes what the trained model computes."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.bundle import Bundle, Program
+from edge_fl.errors import ParityError, RuntimeMissingError
+from edge_fl.pattern import Pattern
+from edge_fl.runtimes.base import Batch, Compiled, Runtime, open_runtime
+from edge_fl.selection import Weights
+from exporter.accept import Fit, example_inputs
+from exporter.extract.formats import Format
+from exporter.extract.narrow import masked
+from exporter.parity import LIMIT
+
+__all__ = ["SAMPLES", "check_file", "expected_outputs", "random_inputs"]
+
+SAMPLES = 7
+"""Random inputs that a file is tried on."""
+_PREFERRED = ("onnx", "torch_eager", "executorch")
+_SMALLEST = 1e-3  # outputs that are nearly zero are compared with this
+
+
+def random_inputs(bundle: Bundle) -> NDArray[Any]:
+    """``[SAMPLES, *input]``, the same every time."""
+    manifest = bundle.manifest
+    x: NDArray[Any] = example_inputs(Fit(manifest.input, (), manifest.classes), SAMPLES).numpy()
+    return x
+
+
+def expected_outputs(bundle: Bundle, pattern: Pattern, weights: Weights, x: NDArray[Any]) -> NDArray[np.float32]:
+    """What the bundle's evaluation program, proven at export, gives with the rows of dropped units at zero.
+
+    It runs on the full model and knows nothing of the forward program, of narrowing or of the format.
+
+    Raises RuntimeMissingError when none of the bundle's runtimes is installed.
+    """
+    target = bundle.manifest.target
+    y = np.zeros((len(x), *target.shape), dtype=target.dtype)
+    batch = Batch(x, y, np.ones(len(x), dtype=np.float32))
+    _, outputs = _opened(bundle).evaluator()(masked(weights, pattern), batch)
+    return outputs
+
+
+def check_file(bundle: Bundle, data: bytes, kind: Format, x: NDArray[Any], expected: NDArray[np.float32]) -> float:
+    """Run a delivered file on ``x``, as many samples at a time as it takes.
+
+    Returns
+    -------
+    The largest difference of any output from ``expected``, over the largest of those.
+
+    Raises
+    ------
+    ParityError
+        When it exceeds :data:`exporter.parity.LIMIT`.
+    """
+    size = kind.BATCH or len(x)
+    with tempfile.TemporaryDirectory() as scratch:
+        run = _loaded(bundle, Path(scratch), data, kind)
+        pieces = [run([x[start : start + size]]) for start in range(0, len(x), size)]
+    # torch's program gives its one output bare, which its runtime takes for a sequence of outputs.
+    outputs = np.array(pieces).reshape(expected.shape)
+    off = float(np.max(np.abs(outputs - expected))) / max(_SMALLEST, float(np.max(np.abs(expected))))
+    if not off <= LIMIT:  # NaN is no difference that is small
+        raise ParityError(
+            f"The extracted model does not compute what the trained one computes: an output is off by {off:.2g} of "
+            f"the largest (limit {LIMIT:g}), so nothing was written."
+        )
+    return off
+
+
+def _loaded(bundle: Bundle, folder: Path, data: bytes, kind: Format) -> Compiled:
+    """The file in the runtime that devices train in, as the only program of a bundle."""
+    program = Program(f"model{kind.SUFFIX}", "eval", ("x",), ("outputs",), batch=kind.BATCH)
+    (folder / program.file).write_bytes(data)
+    alone = Bundle(folder, msgspec.structs.replace(bundle.manifest, programs={kind.RUNTIME: (program,)}))
+    return open_runtime(kind.RUNTIME, alone).load(program)
+
+
+def _opened(bundle: Bundle) -> Runtime:
+    reasons = []
+    for name in _PREFERRED:
+        try:
+            return open_runtime(name, bundle)
+        except RuntimeMissingError as error:
+            reasons.append(str(error))
+    raise RuntimeMissingError("The extracted model cannot be compared with the bundle's: " + " ".join(reasons))

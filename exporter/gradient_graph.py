@@ -1,0 +1,66 @@
+"""onnxruntime's gradient graph of an ONNX model, built by the interpreter of onnxruntime-training's environment.
+
+That interpreter runs this file, so nothing is imported here but the standard library and, there, onnxruntime.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from edge_fl.errors import RuntimeMissingError, UnsupportedModelError
+
+__all__ = ["gradient_graph"]
+
+_REFUSED = 3
+
+
+def gradient_graph(python: str, model: bytes, parameters: Sequence[str]) -> bytes:
+    """Give the model an output ``NAME_grad``, the gradient of its output ``loss``, for each of ``parameters``.
+
+    Parameters
+    ----------
+    python
+        The interpreter of an environment with onnxruntime-training.
+    model
+        An ONNX model; ``parameters`` are inputs of it.
+
+    Raises
+    ------
+    UnsupportedModelError
+        When onnxruntime cannot differentiate an operation of the model.
+    RuntimeMissingError
+        When ``python`` has no onnxruntime-training.
+    """
+    command = [python, "-m", "exporter.gradient_graph"]
+    given = json.dumps(list(parameters)).encode() + b"\n" + model
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, check=False)
+    except OSError as error:
+        raise RuntimeMissingError(f"There is no Python at '{python}': {error.strerror}.") from error
+    if done.returncode == _REFUSED:
+        reason = done.stdout.decode().strip()
+        raise UnsupportedModelError(f"onnxruntime cannot differentiate an operation of the model: {reason}.")
+    if done.returncode != 0:
+        last = done.stderr.decode().strip().rpartition("\n")[2]
+        raise RuntimeMissingError(f"'{python}' cannot build gradients with onnxruntime-training: {last}.")
+    return done.stdout
+
+
+def _build() -> int:
+    from onnxruntime.capi.onnxruntime_pybind11_state import GradientGraphBuilder, SessionOptions
+
+    header, _, model = sys.stdin.buffer.read().partition(b"\n")
+    builder = GradientGraphBuilder(model, {"loss"}, set(json.loads(header)), "loss", SessionOptions())
+    try:
+        builder.build()
+    except RuntimeError as error:
+        # "FILE:LINE SIGNATURE CONDITION was false. REASON"
+        sys.stdout.write(str(error).rpartition(" was false. ")[2].strip().rstrip("."))
+        return _REFUSED
+    sys.stdout.buffer.write(builder.get_model())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_build())

@@ -1,0 +1,96 @@
+"""ExecuTorch's training format: forward and backward in one graph, for each width and batch.
+
+torch.export adds the backward pass, under the same table of decompositions as in the functional step: the stock
+kernels of some gradients are wrong (that of max-pooling adds up over calls).
+"""
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+from torch.export import ExportedProgram, export
+from torch.export.exported_program import _decompose_exported_program
+
+from edge_fl.bundle import Program
+from edge_fl.errors import UnsupportedModelError
+from exporter.lower import Lowered, Report, Request, kept_at
+from exporter.lower.executorch import EVALUATION_BATCH, executorch_decompositions, to_executorch
+from exporter.objective import build_objective
+from exporter.sentence import first_line
+from exporter.source import Traceable
+from exporter.trace import export_static
+
+__all__ = ["lower"]
+
+
+def lower(request: Request, report: Report) -> Lowered:
+    """One ``.pte`` a width, and one that evaluates.
+
+    Raises
+    ------
+    UnsupportedModelError
+        When another variant than the plain one is asked for, or ExecuTorch has no kernel for an operation.
+    """
+    lowered: Lowered = []
+    for step in request.steps:
+        for width in request.widths:
+            report(f"train step '{step.variant}' at width {width / 1000:g}")
+            kept = kept_at(step.source.layout, width)
+            file = f"executorch_training/step-{step.variant}-w{width:04d}-b{request.batch}.pte"
+            program = Program(
+                file, "step", step.inputs, step.outputs, variant=step.variant, kept=kept, batch=request.batch
+            )
+            lowered.append((program, to_executorch(_joint(step, kept, request.batch))))
+    report("evaluation")
+    evaluation, full = request.evaluation, request.evaluation.source.full
+    program = Program(
+        "executorch_training/eval.pte",
+        "eval",
+        evaluation.inputs,
+        evaluation.outputs,
+        kept=full,
+        batch=EVALUATION_BATCH,
+    )
+    exported = export_static(evaluation, full, EVALUATION_BATCH, executorch_decompositions())
+    lowered.append((program, to_executorch(exported)))
+    return lowered
+
+
+class _Holding(nn.Module):
+    """A function of tensors as a module that holds some of its arguments: each under its port's name."""
+
+    def __init__(self, program: Traceable, held: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._program = program
+        for name, tensor in held.items():
+            *path, last = name.split(".")
+            owner: nn.Module = self
+            for part in path:
+                if part not in dict(owner.named_children()):
+                    owner.add_module(part, nn.Module())
+                owner = owner.get_submodule(part)
+            owner.register_parameter(last, nn.Parameter(tensor))
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        held, rest = dict(self.named_parameters()), iter(inputs)
+        return self._program.function(*(held[n] if n in held else next(rest) for n in self._program.inputs))
+
+
+def _joint(step: Traceable, kept: Mapping[str, int], batch: int) -> ExportedProgram:
+    objective = build_objective(step, "executorch_training")
+    arguments = dict(zip(objective.inputs, objective.example(kept, batch), strict=True))
+    held = {name: arguments.pop(name) for name in (f"tensor.{t.name}" for t in step.source.layout.parameters)}
+    try:
+        forward = export(_Holding(objective, held), tuple(arguments.values()), strict=False)
+        # What torch.export.experimental._export_forward_backward does, but for its table.
+        joint: ExportedProgram = _decompose_exported_program(
+            forward,
+            cia_to_decomp={},
+            python_decomp_table=dict(executorch_decompositions()),
+            joint_loss_index=0,
+            decompose_custom_triton_ops=False,
+        )
+        return joint
+    except Exception as error:  # torch raises many types on what it cannot trace
+        raise UnsupportedModelError(
+            f"torch.export cannot give the model's forward and backward pass as one graph: {first_line(error)}."
+        ) from error

@@ -1,0 +1,40 @@
+"""What the plain train step descends, by itself: for runtimes that differentiate it in their own way."""
+
+from torch import Tensor
+
+from edge_fl.errors import UnsupportedModelError
+from edge_fl.layout import Segment
+from exporter.forward import training_forward, weighted_mean
+from exporter.source import Port, Traceable, batch_ports, scalar, tensor_ports
+
+__all__ = ["build_objective"]
+
+
+def build_objective(step: Traceable, runtime: str) -> Traceable:
+    """Build ``(tensors..., x, y, sample_weight, scale, ...) -> (loss, new statistics...)`` of a plain ``step``.
+
+    The loss is sum(w l) / sum(w). Raises UnsupportedModelError, naming ``runtime``, when ``step`` is not plain.
+    """
+    if step.variant != "plain":
+        raise UnsupportedModelError(f"The runtime '{runtime}' has no '{step.variant}' train step: only 'plain'.")
+    source = step.source
+    ports = (
+        *tensor_ports(source.layout),
+        *batch_ports(source),
+        scalar("scale"),
+        *(Port(name, ((Segment(None, inner=source.classes),),)) for name in source.loss.inputs),
+    )
+
+    def objective(*inputs: Tensor) -> tuple[Tensor, ...]:
+        named = {port.name: tensor for port, tensor in zip(ports, inputs, strict=True)}
+        tensors = {n.removeprefix("tensor."): t for n, t in named.items() if n.startswith("tensor.")}
+        outputs, statistics = training_forward(source, tensors, named["x"], named["scale"])
+        more = [named[name] for name in source.loss.inputs]
+        losses = source.loss.per_sample(outputs, named["y"], *more)
+        return (
+            weighted_mean(losses, named["sample_weight"]),
+            *(statistics[tensor.name].detach() for tensor in source.tracked),
+        )
+
+    outputs = ("loss", *(f"new.tensor.{tensor.name}" for tensor in source.tracked))
+    return Traceable(source, "step", objective, ports, outputs)
