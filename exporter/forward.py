@@ -31,7 +31,9 @@ def training_forward(
     finally:
         for hook in hooks:
             hook.remove()
-    statistics = new_statistics(source.module, tensors)  # also those that nobody wants: none may stay in the module
+    statistics = new_statistics(
+        source.module, tensors
+    )  # also those that nobody wants: none may stay in the module
     return outputs, statistics if source.tracked else {}
 
 

@@ -1,6 +1,7 @@
 """What a model declares of its own layout is taken where it is true, and refused in a sentence where it is not."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from edge_fl.errors import BundleError, EdgeFLError, ModelError, UnsupportedMode
 from edge_fl.layout import Block, Layout, Segment
 from edge_fl.layout import Tensor as Spec
 from exporter.derive import derive
+from exporter.model_file import load_model
 from tests.exporter import models
 
 X = torch.randn(3, 6, generator=torch.Generator().manual_seed(0))
@@ -70,6 +72,13 @@ def test_a_declared_layout_knows_what_is_scaled_and_what_is_dense() -> None:
 
     assert found.scaled == ("hidden",)
     assert found.dense == dict.fromkeys(("kept", "out"), "the model's own layout says so")
+
+
+def test_the_examples_layout_is_true() -> None:
+    model = load_model(str(Path(__file__).parents[2] / "examples" / "gated_mlp.py") + ":build")
+    found = derive(model, torch.randn(3, 1, 8, 8))
+
+    assert [(block.name, block.size) for block in found.layout.blocks] == [("units", 24)]
 
 
 OUTPUT = (WEIGHTS[0], Spec("second", (3, 5), ((Segment("o"),), free(5)), ((Segment("o"),), H)))
