@@ -4,9 +4,10 @@ What a runtime's table of decompositions leaves over is held against what its tr
 A shape that is read as a number, or a kernel that computes nonsense, shows only in an export.
 """
 
+import copy
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge_fl.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
@@ -23,7 +25,7 @@ from exporter.quiet import quiet
 from exporter.recurrent import unrolled
 from exporter.recurrent.linear import FlatLinear
 from exporter.sentence import first_line
-from exporter.source import Traceable
+from exporter.source import Source, Traceable, batch_ports
 from exporter.where import Running
 
 __all__ = ["MissingKernel", "find_missing_kernels", "refuse_missing_kernels"]
@@ -86,7 +88,11 @@ def find_missing_kernels(runtime: str, step: Traceable, *, batch: int) -> tuple[
         except (ImportError, KeyError):
             return None
         graph = _traced(step, table, batch, loops=runtime == "onnx")
-        found = {(str(target), module): target for target, module in _operations(graph) if not has_kernel(target)}
+        found = {
+            (str(target), module): target
+            for target, module in _operations(graph, _calls(step.source))
+            if not has_kernel(target)
+        }
     return tuple(
         MissingKernel(operation, module, _instead(found[operation, module]))
         for operation, module in sorted(found, key=lambda pair: (pair[1] or "", pair[0]))
@@ -177,14 +183,42 @@ def _note(module: str) -> None:
         node.meta[_MODULE] = module
 
 
-def _operations(graph: fx.GraphModule) -> Iterator[tuple[Any, str | None]]:
+def _operations(graph: fx.GraphModule, calls: Mapping[str, str]) -> Iterator[tuple[Any, str | None]]:
     """Every operation, and the module that called it or, of a gradient, its forward; None where nobody knows."""
-    parts = [module for module in graph.modules() if isinstance(module, fx.GraphModule)]
-    calls = [node for part in parts for node in part.graph.nodes if node.op == "call_function"]
-    where = {_base(node.target): node.meta[_MODULE] for node in calls if _MODULE in node.meta}
-    for node in calls:
-        forward = _base(node.target).removesuffix("_backward")
-        yield node.target, node.meta.get(_MODULE, where.get(forward))
+    for part in (module for module in graph.modules() if isinstance(module, fx.GraphModule)):
+        for node in part.graph.nodes:
+            if node.op == "call_function":
+                forward = _base(node.target).removesuffix("_backward")
+                yield node.target, node.meta.get(_MODULE, calls.get(forward))
+
+
+class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Notes which module is the first to call each operation, before any is decomposed."""
+
+    def __init__(self, running: Running, first: dict[str, str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self._running, self._first = running, first
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Note ``func`` and call it."""
+        self._first.setdefault(_base(func), self._running.module)
+        return func(*args, **(kwargs or {}))
+
+
+def _calls(source: Source) -> dict[str, str]:
+    """Operations of the model's own forward by name, and the module of each."""
+    model = copy.deepcopy(source.original)
+    first: dict[str, str] = {}
+    x = next(port for port in batch_ports(source) if port.name == "x").example({}, 2)
+    with torch.no_grad(), Running(model) as running, _Calls(running, first):
+        model(x)
+    return first
 
 
 def _base(target: Any) -> str:

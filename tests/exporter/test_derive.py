@@ -105,5 +105,5 @@ def test_a_structure_that_is_counted_wrongly_is_refused_in_a_sentence() -> None:
             out: torch.Tensor = self.out(nn.functional.interpolate(image, scale_factor=2).flatten(1))
             return out
 
-    with pytest.raises(UnsupportedModelError, match="'hidden' wrongly.*edge_fl_layout"):
+    with pytest.raises(UnsupportedModelError, match=r"'hidden' wrongly.*edge_fl_layout"):
         derive(Repeating(), torch.randn(3, 6))
