@@ -30,6 +30,7 @@ __all__ = [
     "SEAL",
     "WEIGHTS",
     "Bundle",
+    "Cost",
     "File",
     "Input",
     "Manifest",
@@ -124,13 +125,40 @@ class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outputs: float
 
 
+class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the model costs at a width, as the exporter counted it.
+
+    Parameters
+    ----------
+    width
+        Kept share of each block, in thousandths.
+    parameters
+        Trained numbers of the compact model; a tensor used twice counts once.
+    macs
+        Multiply-accumulates of one sample's forward pass; None where the model's layers do not run at that width as
+        they stand (unequally wide layers of one recurrent module).
+    """
+
+    width: int
+    parameters: int
+    macs: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.width <= 1000 or self.parameters < 0 or (self.macs or 0) < 0:
+            raise ValueError("a cost needs a width of 1 to 1000 thousandths and counts of at least 0")
+
+
 CLASS_INDEX = Input((), "int64")
 """The target of a classifier: one class a sample."""
 PLAIN_SGD = Optimizer()
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything a coordinator or a device needs to know of a model."""
+    """Everything a coordinator or a device needs to know of a model.
+
+    ``costs`` come widest first. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and
+    mean nothing to training.
+    """
 
     schema: int
     name: str
@@ -145,8 +173,15 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tools: dict[str, str]
     optimizer: Optimizer = PLAIN_SGD
     batch_norm: Literal["none", "tracked", "static", "frozen"] = "none"
+    costs: tuple[Cost, ...] = ()
+    class_names: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     files: dict[str, File] = {}
+
+    def __post_init__(self) -> None:
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ValueError(f"{self.classes} classes have {len(self.class_names)} names")
 
     def step_program(self, runtime: str, variant: str, counts: Mapping[str, int], batch: int) -> Program | None:
         """The program of ``runtime`` that trains ``counts`` kept units a block on ``batch`` samples, if any."""

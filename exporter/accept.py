@@ -12,6 +12,8 @@ from edge_fl.bundle import Input
 from edge_fl.errors import DataError, ModelError, UnsupportedModelError
 from exporter.adapt import adapt
 from exporter.sentence import first_line
+from exporter.side_effects import State, changed_attribute, module_state
+from exporter.where import Running, user_line
 
 __all__ = ["Fit", "accept", "example_inputs"]
 
@@ -66,6 +68,7 @@ def accept(model: nn.Module, fit: Fit) -> None:
     _parameters(model)
     x = example_inputs(fit, 3)
     model = copy.deepcopy(model)
+    before = module_state(model)
     outputs = _forward(model, x)
     if not isinstance(outputs, Tensor) or outputs.shape != (3, *fit.outputs):
         found = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -75,7 +78,22 @@ def accept(model: nn.Module, fit: Fit) -> None:
         raise UnsupportedModelError(
             "The model gives two outputs for one input: remove what draws random numbers or keeps state."
         )
+    _no_side_effects(model, before)
     _traceable(model, x)
+
+
+def _no_side_effects(model: nn.Module, before: State) -> None:
+    changed = changed_attribute(before, module_state(model))
+    if changed is not None:
+        where, attribute = changed
+        raise UnsupportedModelError(
+            f"The forward of {_called(where)} changes its attribute '{attribute}', which a program on a device cannot: "
+            "return what it computes and keep nothing."
+        )
+
+
+def _called(where: str) -> str:
+    return f"'{where}'" if where else "the model itself"
 
 
 def _modules(model: nn.Module) -> None:
@@ -101,7 +119,7 @@ def _parameters(model: nn.Module) -> None:
     for name, parameter in parameters.items():
         if parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
-            raise UnsupportedModelError(f"The parameter '{name}' is {kind}: call model.float() where it is built.")
+            raise UnsupportedModelError(f"The parameter '{name}' is {kind}: {_instead_of(parameter)}.")
         if not parameter.requires_grad:
             raise UnsupportedModelError(
                 f"The parameter '{name}' is frozen: every parameter is trained, so set requires_grad on it."
@@ -112,13 +130,24 @@ def _parameters(model: nn.Module) -> None:
             )
 
 
+def _instead_of(parameter: Tensor) -> str:
+    if parameter.is_complex():
+        return "make two float32 parameters of its real and imaginary parts"
+    if parameter.is_floating_point():
+        return "call model.float() where it is built"
+    return "it cannot be trained, so make it a buffer (register_buffer)"
+
+
 def _forward(model: nn.Module, x: Tensor) -> object:
+    running = Running(model)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), running:
             return model(x)
     except Exception as error:  # the forward pass is the user's code
-        shape = tuple(x.shape)
-        raise ModelError(f"The model's forward fails on a batch of shape {shape}: {first_line(error)}.") from error
+        shape, where = tuple(x.shape), f" in '{running.module}'" if running.module else ""
+        raise ModelError(
+            f"The model's forward fails on a batch of shape {shape}{where}: {first_line(error)}."
+        ) from error
 
 
 def _traceable(model: nn.Module, x: Tensor) -> None:
@@ -129,12 +158,16 @@ def _traceable(model: nn.Module, x: Tensor) -> None:
         outputs: Tensor = functional_call(adapted, dict(zip(held, tensors, strict=True)), (x,))
         return outputs
 
+    running = Running(adapted)
     try:
-        make_fx(forward, tracing_mode="fake")(x, *(t.detach() for t in held.values()))
+        with running:
+            make_fx(forward, tracing_mode="fake")(x, *(t.detach() for t in held.values()))
     except UnsupportedModelError:
         raise
     except Exception as error:  # torch raises many types for control flow that hangs on values
+        line = user_line(error)
         raise UnsupportedModelError(
-            f"The model's forward cannot be traced ({first_line(error)}): let no Python branch hang on the "
-            "values of tensors; use torch.where instead."
+            f"The forward of {_called(running.module)} cannot be traced{f' at {line}' if line else ''} "
+            f"({first_line(error)}): let no Python branch or number hang on the values of tensors; use torch.where "
+            "instead."
         ) from error

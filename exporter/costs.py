@@ -67,8 +67,8 @@ def count_macs(
         The inputs' type; they are zeros.
     tensors
         Parameters and buffers that take the place of the model's own, by name: compact ones give the cost at their
-        width. A BatchNorm's statistics follow its weight and a depthwise convolution's groups its filters; the
-        layers of one recurrent module must be equally wide.
+        width. A BatchNorm's statistics follow its weight, a GroupNorm's groups too, and a depthwise convolution's
+        groups its filters; the layers of one recurrent module must be equally wide.
     """
     sized = copy.deepcopy(model).eval()
     fitted = _fit(sized, tensors or {})
@@ -145,8 +145,11 @@ def _fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             case nn.Conv1d() | nn.Conv2d() | nn.Conv3d() if module.groups > 1:
                 filters = fitted[f"{prefix}weight"].shape[0]
                 module.groups = module.groups * filters // module.out_channels
+            case nn.GroupNorm() if module.affine:
+                channels = fitted[f"{prefix}weight"].shape[0]
+                module.num_groups = module.num_groups * channels // module.num_channels
             case nn.BatchNorm1d() | nn.BatchNorm2d() | nn.BatchNorm3d() if module.affine:
-                channels = fitted[f"{prefix}weight"].shape
+                shape = fitted[f"{prefix}weight"].shape
                 statistics = {f"{prefix}{own}" for own in ("running_mean", "running_var")} & fitted.keys()
-                fitted.update({name: torch.ones(channels) for name in statistics})
+                fitted.update({name: torch.ones(shape) for name in statistics})
     return fitted

@@ -2,32 +2,25 @@
 
 A block is kept when leaving its units out gives what zeroing their rows gives. That is what makes compact
 execution exact, and it decides by itself what stays dense: an activation that does not map 0 to 0, a
-LayerNorm over the units, a shape written into the forward pass, the output layer.
+LayerNorm over the units, a shape written into the forward pass, the output layer. A model may have a say in it
+(:mod:`exporter.declared`).
 """
 
-import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from edge_fl.layout import Axis, Block, Layout, Mode, Segment
 from edge_fl.layout import Tensor as Spec
-from edge_fl.pattern import Bitmask, Pattern
-from edge_fl.selection import Selection
 from exporter.adapt import adapt
-from exporter.groups import PRODUCERS, STATISTICS, Group, propose_groups
+from exporter.declared import declared_dense, declared_layout
+from exporter.equivalence import every_other_unit, layout_tensors, role_of, why_different
+from exporter.groups import PRODUCERS, Group, propose_groups
 from exporter.segments import FREE, find_segments
 
 __all__ = ["Derivation", "derive"]
-
-Role = Literal["parameter", "statistic"]
-
-_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
@@ -54,14 +47,19 @@ def derive(model: nn.Module, x: Tensor) -> Derivation:
     Raises
     ------
     UnsupportedModelError
-        When the model's structure cannot be followed.
+        When the model's structure cannot be followed, or what it declares is not so.
     """
     adapted = adapt(model).train()
+    declared = declared_layout(model, adapted, x)
+    if declared is not None:
+        return Derivation(declared.layout, declared.scaled, declared.dense)
     dense: dict[str, str] = {}
     kept: list[Group] = []
     candidates = list(propose_groups(model, x))
+    wished = declared_dense(model, {group.name: group.producers for group in candidates})
     for group in candidates:
-        reason = _conflict(group, candidates) or _differs(adapted, x, group)
+        reason = "the model says so" if group.name in wished else None
+        reason = reason or _conflict(group, candidates) or _differs(adapted, x, group)
         if reason is None:
             kept.append(group)
         dense.update(dict.fromkeys(group.producers, reason) if reason else {})
@@ -94,62 +92,18 @@ def _conflict(group: Group, others: list[Group]) -> str | None:
 def _differs(model: nn.Module, x: Tensor, group: Group) -> str | None:
     """Why leaving the group's units out is not the same as zeroing their rows; None when it is."""
     layout = _layout(model, [group])
-    mask = np.ones(group.size, dtype=np.bool_)
-    mask[:: 2 if group.size > 1 else 1] = False
-    pattern = Pattern(layout, mask, Bitmask())
-    weights = _random_weights(model)
-    rows = Selection.of(pattern, "rows")
-    zeroed = {n: np.zeros_like(w) for n, w in weights.items()}
-    rows.scatter(rows.gather(weights), zeroed)
-    full = _run(model, zeroed, x)
-    try:
-        compact = _run(model, Selection.of(pattern, "units").gather(weights), x)
-    except (RuntimeError, ValueError, IndexError) as error:
-        if group.normalised_by is not None:
-            return f"'{group.normalised_by}' normalises over its units"
-        return f"the model does not run without some of its units ({str(error).strip().splitlines()[0]})"
-    if compact.shape != full.shape:
-        return "it is the output layer, whose rows are never dropped"
-    if (compact - full).abs().max() > _TOLERANCE * (1 + full.abs().max()):
-        return "zeroing its rows is not leaving its units out (an activation that does not map 0 to 0?)"
-    return None
-
-
-def _run(model: nn.Module, weights: dict[str, NDArray[np.float32]], x: Tensor) -> Tensor:
-    with torch.no_grad():
-        tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
-        outputs: Tensor = functional_call(model, tensors, (x,))
-        return outputs
-
-
-def _random_weights(model: nn.Module) -> dict[str, NDArray[np.float32]]:
-    """Weights that hide nothing: with a zero-initialised layer behind them, all blocks would look alike."""
-    rng = np.random.default_rng(0)
-    weights = {}
-    for name, tensor in _tensors(model):
-        fan_in = math.prod(tensor.shape[1:]) if tensor.ndim > 1 else 1
-        weights[name] = (rng.standard_normal(tuple(tensor.shape)) / np.sqrt(fan_in)).astype(np.float32)
-        if name.endswith("running_var"):
-            weights[name] = np.abs(weights[name]) + 0.5
-    return weights
-
-
-def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """What a layout names: the parameters, and the running statistics."""
-    buffers = model.named_buffers()
-    return [*model.named_parameters(), *((n, b) for n, b in buffers if n.rpartition(".")[2] in STATISTICS)]
+    return why_different(model, x, every_other_unit(layout, group.name), normalised_by=group.normalised_by)
 
 
 def _layout(model: nn.Module, groups: list[Group]) -> Layout:
     tensors = []
-    for name, tensor in _tensors(model):
+    for name, tensor in layout_tensors(model):
         shape = tuple(tensor.shape)
         rows, units = (
             tuple(_tensor_axis(name, axis, length, groups, mode) for axis, length in enumerate(shape))
             for mode in _MODES
         )
-        role: Role = "statistic" if name.rpartition(".")[2] in STATISTICS else "parameter"
-        tensors.append(Spec(name=name, shape=shape, rows=rows, units=units, role=role))
+        tensors.append(Spec(name=name, shape=shape, rows=rows, units=units, role=role_of(name)))
     return Layout(tuple(Block(group.name, group.size) for group in groups), tuple(tensors))
 
 

@@ -3,39 +3,32 @@
 import importlib.metadata
 import platform
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import safetensors.numpy
 from torch import nn
 
-from edge_fl.bundle import (
-    CLASS_INDEX,
-    PLAIN_SGD,
-    SCHEMA,
-    WEIGHTS,
-    Bundle,
-    Input,
-    Manifest,
-    Optimizer,
-    Parity,
-    Program,
-)
-from edge_fl.data.registry import DatasetInfo
-from edge_fl.errors import ConfigError
-from exporter.accept import Fit, accept, example_inputs
+from edge_fl.bundle import SCHEMA, WEIGHTS, Bundle, Manifest, Parity, Program
+from edge_fl.errors import ConfigError, UnsupportedModelError
+from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt
 from exporter.derive import Derivation, derive
 from exporter.extract.forward import FORWARD, save_forward
 from exporter.forward import build_evaluation
+from exporter.kernels import refuse_missing_kernels
 from exporter.losses import find_loss
-from exporter.lower import Lowered, Report, Request, kept_at, lower_for
+from exporter.lower import Lowered, Report, Request, lower_for
 from exporter.parity import check_parity
+from exporter.report import Findings, examine
 from exporter.source import Source
 from exporter.steps import build_step
+from exporter.target import Target, check_target, check_widths
+from exporter.widths import costs_at
 
-__all__ = ["Target", "check_model", "export_bundle"]
+__all__ = ["Target", "check_model", "count_programs", "export_bundle"]
+
+_A_PROGRAM_A_WIDTH = ("executorch", "executorch_training")
+"""Runtimes whose programs are static."""
 
 _TOOLS = (
     "edge-fl",
@@ -50,63 +43,19 @@ _TOOLS = (
 )
 
 
-@dataclass(frozen=True)
-class Target:
-    """What a bundle is for.
+def check_model(model: nn.Module, target: Target, *, report: Report = lambda _: None) -> Findings:
+    """What would be masked, what stays dense, what it costs and which operations have no kernel; nothing is written.
 
-    Parameters
-    ----------
-    name, dataset
-        What the bundle and its data set are called.
-    input, target
-        One sample of the input and of what the loss compares the outputs with.
-    classes
-        Classes of the outputs, and of tokens where the input is integers.
-    runtimes
-        Runtimes to make programs for.
-    widths
-        Kept shares of each block, in thousandths, for runtimes whose programs are static.
-    batch
-        Samples a training batch, for the same runtimes.
+    Raises as :func:`export_bundle` does, as far as it can be known without compiling a program.
     """
-
-    name: str
-    dataset: str
-    input: Input
-    classes: int
-    runtimes: tuple[str, ...]
-    target: Input = CLASS_INDEX
-    widths: tuple[int, ...] = (1000, 800, 600, 500, 400)
-    batch: int = 20
-    loss: str = "cross_entropy"
-    variants: tuple[str, ...] = ("plain",)
-    optimizer: Optimizer = PLAIN_SGD
-    batch_norm: Literal["tracked", "static", "frozen"] = "tracked"
-
-    @classmethod
-    def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":
-        """A target for models of a data set; ``options`` are the other fields."""
-        return cls(
-            name=name,
-            dataset=info.name,
-            input=Input(info.input_shape, info.input_dtype),
-            target=Input(info.target_shape, "int64"),
-            classes=info.classes,
-            runtimes=runtimes,
-            **{"loss": info.loss, **options},
-        )
-
-    @property
-    def fit(self) -> Fit:
-        """What the model must map to what."""
-        outputs = self.target.shape if self.target.dtype == "float32" else (*self.target.shape, self.classes)
-        return Fit(self.input, outputs, self.classes)
+    source, derivation = _read(model, target, report)
+    return examine(source, target, derivation, report)
 
 
-def check_model(model: nn.Module, fit: Fit) -> Derivation:
-    """What would be masked and what would stay dense; raises as :func:`export_bundle` does, and writes nothing."""
-    accept(model, fit)
-    return derive(model, example_inputs(fit, 3))
+def count_programs(target: Target) -> int:
+    """How many programs an export makes; beside these it reports a proof a runtime, and three stages."""
+    widths = {runtime: len(target.widths) if runtime in _A_PROGRAM_A_WIDTH else 1 for runtime in target.runtimes}
+    return sum(len(target.variants) * number + 1 for number in widths.values())
 
 
 def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Report = lambda _: None) -> Bundle:
@@ -132,13 +81,8 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     ConfigError, BundleError
         When ``target`` makes no sense, or ``root`` cannot be written.
     """
-    report("reading the model")
-    found = check_model(model, target.fit)
-    _check_target(target, found)
-    source = _source(model, target, found)
-    steps = tuple(build_step(variant, source) for variant in target.variants)
-    request = Request(steps, build_evaluation(source), target.widths, target.batch)
-    lowered = lower_for(target.runtimes, request, report)
+    source, found = _read(model, target, report)
+    lowered = _lowered(source, target, report)
     files = {program.file: data for programs in lowered.values() for program, data in programs}
     files[WEIGHTS] = _weights(model, found)
     report("forward program")
@@ -154,17 +98,23 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     return Bundle.save(root, _manifest(target, source, found, lowered, parity), files)
 
 
-def _check_target(target: Target, found: Derivation) -> None:
-    if not target.runtimes:
-        raise ConfigError("No runtime is named: a bundle needs programs for at least one.")
-    if target.batch < 1:
-        raise ConfigError(f"A batch must hold at least one sample, not {target.batch}.")
-    if not target.widths or not all(0 < width <= 1000 for width in target.widths):
-        raise ConfigError("Widths must be above 0 and at most 1, and there must be at least one.")
-    for width in target.widths:
-        empty = [name for name, kept in kept_at(found.layout, width).items() if kept == 0]
-        if empty:
-            raise ConfigError(f"Width {width / 1000:g} keeps no unit of block '{empty[0]}': choose a larger one.")
+def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Derivation]:
+    report("reading the model")
+    check_target(target)
+    accept(model, target.fit)
+    derivation = derive(model, example_inputs(target.fit, 3))
+    check_widths(target, derivation.layout)
+    return _source(model, target, derivation), derivation
+
+
+def _lowered(source: Source, target: Target, report: Report) -> dict[str, Lowered]:
+    steps = tuple(build_step(variant, source) for variant in target.variants)
+    try:
+        request = Request(steps, build_evaluation(source), target.widths, target.batch)
+        return lower_for(target.runtimes, request, report)
+    except UnsupportedModelError:
+        refuse_missing_kernels(target.runtimes, steps, batch=target.batch)  # names the module, where it finds one
+        raise
 
 
 def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
@@ -219,6 +169,9 @@ def _manifest(
         programs=programs,
         parity=parity or {},
         tools=_tools(),
+        costs=costs_at(source.original, found.layout, target.input, target.widths),
+        class_names=target.class_names,
+        metadata=target.metadata,
         notes=tuple(f"'{layer}' stays dense: {reason}." for layer, reason in found.dense.items()),
     )
 

@@ -31,7 +31,10 @@ def training_forward(
     finally:
         for hook in hooks:
             hook.remove()
-    return outputs, new_statistics(source.module, tensors) if source.tracked else {}
+    statistics = new_statistics(
+        source.module, tensors
+    )  # also those that nobody wants: none may stay in the module
+    return outputs, statistics if source.tracked else {}
 
 
 def weighted_mean(losses: Tensor, sample_weight: Tensor) -> Tensor:

@@ -72,7 +72,10 @@ def propose_groups(model: nn.Module, x: Tensor) -> Iterator[Group]:
         if not isinstance(module, (*PRODUCERS, StandIn)) or name in seen or module not in graph.module2node:
             continue
         for part in _parts(graph, module, name):
-            group = _group(graph, stood, module, part)
+            try:
+                group = _group(graph, stood, module, part)
+            except IndexError as error:  # the graph counts other channels than the tensors have
+                raise _not_followed(f"it counts the units of '{name}' wrongly") from error
             seen.update(group.producers)
             yield group
 
@@ -107,14 +110,19 @@ def _graph(model: nn.Module, x: Tensor) -> tp.DependencyGraph:
             verbose=False,
         )
     except Exception as error:  # torch-pruning raises many types on operations it cannot follow
-        raise UnsupportedModelError(
-            f"The model's structure cannot be followed ({first_line(error)}): write its forward with "
-            "torch's layers, activations, concatenations and additions, or declare its layout in the model file."
-        ) from error
+        raise _not_followed(first_line(error)) from error
+
+
+def _not_followed(reason: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"The model's structure cannot be followed ({reason}): write its forward with torch's layers, activations, "
+        "concatenations and additions, or give the module an 'edge_fl_layout'."
+    )
 
 
 def _group(graph: tp.DependencyGraph, model: nn.Module, root: nn.Module, part: _Part) -> Group:
     modules = {id(module): name for name, module in reversed(list(model.named_modules()))}
+    tied = _first_names(model)
     pruner = graph.get_pruner_of_module(root)
     group = graph.get_pruning_group(root, pruner.prune_out_channels, list(range(part.start, part.stop)))
     owners: dict[tuple[str, int], NDArray[np.int64]] = {}
@@ -130,12 +138,19 @@ def _group(graph: tp.DependencyGraph, model: nn.Module, root: nn.Module, part: _
         if isinstance(target, (*PRODUCERS, StandIn)) and out:
             producers.append(modules[id(target)])
         for owned in _owned(target, modules, np.array(item.idxs), units, out=out):
-            held = owners.setdefault(owned.key, np.full(len(owned.units), -1, dtype=np.int64))
+            key = (tied.get(owned.key[0], owned.key[0]), owned.key[1])
+            held = owners.setdefault(key, np.full(len(owned.units), -1, dtype=np.int64))
             held[owned.units >= 0] = owned.units[owned.units >= 0]
-            own.update([owned.key] if owned.row else [])
+            own.update([key] if owned.row else [])
     size = part.stop - part.start
     found = Group(part.name, size, tuple(dict.fromkeys(producers)), owners, frozenset(own), normalised_by)
     return found.coarse(width)
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """By each name of a parameter the one that it has in a layout: a tied tensor is stored once."""
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {name: first[id(p)] for name, p in model.named_parameters(remove_duplicate=False)}
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def load_model(reference: str) -> nn.Module:
     build = load_function(reference)
     try:
         model = build()
-    except Exception as error:  # whatever the user's code raises is the user's to read
+    except (Exception, SystemExit) as error:  # whatever the user's code raises is the user's to read
         raise ModelError(f"'{reference}' raised {type(error).__name__}: {error}.") from error
     if not isinstance(model, nn.Module):
         raise ModelError(
@@ -67,7 +67,7 @@ def _run(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # as above: the file is the user's
+    except (Exception, SystemExit) as error:  # as above: the file is the user's
         raise ModelError(f"'{path}' raised {type(error).__name__}: {error}.") from error
     finally:
         sys.path.pop(0)

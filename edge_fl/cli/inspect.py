@@ -1,22 +1,21 @@
 """`edge-fl inspect`: what a bundle holds, once every checksum has been verified. Needs no torch."""
 
 import json as json_module
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from edge_fl.cli.masking import masking, masking_text
+from edge_fl.cli.tables import show_table
+from edge_fl.cli.widths import describe_widths, show_widths
 
 if TYPE_CHECKING:
     from edge_fl.bundle import Bundle
-    from edge_fl.layout import Mode, Tensor
+    from edge_fl.layout import Tensor
 
 __all__ = ["inspect"]
-
-_WIDTHS = (1000, 800, 600, 500, 400)
-_DROPOUTS = (0, 200, 500)
 
 
 def inspect(
@@ -24,14 +23,17 @@ def inspect(
     bundle: Annotated[Path, typer.Argument(help="The bundle's folder.")],
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Verify a bundle and print its layout, programs, sizes, parity and the tools that made it.
+    """Verify a bundle and print its layout, programs, costs, parity and the tools that made it.
 
     Example: edge-fl inspect bundle/
     """
     from edge_fl.bundle import Bundle
 
     found = describe(Bundle.load(bundle))
-    typer.echo(json_module.dumps(found, indent=1) if json else "\n".join(_lines(found)))
+    if json:
+        typer.echo(json_module.dumps(found, indent=1))
+    else:
+        _show(found)
 
 
 def describe(bundle: "Bundle") -> dict[str, Any]:
@@ -41,7 +43,11 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
         "name": manifest.name,
         "dataset": manifest.dataset,
         "loss": manifest.loss,
+        "optimizer": msgspec.to_builtins(manifest.optimizer),
+        "batch_norm": manifest.batch_norm,
+        "variants": sorted({p.variant for made in manifest.programs.values() for p in made if p.kind == "step"}),
         "input": list(manifest.input.shape),
+        "target": list(manifest.target.shape),
         "classes": manifest.classes,
         "layout": manifest.layout.digest,
         "blocks": {block.name: block.size for block in manifest.layout.blocks},
@@ -51,6 +57,7 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
                 "runtime": runtime,
                 "file": program.file,
                 "kind": program.kind,
+                "variant": program.variant if program.kind == "step" else None,
                 "kept": program.kept,
                 "batch": program.batch,
                 "bytes": manifest.files[program.file].size,
@@ -58,12 +65,17 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
             for runtime, programs in manifest.programs.items()
             for program in programs
         ],
-        "parameters": _parameters(bundle),
-        "frames": _frames(bundle),
+        "program_bytes": {
+            runtime: sum(manifest.files[program.file].size for program in programs)
+            for runtime, programs in manifest.programs.items()
+        },
+        "widths": describe_widths(manifest.layout, manifest.costs),
         "parity": {
             runtime: {"steps": parity.steps, "weights": parity.weights, "outputs": parity.outputs}
             for runtime, parity in manifest.parity.items()
         },
+        "class_names": list(manifest.class_names),
+        "metadata": manifest.metadata,
         "tools": manifest.tools,
         "notes": list(manifest.notes),
     }
@@ -77,81 +89,50 @@ def _tensor(tensor: "Tensor") -> dict[str, Any]:
     }
 
 
-def _parameters(bundle: "Bundle") -> dict[str, int]:
-    """Numbers in the compact model at each width."""
-    from edge_fl.pattern import Pattern
-    from edge_fl.selection import Selection
-
-    parameters = {}
-    for width in _WIDTHS:
-        selection = Selection.of(Pattern.seeded(bundle.layout, 1000 - width, 0), "units")
-        shapes = [selection.shape(tensor) for tensor in bundle.layout.tensors]
-        parameters[f"{width / 1000:g}"] = sum(math.prod(shape) for shape in shapes)
-    return parameters
-
-
-def _frames(bundle: "Bundle") -> list[dict[str, Any]]:
-    """Bytes of really encoded updates, with a bitmask, in both modes."""
-    import numpy as np
-
-    from edge_fl.pattern import Pattern
-    from edge_fl.wire.frame import Header, encode_frame
-
-    tensors = {t.name: np.zeros(t.shape, dtype=np.float32) for t in bundle.layout.tensors}
-    modes: tuple[Mode, Mode] = ("rows", "units")
-    frames = []
-    for dropout in _DROPOUTS:
-        drawn = Pattern.seeded(bundle.layout, dropout, 0)
-        pattern = Pattern(bundle.layout, drawn.mask)
-        sizes: dict[str, int] = {}
-        for mode in modes:
-            header = Header("update", run="inspect", round=1, version=0, layout="", method="inspect", mode=mode)
-            sizes[mode] = len(encode_frame(header, pattern, tensors))
-        frames.append({"dropout": dropout / 1000, **sizes})
-    return frames
-
-
-def _lines(found: dict[str, Any]) -> list[str]:
-    lines = [
+def _show(found: dict[str, Any]) -> None:
+    typer.echo(
         f"{found['name']} for {found['dataset']}: input {found['input']}, {found['classes']} classes, "
-        f"loss {found['loss']}, layout {found['layout']}",
-        "",
-        *_table(["block", "units"], [[name, size] for name, size in found["blocks"].items()]),
-        "",
-        *_table(
-            ["tensor", "shape", "rows mode", "units mode"],
-            [[t["name"], t["shape"], masking_text(t["rows"]), masking_text(t["units"])] for t in found["tensors"]],
-        ),
-        "",
-        *_table(
-            ["program", "kind", "kept units", "batch", "bytes"],
-            [[p["file"], p["kind"], _kept(p["kept"]), p["batch"] or "any", p["bytes"]] for p in found["programs"]],
-        ),
-        "",
-        *_table(["width", "parameters"], [[width, n] for width, n in found["parameters"].items()]),
-        "",
-        *_table(
-            ["dropout", "frame bytes (rows)", "frame bytes (units)"],
-            [[f["dropout"], f["rows"], f["units"]] for f in found["frames"]],
-        ),
-        "",
-        *_table(
-            ["runtime", "steps", "weights off by", "outputs off by"],
-            [[n, p["steps"], f"{p['weights']:.1e}", f"{p['outputs']:.1e}"] for n, p in found["parity"].items()],
-        ),
-        "",
-        "made with " + ", ".join(f"{name} {version}" for name, version in found["tools"].items()),
-    ]
-    return lines + [f"note: {note}" for note in found["notes"]]
+        f"loss {found['loss']}, {_optimizer_text(found['optimizer'])}, batch-norm {found['batch_norm']}, "
+        f"train steps {', '.join(found['variants'])}, layout {found['layout']}"
+    )
+    show_table("Blocks", ["block", "units"], found["blocks"].items())
+    show_table(
+        "Masked",
+        ["tensor", "shape", "rows mode", "units mode"],
+        [
+            [t["name"], _shape(t["shape"]), masking_text(t["rows"]), masking_text(t["units"])]
+            for t in found["tensors"]
+        ],
+    )
+    show_widths(found["widths"])
+    show_table(
+        "Programs",
+        ["file", "kind", "kept units", "batch", "bytes"],
+        [[p["file"], p["kind"], _kept(p["kept"]), p["batch"] or "any", p["bytes"]] for p in found["programs"]],
+    )
+    show_table("Sizes", ["runtime", "bytes of its programs"], found["program_bytes"].items())
+    show_table(
+        "Parity with torch",
+        ["runtime", "steps", "weights off by", "outputs off by"],
+        [[n, p["steps"], f"{p['weights']:.1e}", f"{p['outputs']:.1e}"] for n, p in found["parity"].items()],
+    )
+    show_table("Classes", ["class", "name"], enumerate(found["class_names"]))
+    show_table("Metadata", ["key", "value"], found["metadata"].items())
+    typer.echo("made with " + ", ".join(f"{name} {version}" for name, version in found["tools"].items()))
+    for note in found["notes"]:
+        typer.echo(f"note: {note}")
+
+
+def _optimizer_text(optimizer: "dict[str, Any]") -> str:
+    """Its name, and whatever of it is not 0."""
+    own = {"sgd": ("momentum",), "adam": ("betas", "eps")}[optimizer["name"]]
+    settings = [f"{key} {optimizer[key]}" for key in (*own, "weight_decay", "clip") if optimizer[key]]
+    return " ".join([optimizer["name"], *settings])
+
+
+def _shape(shape: list[int]) -> str:
+    return "x".join(map(str, shape))
 
 
 def _kept(kept: dict[str, int] | None) -> str:
     return "any" if kept is None else ", ".join(str(count) for count in kept.values())
-
-
-def _table(head: list[str], rows: list[list[Any]]) -> list[str]:
-    cells = [head, *([str(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
-    ]

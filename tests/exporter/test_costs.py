@@ -65,6 +65,10 @@ def test_the_model_and_the_machine_are_left_as_they_were() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
+def grouped(*, groups: int) -> nn.Module:
+    return nn.Sequential(nn.Conv1d(2, 2 * groups, 3), nn.GroupNorm(groups, 2 * groups))
+
+
 @pytest.mark.parametrize(
     ("full", "narrow", "input_shape", "dtype"),
     [
@@ -73,6 +77,7 @@ def test_the_model_and_the_machine_are_left_as_they_were() -> None:
         (resnet18(channels=(6, 7, 8, 9)), resnet18(channels=(3, 4, 5, 4)), (3, 16, 16), torch.float32),
         (MobileNet(), MobileNet(channels=(3, 2), widened=5), (3, 12, 12), torch.float32),
         (GRUClassifier(), GRUClassifier(hidden=2), (7, 3), torch.float32),
+        (grouped(groups=4), grouped(groups=3), (2, 5), torch.float32),
     ],
 )
 def test_compact_tensors_cost_what_a_model_of_their_width_costs(

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from edge_fl.errors import UnsupportedModelError
 from edge_fl.layout import Layout, Segment
 from exporter.derive import derive
 from exporter.zoo import mlp
@@ -91,3 +92,18 @@ def test_the_model_is_left_as_it_was() -> None:
 
     assert model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_structure_that_is_counted_wrongly_is_refused_in_a_sentence() -> None:
+    class Repeating(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hidden, self.out = nn.Linear(6, 6), nn.Linear(24, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            image = self.hidden(x).reshape(-1, 1, 2, 3)
+            out: torch.Tensor = self.out(nn.functional.interpolate(image, scale_factor=2).flatten(1))
+            return out
+
+    with pytest.raises(UnsupportedModelError, match=r"'hidden' wrongly.*edge_fl_layout"):
+        derive(Repeating(), torch.randn(3, 6))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.bundle import SCHEMA, File, Input, Manifest, Parity, Program, parse_manifest
+from edge_fl.bundle import SCHEMA, Cost, File, Input, Manifest, Parity, Program, parse_manifest
 from edge_fl.errors import BundleError
 from edge_fl.layout import Block, Layout
 
@@ -23,6 +23,9 @@ MANIFEST = Manifest(
     programs={"onnx": (Program("onnx/step.onnx", "step", ("x",), ("loss",)),)},
     parity={"onnx": Parity(5, 1e-7, 1e-7)},
     tools={"torch": "2.13.0"},
+    costs=(Cost(1000, 12, 30), Cost(500, 6)),
+    class_names=tuple("0123456789"),
+    metadata={"team": "vision"},
     files={"onnx/step.onnx": File("0" * 64, 10)},
 )
 RAW = msgspec.json.encode(MANIFEST)
@@ -69,8 +72,26 @@ def test_an_altered_manifest_is_refused_or_read(data: st.DataObject) -> None:
         ),
         with_field("files", {"onnx/step.onnx": {"sha256": "0" * 63, "size": 1}}),
         with_field("files", {"onnx/step.onnx": {"sha256": "0" * 64, "size": -1}}),
+        with_field("costs", [{"width": 0, "parameters": 1}]),
+        with_field("costs", [{"width": 500, "parameters": 1, "macs": -1}]),
+        with_field("class_names", ["one", "two"]),
+        with_field("metadata", {"version": 3}),
     ],
-    ids=["deep", "schema", "empty", "list", "surplus", "layout", "program", "sha256", "size"],
+    ids=[
+        "deep",
+        "schema",
+        "empty",
+        "list",
+        "surplus",
+        "layout",
+        "program",
+        "sha256",
+        "size",
+        "width",
+        "macs",
+        "names",
+        "metadata",
+    ],
 )
 def test_a_manifest_that_makes_no_sense_is_refused(raw: bytes) -> None:
     with pytest.raises(BundleError):

@@ -1,0 +1,95 @@
+"""Whether leaving units out is the same as zeroing their rows, found by running the model both ways."""
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from edge_fl.layout import Layout
+from edge_fl.pattern import Bitmask, Pattern
+from edge_fl.selection import Selection
+from exporter.groups import STATISTICS
+
+__all__ = ["every_other_unit", "layout_tensors", "role_of", "run_compact", "why_different"]
+
+_TOLERANCE = 1e-5
+
+
+def layout_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """What a layout names: the parameters, and the running statistics."""
+    buffers = model.named_buffers()
+    return [*model.named_parameters(), *((n, b) for n, b in buffers if role_of(n) == "statistic")]
+
+
+def role_of(name: str) -> Literal["parameter", "statistic"]:
+    """The role of the tensor of that name."""
+    return "statistic" if name.rpartition(".")[2] in STATISTICS else "parameter"
+
+
+def every_other_unit(layout: Layout, block: str) -> Pattern:
+    """Drop every other unit of ``block``, or its only one, and no unit of any other."""
+    masks = [np.ones(found.size, dtype=np.bool_) for found in layout.blocks]
+    for mask, found in zip(masks, layout.blocks, strict=True):
+        if found.name == block:
+            mask[:: 2 if found.size > 1 else 1] = False
+    return Pattern(layout, np.concatenate(masks), Bitmask())
+
+
+def why_different(
+    model: nn.Module, x: Tensor, pattern: Pattern, *, normalised_by: str | None = None
+) -> str | None:
+    """Why leaving out what ``pattern`` drops is not the same as zeroing its rows; None when it is.
+
+    Parameters
+    ----------
+    model
+        One of :func:`exporter.adapt.adapt`.
+    x
+        ``[B, ...]``, an input to run it with.
+    normalised_by
+        The module that normalises over these units, if one is known to.
+    """
+    weights = _random_weights(model)
+    rows = Selection.of(pattern, "rows")
+    zeroed = {n: np.zeros_like(w) for n, w in weights.items()}
+    rows.scatter(rows.gather(weights), zeroed)
+    full = _run(model, zeroed, x)
+    try:
+        compact = run_compact(model, x, pattern)
+    except (RuntimeError, ValueError, IndexError) as error:
+        if normalised_by is not None:
+            return f"'{normalised_by}' normalises over its units"
+        return f"the model does not run without some of its units ({str(error).strip().splitlines()[0]})"
+    if compact.shape != full.shape:
+        return "it is the output layer, whose rows are never dropped"
+    if (compact - full).abs().max() > _TOLERANCE * (1 + full.abs().max()):
+        return "zeroing its rows is not leaving its units out (an activation that does not map 0 to 0?)"
+    return None
+
+
+def run_compact(model: nn.Module, x: Tensor, pattern: Pattern) -> Tensor:
+    """The outputs under what ``pattern`` keeps of random weights; raises what torch raises when that does not run."""
+    return _run(model, Selection.of(pattern, "units").gather(_random_weights(model)), x)
+
+
+def _run(model: nn.Module, weights: dict[str, NDArray[np.float32]], x: Tensor) -> Tensor:
+    with torch.no_grad():
+        tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
+        outputs: Tensor = functional_call(model, tensors, (x,))
+        return outputs
+
+
+def _random_weights(model: nn.Module) -> dict[str, NDArray[np.float32]]:
+    """Weights that hide nothing: with a zero-initialised layer behind them, all blocks would look alike."""
+    rng = np.random.default_rng(0)
+    weights = {}
+    for name, tensor in layout_tensors(model):
+        fan_in = math.prod(tensor.shape[1:]) if tensor.ndim > 1 else 1
+        weights[name] = (rng.standard_normal(tuple(tensor.shape)) / np.sqrt(fan_in)).astype(np.float32)
+        if name.endswith("running_var"):
+            weights[name] = np.abs(weights[name]) + 0.5
+    return weights

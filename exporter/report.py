@@ -1,0 +1,92 @@
+"""What `edge-fl export --check` tells of a model before anything is written."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from edge_fl.bundle import Cost
+from exporter.derive import Derivation
+from exporter.kernels import MissingKernel, find_missing_kernels
+from exporter.lower import Report
+from exporter.source import Source
+from exporter.steps import build_step
+from exporter.target import Target
+from exporter.widths import costs_at
+
+__all__ = ["BatchNorm", "Findings", "examine"]
+
+_POLICIES = {
+    "tracked": "normalises by the batch; the running statistics travel with every update",
+    "static": "normalises by the batch; the running statistics stay as they were exported (HeteroFL's)",
+    "frozen": "normalises by the running statistics, which stay as they were exported",
+}
+
+
+@dataclass(frozen=True)
+class BatchNorm:
+    """The policy in force for ``layers``, and what may be chosen in its place, each with what it does."""
+
+    policy: Literal["tracked", "static", "frozen"]
+    meaning: str
+    layers: tuple[str, ...]
+    alternatives: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an export would give.
+
+    Parameters
+    ----------
+    derivation
+        The layout, and what stays dense and why.
+    batch_norm
+        None where the model has no such layer.
+    costs
+        At full width and at each of the target's, widest first.
+    missing
+        For each runtime the operations that it cannot train; None where nothing is known of its kernels.
+    """
+
+    derivation: Derivation
+    batch_norm: BatchNorm | None
+    costs: tuple[Cost, ...]
+    missing: dict[str, tuple[MissingKernel, ...] | None]
+
+
+def examine(source: Source, target: Target, derivation: Derivation, report: Report) -> Findings:
+    """Find out what an export would give, by one trace for each runtime and no compilation.
+
+    Raises UnsupportedModelError when a train step cannot be traced.
+    """
+    report("counting costs")
+    costs = costs_at(source.original, source.layout, source.input, target.widths)
+    missing: dict[str, tuple[MissingKernel, ...] | None] = {}
+    for runtime in target.runtimes:
+        report(f"{runtime}: looking for kernels")
+        missing[runtime] = _missing(runtime, source, target)
+    return Findings(derivation, _batch_norm(source, target), costs, missing)
+
+
+def _missing(runtime: str, source: Source, target: Target) -> tuple[MissingKernel, ...] | None:
+    found: dict[MissingKernel, None] = {}
+    for variant in target.variants:
+        kernels = find_missing_kernels(runtime, build_step(variant, source), batch=target.batch)
+        if kernels is None:
+            return None
+        found.update(dict.fromkeys(kernels))
+    return tuple(found)
+
+
+def _batch_norm(source: Source, target: Target) -> BatchNorm | None:
+    layers = [
+        name
+        for name, module in source.original.named_modules()
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
+    ]
+    if not layers:
+        return None
+    others = {f"--batch-norm {name}": meaning for name, meaning in _POLICIES.items() if name != target.batch_norm}
+    others["GroupNorm in the model"] = "has no statistics and depends on no other sample; whole groups are dropped"
+    return BatchNorm(target.batch_norm, _POLICIES[target.batch_norm], tuple(layers), others)

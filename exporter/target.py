@@ -1,0 +1,117 @@
+"""What a bundle is for: the data a model fits, how it is trained, and where its programs run."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from edge_fl.bundle import CLASS_INDEX, PLAIN_SGD, Input, Optimizer
+from edge_fl.data.registry import DatasetInfo
+from edge_fl.errors import ConfigError, DataError, RuntimeMissingError
+from edge_fl.layout import Layout
+from exporter.accept import Fit
+from exporter.lower import kept_at, runtime_names
+
+__all__ = ["Target", "check_target", "check_widths"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a bundle is for.
+
+    Parameters
+    ----------
+    name, dataset
+        What the bundle and its data set are called.
+    input, target
+        One sample of the input and of what the loss compares the outputs with.
+    classes
+        Classes of the outputs, and of tokens where the input is integers.
+    runtimes
+        Runtimes to make programs for.
+    widths
+        Kept shares of each block, in thousandths, for runtimes whose programs are static.
+    batch
+        Samples a training batch, for the same runtimes.
+    loss
+        By name, or ``path/to/file.py:function`` (:func:`exporter.losses.find_loss`).
+    variants
+        Kinds of train steps (:func:`exporter.steps.step_names`).
+    class_names, metadata
+        The user's own, for the manifest: one name a class, or none.
+    """
+
+    name: str
+    dataset: str
+    input: Input
+    classes: int
+    runtimes: tuple[str, ...]
+    target: Input = CLASS_INDEX
+    widths: tuple[int, ...] = (1000, 800, 600, 500, 400)
+    batch: int = 20
+    loss: str = "cross_entropy"
+    variants: tuple[str, ...] = ("plain",)
+    optimizer: Optimizer = PLAIN_SGD
+    batch_norm: Literal["tracked", "static", "frozen"] = "tracked"
+    class_names: tuple[str, ...] = ()
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":
+        """A target for models of a data set; ``options`` are the other fields."""
+        return cls(
+            name=name,
+            dataset=info.name,
+            input=Input(info.input_shape, info.input_dtype),
+            target=Input(info.target_shape, "int64"),
+            classes=info.classes,
+            runtimes=runtimes,
+            **{"loss": info.loss, **options},
+        )
+
+    @property
+    def fit(self) -> Fit:
+        """What the model must map to what."""
+        outputs = self.target.shape if self.target.dtype == "float32" else (*self.target.shape, self.classes)
+        return Fit(self.input, outputs, self.classes)
+
+
+def check_target(target: Target) -> None:
+    """Refuse what makes no sense whatever the model.
+
+    Raises ConfigError, DataError for class names, and RuntimeMissingError for a runtime that there is none of.
+    """
+    if not target.runtimes:
+        raise ConfigError("No runtime is named: a bundle needs programs for at least one.")
+    for name in target.runtimes:
+        if name not in runtime_names():
+            raise RuntimeMissingError(f"There is no runtime '{name}'; there are {', '.join(runtime_names())}.")
+    if not target.variants:
+        raise ConfigError("No train step is named: a bundle needs at least one, such as 'plain'.")
+    if target.batch < 1:
+        raise ConfigError(f"A batch must hold at least one sample, not {target.batch}.")
+    if not target.widths or not all(0 < width <= 1000 for width in target.widths):
+        raise ConfigError("Widths must be above 0 and at most 1, and there must be at least one.")
+    if target.class_names and len(target.class_names) != target.classes:
+        raise DataError(
+            f"There are {len(target.class_names)} class names for {target.classes} classes: give one name a class."
+        )
+    _check_optimizer(target.optimizer)
+
+
+def check_widths(target: Target, layout: Layout) -> None:
+    """Refuse a width that keeps no unit of some block: ConfigError."""
+    for width in target.widths:
+        empty = [name for name, kept in kept_at(layout, width).items() if kept == 0]
+        if empty:
+            raise ConfigError(f"Width {width / 1000:g} keeps no unit of block '{empty[0]}': choose a larger one.")
+
+
+def _check_optimizer(optimizer: Optimizer) -> None:
+    if not 0 <= optimizer.momentum < 1:
+        raise ConfigError(f"Momentum must be at least 0 and below 1, not {optimizer.momentum}.")
+    if optimizer.momentum and optimizer.name == "adam":
+        raise ConfigError("Momentum is SGD's: Adam has its own, so leave it out or choose sgd.")
+    if not (optimizer.weight_decay >= 0 and math.isfinite(optimizer.weight_decay)):
+        raise ConfigError(f"Weight decay must be a number of at least 0, not {optimizer.weight_decay}.")
+    if optimizer.clip is not None and not (optimizer.clip > 0 and math.isfinite(optimizer.clip)):
+        raise ConfigError(f"The norm that gradients are clipped to must be above 0, not {optimizer.clip}.")

@@ -1,0 +1,42 @@
+"""What a model costs at each width: parameters and multiply-accumulates, counted on the kept entries alone."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import nn
+
+from edge_fl.bundle import Cost, Input
+from edge_fl.layout import Layout
+from edge_fl.selection import Selection
+from edge_fl.sizes import pattern_at, size_at
+from exporter.costs import count_macs
+
+__all__ = ["costs_at"]
+
+
+def costs_at(model: nn.Module, layout: Layout, sample: Input, widths: Iterable[int]) -> tuple[Cost, ...]:
+    """The costs at full width and at each of ``widths`` (thousandths), widest first.
+
+    Parameters
+    ----------
+    model
+        The user's own, whose tensors ``layout`` names.
+    sample
+        One sample of its input.
+    """
+    wanted = sorted({1000, *widths}, reverse=True)
+    return tuple(
+        Cost(width, size_at(layout, width).parameters, _macs(model, layout, sample, width)) for width in wanted
+    )
+
+
+def _macs(model: nn.Module, layout: Layout, sample: Input, width: int) -> int | None:
+    full = {tensor.name: np.zeros(tensor.shape, dtype=np.float32) for tensor in layout.tensors}
+    kept = Selection.of(pattern_at(layout, width), "units").gather(full)
+    tensors = {tensor.name: torch.from_numpy(kept[tensor.name]) for tensor in layout.parameters}
+    dtype = getattr(torch, sample.dtype)
+    try:
+        return count_macs(model, input_shape=sample.shape, input_dtype=dtype, tensors=tensors)
+    except (RuntimeError, ValueError):  # what torch's own layers say to sizes that only ours can take
+        return None

@@ -1,0 +1,58 @@
+"""What the check calls trainable must be what an export can train; what it names must be found where it is."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edge_fl.bundle import Input
+from exporter.adapt import adapt
+from exporter.derive import derive
+from exporter.kernels import MissingKernel, find_missing_kernels
+from exporter.losses import find_loss
+from exporter.source import Source
+from exporter.steps import build_step
+from exporter.zoo import find_model
+
+
+def source(model: nn.Module, shape: tuple[int, ...], classes: int) -> Source:
+    found = derive(model, torch.zeros(3, *shape))
+    data = (Input(shape, "float32"), Input((), "int64"), classes)
+    return Source(adapt(model).train(), model, found.layout, found.scaled, find_loss("cross_entropy"), *data)
+
+
+class Enlarging(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Conv2d(2, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        large: Tensor = functional.interpolate(self.features(x), scale_factor=2)
+        return large.relu().mean(dim=(2, 3))
+
+
+def interpolating() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 1), Enlarging(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("variant", ["plain", "noise", "distil"])
+@pytest.mark.parametrize("name", ["digits-mlp", "femnist-cnn"])
+def test_onnx_has_every_kernel_of_the_zoo(name: str, variant: str) -> None:
+    small = find_model(name).narrowed
+    step = build_step(variant, source(small.build(), small.input_shape, small.classes))
+
+    assert find_missing_kernels("onnx", step, batch=3) == ()
+
+
+def test_a_gradient_is_laid_to_the_module_whose_forward_it_is_of() -> None:
+    step = build_step("plain", source(interpolating(), (1, 5, 5), 3))
+    missing = MissingKernel("aten.upsample_nearest2d_backward.default", "1", "expand and reshape")
+
+    assert find_missing_kernels("onnx", step, batch=3) == (missing,)
+
+
+def test_a_runtime_that_lists_no_kernels_is_not_guessed_at() -> None:
+    assert (
+        find_missing_kernels("ort_training", build_step("plain", source(nn.Linear(6, 3), (6,), 3)), batch=3)
+        is None
+    )
