@@ -13,6 +13,7 @@ from edge_fl.errors import RuntimeMissingError
 from edge_fl.runtimes.base import runtime_names
 from exporter.export import export_bundle
 from exporter.lower import runtime_names as exportable
+from exporter.quiet import quiet
 
 __all__ = ["chosen_runtimes", "exported", "exporter_digest"]
 
@@ -55,8 +56,9 @@ def exported(case: Case, runtime: str, folder: Path, report: Callable[[str], Non
 
 def _importable(name: str) -> bool:
     try:
-        importlib.import_module(f"edge_fl.runtimes.{name}")
-        importlib.import_module(f"exporter.lower.{name}")
+        with quiet():
+            importlib.import_module(f"edge_fl.runtimes.{name}")
+            importlib.import_module(f"exporter.lower.{name}")
     except ImportError:
         return False
     return True

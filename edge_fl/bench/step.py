@@ -15,7 +15,7 @@ from edge_fl.bench.memory import Work, peak_memory
 from edge_fl.bench.table import Result, Row
 from edge_fl.bench.timing import turns
 from edge_fl.bundle import Bundle
-from edge_fl.errors import EdgeFLError
+from edge_fl.errors import EdgeFLError, UnsupportedModelError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.selection import Selection, Weights
@@ -68,7 +68,7 @@ def bench_step(setting: StepSetting, report: Callable[[str], None]) -> Result:
     ------
     ModelError
         When a model is unknown.
-    EdgeFLError
+    UnsupportedModelError
         When no runtime takes any of the models.
     """
     torch.set_num_threads(setting.threads)
@@ -81,7 +81,7 @@ def bench_step(setting: StepSetting, report: Callable[[str], None]) -> Result:
         if bundles:
             rows += _rows(case, bundles, setting, report)
     if not rows:
-        raise EdgeFLError(f"No runtime takes any of these models: {notes[0]}")
+        raise UnsupportedModelError(f"No runtime takes any of these models: {notes[0]}")
     return Result(
         title="Training step",
         command=setting.command,

@@ -120,8 +120,8 @@ def _table(cases: Sequence[SupportCase], trials: Sequence[Trial]) -> Result:
     return Result(
         title="What trains where",
         command=COMMAND,
-        about="Each line is a tiny model with that layer or operation, exported and proven as any model is: at full and "
-        "half width, over several steps with a new pattern each, against torch in double precision. A cell has the "
+        about="Each line is a tiny model with that layer or operation, exported and proven as any model is: at full "
+        "and half width, over several steps with a new pattern each, against torch in double precision. A cell has the "
         "largest relative difference of any weight, output or loss, and the size of the train step's program at full "
         "width; or the number of the sentence below that says why there is none. Droppable are the units that a "
         "pattern can leave out, by layer; the output layer never is, and what else stays dense is trained in full.",
