@@ -8,11 +8,11 @@ import torch
 
 from edge_fl.bench.cases import BATCH, case_names, find_case
 from edge_fl.bench.eager import eager_step, sized
-from edge_fl.bench.exported import exported, exporter_digest
+from edge_fl.bench.exported import chosen_runtimes, exported, exporter_digest
 from edge_fl.bench.goals import reached
 from edge_fl.bench.step import StepSetting, bench_step
 from edge_fl.bench.timing import turns
-from edge_fl.errors import ModelError
+from edge_fl.errors import ModelError, RuntimeMissingError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.selection import Selection
@@ -79,6 +79,13 @@ def test_a_bundle_is_kept_until_the_exporter_changes(cache: Path) -> None:
     bundle = exported(find_case("digits-mlp"), "onnx", cache, said.append)
     assert not said
     assert bundle.root == cache / exporter_digest() / "digits-mlp" / "onnx"
+
+
+def test_an_unknown_runtime_is_refused_and_none_stands_for_all() -> None:
+    with pytest.raises(RuntimeMissingError, match="'tflite' is unknown or not installed here; there are .*onnx"):
+        chosen_runtimes(["onnx", "tflite"])
+    assert chosen_runtimes(["onnx", "onnx"]) == ("onnx",)
+    assert {"onnx", "torch_eager"} <= set(chosen_runtimes([]))
 
 
 def test_an_unknown_model_is_refused(tmp_path: Path) -> None:
