@@ -94,7 +94,7 @@ class _BatchNorm(nn.Module):
 
 
 class _GroupNorm(nn.Module):
-    """GroupNorm with whole groups left out."""
+    """GroupNorm with whole groups left out; torch's own would fix how many groups there are in what it traces."""
 
     def __init__(self, module: nn.GroupNorm) -> None:
         super().__init__()
@@ -102,7 +102,14 @@ class _GroupNorm(nn.Module):
         self.eps, self.per_group = module.eps, module.num_channels // module.num_groups
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.group_norm(x, x.shape[1] // self.per_group, self.weight, self.bias, self.eps)
+        together = self.per_group * math.prod(x.shape[2:])
+        normal = functional.layer_norm(x.reshape(x.shape[0], -1, together), (together,), eps=self.eps).reshape(
+            x.shape
+        )
+        if self.weight is None:
+            return normal
+        shape = (-1, *[1] * (x.dim() - 2))
+        return normal * self.weight.reshape(shape) + self.bias.reshape(shape)
 
 
 class _Depthwise(nn.Module):

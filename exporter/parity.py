@@ -27,6 +27,7 @@ ADAM_LIMIT = 1e-3
 """The same for Adam's weights, as ``|difference| / |update|`` (2-norms): Adam divides by what may be nearly 0."""
 _LEAST_STEPS = 5
 _LR = 0.1
+_BATCH_NORM_LR = 0.01  # of deep models with BatchNorm even torch's own two precisions part at larger steps
 _ADAM_LR = 0.001
 _EVALUATED = 230
 _SMALLEST = 1e-3  # tensors that hardly move from zero are compared with this
@@ -75,7 +76,7 @@ def _trained(source: Source, runtime: Runtime, variant: str, widths: tuple[int, 
     for number, step in enumerate(_plan(source, widths, batch, uneven=uneven), start=1):
         data = _batch(source, rng, size=batch, real=step.samples)
         extra = _extra(source, variant, rng, step.pattern, data)
-        lr = _ADAM_LR if source.optimizer.name == "adam" else _LR
+        lr = _step_size(source)
         given = Given(step.pattern, data, lr, step.scale, variant, extra)
         before = {name: array.copy() for name, array in model.weights.items()}
         loss = _run(runtime, model, given, number)
@@ -84,6 +85,12 @@ def _trained(source: Source, runtime: Runtime, variant: str, widths: tuple[int, 
         moved = max(moved, _moved(source, runtime.name, (start, model.weights), expected, number))
         answered = max(answered, _within(loss, true_loss, runtime.name, "the loss", number))
     return Parity(number, moved, answered)
+
+
+def _step_size(source: Source) -> float:
+    if source.optimizer.name == "adam":
+        return _ADAM_LR
+    return _LR if source.batch_norm == "none" else _BATCH_NORM_LR
 
 
 def _evaluated(source: Source, runtime: Runtime) -> float:

@@ -1,94 +1,189 @@
-"""One training step in every runtime, at full and half width, against torch eager in the same run."""
+"""A training step of every model in every runtime, full and half width, against torch eager in the same run."""
 
-import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
-import numpy as np
+import torch
 
-from edge_fl.bench.models import random_weights
-from edge_fl.bench.table import Result
-from edge_fl.bench.timing import medians
-from edge_fl.bundle import Bundle, Input
+from edge_fl.bench.cases import BATCH, WIDTHS, Case, find_case
+from edge_fl.bench.eager import eager_step, sized
+from edge_fl.bench.exported import exported
+from edge_fl.bench.goals import reached
+from edge_fl.bench.memory import Work, peak_memory
+from edge_fl.bench.table import Result, Row
+from edge_fl.bench.timing import turns
+from edge_fl.bundle import Bundle
+from edge_fl.errors import EdgeFLError, UnsupportedModelError
 from edge_fl.pattern import Pattern
-from edge_fl.runtimes.base import Batch, open_runtime
-from edge_fl.selection import Selection
+from edge_fl.runtimes.base import open_runtime
+from edge_fl.selection import Selection, Weights
 
-__all__ = ["bench_step"]
+__all__ = ["StepSetting", "bench_step"]
 
-_BATCH = 20
-_WIDTHS = {"full": 0, "half": 500}  # dropout, in thousandths
+_EAGER = "torch eager"
+_LR = 1e-3
+_FULL, _HALF = WIDTHS
 
 
-def bench_step(repeats: int, runtimes: tuple[str, ...]) -> Result:
-    """Time a step of the Fashion-MNIST perceptron on one thread."""
-    rng = np.random.default_rng(0)
-    x = rng.random((_BATCH, 1, 28, 28), dtype=np.float32)
-    batch = Batch(x, rng.integers(0, 10, _BATCH), np.ones(_BATCH, dtype=np.float32))
-    with tempfile.TemporaryDirectory() as scratch:
-        bundle = _export(Path(scratch), runtimes)
-        steps: dict[str, Callable[[], object]] = {"torch eager full": _eager_step(256, batch)}
-        steps["torch eager half"] = _eager_step(128, batch)
-        for runtime in runtimes:
-            for width, dropout in _WIDTHS.items():
-                steps[f"{runtime} {width}"] = _runtime_step(bundle, runtime, dropout, batch)
-        took = medians(steps, repeats=repeats)
-    rows: list[dict[str, str | float]] = []
-    for runtime in ("torch eager", *runtimes):
-        full, half = took[f"{runtime} full"], took[f"{runtime} half"]
-        rows.append(
-            {
-                "runtime": runtime,
-                "full (ms)": 1e3 * full,
-                "full / eager": full / took["torch eager full"],
-                "half (ms)": 1e3 * half,
-                "half / eager": half / took["torch eager full"],
-                "half / full": half / full,
-            }
-        )
+@dataclass(frozen=True)
+class StepSetting:
+    """What is timed, and how.
+
+    Parameters
+    ----------
+    models, runtimes
+        By name.
+    threads
+        CPU threads of a step.
+    repeats
+        Turns each alternative takes.
+    cache
+        Where bundles are kept.
+    """
+
+    models: tuple[str, ...]
+    runtimes: tuple[str, ...]
+    threads: int
+    repeats: int
+    cache: Path
+
+    @property
+    def command(self) -> str:
+        """The command line that gives the same table."""
+        chosen = [f"--model {name}" for name in self.models] + [f"--runtime {name}" for name in self.runtimes]
+        return f"edge-fl bench step {' '.join(chosen)} --threads {self.threads} --repeats {self.repeats}"
+
+
+def bench_step(setting: StepSetting, report: Callable[[str], None]) -> Result:
+    """Time plain SGD steps; a runtime that cannot take a model is noted with its refusal.
+
+    Parameters
+    ----------
+    report
+        Told of what is being done.
+
+    Raises
+    ------
+    ModelError
+        When a model is unknown.
+    UnsupportedModelError
+        When no runtime takes any of the models.
+    """
+    torch.set_num_threads(setting.threads)
+    rows: list[Row] = []
+    notes: list[str] = []
+    for name in setting.models:
+        case = find_case(name)
+        bundles, refusals = _bundles(case, setting, report)
+        notes += refusals
+        if bundles:
+            rows += _rows(case, bundles, setting, report)
+    if not rows:
+        raise UnsupportedModelError(f"No runtime takes any of these models: {notes[0]}")
     return Result(
         title="Training step",
-        command="edge-fl bench step",
-        about="One SGD step of 784-256-256-10 on a batch of 20, one thread; half width is compact execution of "
-        "half the units of each hidden layer. Torch eager is an nn.Module with autograd and torch.optim.SGD; "
-        "ratios are to its full width, measured in turn; medians.",
+        command=setting.command,
+        about=f"One plain SGD step on a batch of {BATCH}, every model at its full size; half width is compact "
+        "execution of half the units of each block. Torch eager is an ordinary nn.Module of that width with autograd "
+        "and torch.optim.SGD. A ratio is the median over the turns of one run, in each of which every alternative "
+        "takes one step; only ratios mean anything on a machine with other work. Memory is the peak of resident memory "
+        "above the loaded libraries while weights are made, the program is loaded and three steps run, in a process "
+        "of its own. Goals are the project's own.",
         rows=rows,
+        notes=notes,
     )
 
 
-def _export(root: Path, runtimes: tuple[str, ...]) -> Bundle:
-    import torch
-
-    from exporter.export import Target, export_bundle
-    from exporter.zoo.mlp import fashion_mnist
-
-    torch.manual_seed(0)
-    target = Target(
-        "bench", "fashion-mnist", Input((1, 28, 28), "float32"), 10, runtimes, widths=(1000, 500), batch=_BATCH
-    )
-    return export_bundle(fashion_mnist(), target, root)
-
-
-def _eager_step(hidden: int, batch: Batch) -> Callable[[], object]:
-    import torch
-
-    from exporter.zoo.mlp import mlp
-
-    torch.set_num_threads(1)
-    model = mlp(inputs=784, hidden=hidden, classes=10)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    x, y = torch.from_numpy(batch.x), torch.from_numpy(batch.y)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-
-    return step
+def _bundles(
+    case: Case, setting: StepSetting, report: Callable[[str], None]
+) -> tuple[dict[str, Bundle], list[str]]:
+    bundles, refusals = {}, []
+    for runtime in setting.runtimes:
+        try:
+            bundles[runtime] = exported(case, runtime, setting.cache, report)
+        except EdgeFLError as error:
+            refusals.append(f"{case.name} on {runtime}: {error}")
+    return bundles, refusals
 
 
-def _runtime_step(bundle: Bundle, runtime: str, dropout: int, batch: Batch) -> Callable[[], object]:
-    pattern = Pattern.seeded(bundle.layout, dropout, key=1)
-    kept = Selection.of(pattern, "units").gather(random_weights(bundle.layout, 0))
-    run = open_runtime(runtime, bundle, threads=1).train_step(pattern.counts, _BATCH)
-    return lambda: run(kept, batch, lr=1e-3, scale=1.0)
+@dataclass(frozen=True)
+class _Timed:
+    """A model in the runtimes that take it, and the seconds of each turn by runtime and width."""
+
+    case: Case
+    bundles: Mapping[str, Bundle]
+    times: Mapping[tuple[str, int], Sequence[float]]
+    threads: int
+
+    def row(self, name: str) -> Row:
+        """What the table says of torch eager, or of a runtime."""
+        bundle = self.bundles.get(name)
+        full, half = (self.times[name, width] for width in WIDTHS)
+        ratios = {
+            "full / eager": _ratio(full, self.times[_EAGER, _FULL]),
+            "half / eager's half": _ratio(half, self.times[_EAGER, _HALF]),
+            "half / full": _ratio(half, full),
+        }
+        return {
+            "model": self.case.name,
+            "runtime": name,
+            "full (ms)": 1e3 * median(full),
+            **ratios,
+            "memory, full (MB)": self._memory(name, _FULL),
+            "memory, half (MB)": self._memory(name, _HALF),
+            "program, full (kB)": _size(bundle, name, _FULL) if bundle else "",
+            "program, half (kB)": _size(bundle, name, _HALF) if bundle else "",
+            "goals": reached(self.case.name, name, ratios),
+        }
+
+    def _memory(self, name: str, width: int) -> float:
+        bundle = self.bundles.get(name, next(iter(self.bundles.values())))
+        runtime = None if name == _EAGER else name
+        work = Work(bundle.root, self.case.name, runtime, width, self.case.batch(), self.threads)
+        return peak_memory(work) / 1e6
+
+
+def _rows(
+    case: Case, bundles: Mapping[str, Bundle], setting: StepSetting, report: Callable[[str], None]
+) -> Iterator[Row]:
+    report(f"{case.name}: timing")
+    steps = {(_EAGER, width): _eager(case, bundles, width) for width in WIDTHS}
+    for runtime, bundle in bundles.items():
+        for width in WIDTHS:
+            steps[runtime, width] = _step(case, bundle, runtime, width, setting.threads)
+    timed = _Timed(case, bundles, turns(steps, repeats=setting.repeats), setting.threads)
+    for name in (_EAGER, *bundles):
+        report(f"{case.name}: memory of {name}")
+        yield timed.row(name)
+
+
+def _ratio(times: Sequence[float], to: Sequence[float]) -> float:
+    return median(a / b for a, b in zip(times, to, strict=True))
+
+
+def _size(bundle: Bundle, runtime: str, width: int) -> float:
+    counts = _pattern(bundle, width).counts
+    program = bundle.manifest.step_program(runtime, "plain", counts, BATCH)
+    assert program is not None
+    return bundle.manifest.files[program.file].size / 1e3
+
+
+def _eager(case: Case, bundles: Mapping[str, Bundle], width: int) -> Callable[[], object]:
+    kept = _kept(next(iter(bundles.values())), width)
+    return eager_step(sized(case.build(), kept), case.batch(), lr=_LR)
+
+
+def _step(case: Case, bundle: Bundle, runtime: str, width: int, threads: int) -> Callable[[], object]:
+    kept, batch = _kept(bundle, width), case.batch()
+    program = open_runtime(runtime, bundle, threads=threads).train_step(_pattern(bundle, width).counts, BATCH)
+    return lambda: program(kept, batch, lr=_LR)
+
+
+def _kept(bundle: Bundle, width: int) -> Weights:
+    return Selection.of(_pattern(bundle, width), "units").gather(bundle.weights())
+
+
+def _pattern(bundle: Bundle, width: int) -> Pattern:
+    return Pattern.seeded(bundle.layout, 1000 - width, key=1)

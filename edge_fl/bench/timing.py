@@ -2,22 +2,30 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
 
-__all__ = ["medians"]
+__all__ = ["medians", "turns"]
 
-_WARM_UP = 5
+Name = TypeVar("Name", bound=Hashable)
+
+_WARM_UP = 3
 
 
-def medians(alternatives: Mapping[str, Callable[[], object]], *, repeats: int) -> dict[str, float]:
+def medians(alternatives: Mapping[Name, Callable[[], object]], *, repeats: int) -> dict[Name, float]:
     """Median seconds of each alternative over ``repeats`` turns, all of them in every turn."""
+    return {name: statistics.median(taken) for name, taken in turns(alternatives, repeats=repeats).items()}
+
+
+def turns(alternatives: Mapping[Name, Callable[[], object]], *, repeats: int) -> dict[Name, list[float]]:
+    """Seconds that each alternative takes in each of ``repeats`` turns, all of them in every turn."""
     for run in alternatives.values():
         for _ in range(_WARM_UP):
             run()
-    times: dict[str, list[float]] = {name: [] for name in alternatives}
+    times: dict[Name, list[float]] = {name: [] for name in alternatives}
     for _ in range(repeats):
         for name, run in alternatives.items():
             started = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - started)
-    return {name: statistics.median(taken) for name, taken in times.items()}
+    return times

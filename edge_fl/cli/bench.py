@@ -1,12 +1,14 @@
 """`edge-fl bench`: what edge-fl costs, each time as a ratio to something anyone can run."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
 from edge_fl.bench.table import Result
-from edge_fl.cli.options import Partition, runtime_name
+from edge_fl.cli.options import Partition
+from edge_fl.cli.progress import progress
 
 __all__ = ["app"]
 
@@ -14,6 +16,11 @@ app = typer.Typer(no_args_is_help=True, help="Measure edge-fl against its floor 
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of Markdown.")]
 _Output = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the page to this file.")]
+_Models = Annotated[list[str] | None, typer.Option("--model", help="A model; repeat for several [default: all].")]
+_Runtimes = Annotated[
+    list[str] | None, typer.Option("--runtime", help="A runtime; repeat for several [default: all installed].")
+]
+_Results = Annotated[Path, typer.Option(help="Keeps what was found, so that the next run only does the rest.")]
 
 
 @app.command("codec")
@@ -35,21 +42,88 @@ def codec(
 @app.command("step")
 def step(
     *,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns each alternative takes.")] = 300,
-    runtime: Annotated[
-        list[str] | None,
-        typer.Option(help="Runtimes to time [default: onnx, executorch, torch_eager].", parser=runtime_name),
+    model: _Models = None,
+    runtime: _Runtimes = None,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns each alternative takes.")] = 50,
+    cache: Annotated[
+        Path | None, typer.Option(help="Keep the exported bundles here, for as long as the exporter is the same.")
     ] = None,
     output: _Output = None,
     json: _Json = False,
 ) -> None:
-    """One training step in every runtime at full and half width, as ratios to torch eager.
+    """One training step of each model in each runtime, full and half width: ratios to torch eager, memory, sizes.
 
-    Example: edge-fl bench step --runtime onnx -o docs/benchmarks/step.md
+    Example: edge-fl bench step --model fashion-mnist-mlp --runtime onnx -o docs/benchmarks/step.md
     """
-    from edge_fl.bench.step import bench_step
+    from edge_fl.bench.cases import case_names
+    from edge_fl.bench.exported import chosen_runtimes
+    from edge_fl.bench.step import StepSetting, bench_step
 
-    result = bench_step(repeats, tuple(runtime or ("onnx", "executorch", "torch_eager")))
+    with TemporaryDirectory() as scratch, progress("bench step") as report:
+        setting = StepSetting(
+            models=tuple(model or case_names()),
+            runtimes=chosen_runtimes(runtime or ()),
+            threads=threads,
+            repeats=repeats,
+            cache=cache or Path(scratch),
+        )
+        result = bench_step(setting, report)
+    _show(result, output, as_json=json)
+
+
+@app.command("parity")
+def parity(
+    *,
+    model: _Models = None,
+    runtime: _Runtimes = None,
+    optimizer: Annotated[
+        list[str] | None, typer.Option(help="sgd, momentum or adam; repeat for several [default: all].")
+    ] = None,
+    narrowed: Annotated[
+        bool, typer.Option("--narrowed", help="The models with few units, in seconds each.")
+    ] = False,
+    results: _Results = Path("parity.json"),
+    output: _Output = None,
+    json: _Json = False,
+) -> None:
+    """How closely each runtime trains each model as torch does, by the proof that every export passes.
+
+    Example: edge-fl bench parity --narrowed -o docs/benchmarks/parity.md
+    """
+    from edge_fl.bench.exported import chosen_runtimes
+    from edge_fl.bench.parity import OPTIMIZERS, ProofSetting, bench_parity
+    from exporter.zoo import model_names
+
+    setting = ProofSetting(
+        models=tuple(model or model_names()),
+        runtimes=chosen_runtimes(runtime or ()),
+        optimizers=tuple(optimizer or OPTIMIZERS),
+        narrowed=narrowed,
+    )
+    with progress("bench parity") as report:
+        result = bench_parity(setting, results, report)
+    _show(result, output, as_json=json)
+
+
+@app.command("support")
+def support(
+    *,
+    runtime: _Runtimes = None,
+    results: _Results = Path("support.json"),
+    output: _Output = None,
+    json: _Json = False,
+) -> None:
+    """Export a tiny model around each layer and operation for each runtime, and tabulate what comes of it.
+
+    Example: edge-fl bench support -o docs/support.md
+    """
+    from edge_fl.bench.exported import chosen_runtimes
+    from edge_fl.bench.support import bench_support
+    from edge_fl.bench.support_cases import CASES
+
+    with progress("bench support") as report:
+        result = bench_support(CASES, chosen_runtimes(runtime or ()), results, report)
     _show(result, output, as_json=json)
 
 

@@ -1,0 +1,30 @@
+"""What a long benchmark has found so far, in a JSON file, so that it can be broken off and resumed."""
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from edge_fl.atomic import write_atomically
+from edge_fl.errors import DataError
+
+__all__ = ["read_records", "write_records"]
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_records(path: Path, kind: type[T]) -> list[T]:
+    """The records in ``path``, none where there is no such file; raises DataError when it holds anything else."""
+    if not path.exists():
+        return []
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[kind])  # type: ignore[valid-type]
+    except msgspec.DecodeError as error:
+        raise DataError(
+            f"'{path}' does not hold this benchmark's results ({error}): name another file."
+        ) from error
+
+
+def write_records(path: Path, records: list[T]) -> None:
+    """Put ``records`` into ``path``, whole or not at all; raises StateError when it cannot be written."""
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(records), indent=1) + b"\n")
