@@ -98,7 +98,7 @@ class _GroupNorm(nn.Module):
 
     def __init__(self, module: nn.GroupNorm) -> None:
         super().__init__()
-        self.weight, self.bias = module.weight, module.bias
+        self.weight, self.bias, self.affine = module.weight, module.bias, module.affine
         self.eps, self.per_group = module.eps, module.num_channels // module.num_groups
 
     def forward(self, x: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ class _GroupNorm(nn.Module):
         normal = functional.layer_norm(x.reshape(x.shape[0], -1, together), (together,), eps=self.eps).reshape(
             x.shape
         )
-        if self.weight is None:
+        if not self.affine:
             return normal
         shape = (-1, *[1] * (x.dim() - 2))
         return normal * self.weight.reshape(shape) + self.bias.reshape(shape)

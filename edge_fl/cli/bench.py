@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from edge_fl.bench.table import Result
-from edge_fl.cli.options import Partition
+from edge_fl.cli.options import Partition, runtime_name
 from edge_fl.cli.progress import progress
 
 __all__ = ["app"]
@@ -18,7 +18,8 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of Markd
 _Output = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the page to this file.")]
 _Models = Annotated[list[str] | None, typer.Option("--model", help="A model; repeat for several [default: all].")]
 _Runtimes = Annotated[
-    list[str] | None, typer.Option("--runtime", help="A runtime; repeat for several [default: all installed].")
+    list[str] | None,
+    typer.Option("--runtime", help="A runtime; repeat for several [default: all installed].", parser=runtime_name),
 ]
 _Results = Annotated[Path, typer.Option(help="Keeps what was found, so that the next run only does the rest.")]
 

@@ -86,7 +86,7 @@ def test_the_zoo_trains_as_torch_trains_it(
 def test_recurrent_models_are_refused_by_executorchs_training_module(tmp_path: Path) -> None:
     what = find_model("shakespeare-rnn").narrowed
 
-    with pytest.raises(UnsupportedModelError, match="torch.export cannot give"):
+    with pytest.raises(UnsupportedModelError, match=r"torch\.export cannot give"):
         export_bundle(what.build(), target(what, "executorch_training", Optimizer()), tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
