@@ -15,7 +15,7 @@ _STRIDES = (1, 1, 2, 1, 1, 2, 1, 1)
 
 
 def cifarnet(*, channels: tuple[int, ...] = (64, 64, 128, 128, 128, 192, 192, 192)) -> nn.Module:
-    """Build CifarNet, a convolution for each of at most eight widths; takes ``[B, 1, H, W]`` float32, gives ``[B, 10]`` logits."""
+    """Build CifarNet, of at most eight convolutions; takes ``[B, 1, H, W]`` float32, gives ``[B, 10]`` logits."""
     layers: list[nn.Module] = []
     for inputs, outputs, stride in zip((1, *channels[:-1]), channels, _STRIDES, strict=False):
         layers += [
