@@ -16,7 +16,7 @@ from edge_fl.errors import ModelError, RuntimeMissingError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.selection import Selection
-from exporter.export import check_model
+from exporter.derive import derive
 from exporter.zoo import model_names
 
 
@@ -32,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sized_model_gives_what_the_masked_one_gives(name: str) -> None:
     case = find_case(name, narrowed=True)
     model, batch = case.build(), case.batch()
-    layout = check_model(model, case.target("onnx").fit).layout
+    layout = derive(model, torch.from_numpy(case.batch().x)).layout
     pattern = Pattern.seeded(layout, 500, key=1)
     full = {t.name: model.state_dict()[t.name].numpy().copy() for t in layout.tensors}
     masked = {name: np.zeros_like(array) for name, array in full.items()}

@@ -28,7 +28,7 @@ data = np.load(sys.argv[2])
 weights = {t.name: data[t.name] for t in bundle.layout.tensors}
 step = open_runtime("executorch", bundle).train_step({"1": 32, "3": 32}, 20)
 for x, y in zip(data["x"], data["y"]):
-    _, weights = step(weights, Batch(x, y, np.ones(20, np.float32)), lr=0.5, scale=1.0)
+    weights = step(weights, Batch(x, y, np.ones(20, np.float32)), lr=0.5).tensors
 np.savez(sys.argv[3], **weights)
 foreign = {name for name in sys.modules if name.partition(".")[0] in ("torch", "torchao", "executorch")}
 assert not foreign, foreign
@@ -131,7 +131,7 @@ def test_training_needs_no_torch_and_gives_torchs_weights(digits_bundle: Bundle,
     np.savez(tmp_path / "in.npz", x=x, y=y, **start)
     step = open_runtime("torch_eager", digits_bundle).train_step({"1": 32, "3": 32}, 20)
     for batch in zip(x, y, strict=True):
-        _, weights = step(weights, Batch(*batch, np.ones(20, np.float32)), lr=0.5, scale=1.0)
+        weights = step(weights, Batch(*batch, np.ones(20, np.float32)), lr=0.5).tensors
 
     python(TRAIN, digits_bundle.root, tmp_path / "in.npz", tmp_path / "out.npz")
 

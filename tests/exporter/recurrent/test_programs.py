@@ -15,7 +15,7 @@ from torch.func import functional_call, grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from exporter.decompositions import core_decompositions
-from exporter.lower.executorch import _table
+from exporter.lower.executorch import executorch_decompositions
 from exporter.recurrent import replace_recurrent, unrolled
 
 STEPS, FEATURES = 3, 5
@@ -103,7 +103,7 @@ def test_written_out_an_lstm_trains_in_executorch() -> None:
     module = replace_recurrent(nn.LSTM(FEATURES, 7, batch_first=True))
     step, units = _step(module), {"l0": 6}
     with unrolled():
-        graph = make_fx(step, decomposition_table=dict(_table()))(*_inputs(module, units, 3))
+        graph = make_fx(step, decomposition_table=dict(executorch_decompositions()))(*_inputs(module, units, 3))
     graph.graph.eliminate_dead_code()
     graph.recompile()
     exported = torch.export.export(graph, _inputs(module, units, 3), strict=False)
