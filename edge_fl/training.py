@@ -60,7 +60,9 @@ def train_locally(
     stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
     losses = []
     compact = _Compact(runtime, method.variant, local.pattern, settings, full)
-    for step, batch in enumerate(batches(samples, steps=settings.steps, size=settings.batch, stream=stream)):
+    whole = runtime.bundle.manifest.batch_norm in ("tracked", "static")
+    drawn = batches(samples, steps=settings.steps, size=settings.batch, stream=stream, whole=whole)
+    for step, batch in enumerate(drawn):
         loss = compact.step(batch, local, job, step)
         if not np.isfinite(loss):
             raise RunError(f"The loss of client '{job.client}' is {loss} at step {step + 1}; lower the step size.")

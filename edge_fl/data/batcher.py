@@ -13,11 +13,17 @@ from edge_fl.runtimes.base import Batch
 __all__ = ["batches", "eval_batches"]
 
 
-def batches(samples: Samples, *, steps: int, size: int, stream: Stream) -> Iterator[Batch]:
+def batches(samples: Samples, *, steps: int, size: int, stream: Stream, whole: bool = False) -> Iterator[Batch]:
     """Give ``steps`` training batches of ``size`` samples.
 
     Every epoch is a fresh permutation drawn from ``stream``, cut into batches; its short tail is padded with
     zeros of weight 0. Epochs follow one another until ``steps`` batches were given.
+
+    Parameters
+    ----------
+    whole
+        Give no padded batch, as BatchNorm would take padding for samples: an epoch's tail is left out, and a client
+        of fewer than ``size`` samples draws each batch with replacement.
 
     Raises
     ------
@@ -29,10 +35,16 @@ def batches(samples: Samples, *, steps: int, size: int, stream: Stream) -> Itera
     _check(samples, size)
     order = np.empty(0, dtype=np.int64)
     for _ in range(steps):
-        if not len(order):
-            order = stream.permutation(len(samples.y))
+        if not len(order) or (whole and len(order) < size):
+            order = _epoch(len(samples.y), size, stream, whole=whole)
         yield _padded(samples, order[:size], size)
         order = order[size:]
+
+
+def _epoch(count: int, size: int, stream: Stream, *, whole: bool) -> NDArray[np.int64]:
+    if whole and count < size:
+        return (stream.uint32(size) % np.uint32(count)).astype(np.int64)
+    return stream.permutation(count)
 
 
 def eval_batches(samples: Samples, size: int) -> Iterator[Batch]:

@@ -88,3 +88,16 @@ def test_tokens_stay_tokens_and_a_padded_sequence_weighs_nothing(n: int, size: i
         assert batch.weight.tolist() == [1.0] * held + [0.0] * (size - held)
         assert not batch.x[held:].any()
         assert not batch.y[held:].any()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 9])
+def test_whole_batches_hold_no_padding(n: int) -> None:
+    given_out = list(batches(numbered(n), steps=8, size=3, stream=Stream(1), whole=True))
+
+    assert all(batch.weight.all() for batch in given_out)
+    if n >= 3:
+        epochs = [given_out[i : i + n // 3] for i in range(0, 8 - n // 3, n // 3)]
+        for epoch in epochs:
+            labels = np.concatenate([real_labels(batch) for batch in epoch])
+            assert len(set(labels)) == len(labels)
+    assert {int(label) for batch in given_out for label in real_labels(batch)} == set(range(n))
