@@ -100,4 +100,4 @@ def test_whole_batches_hold_no_padding(n: int) -> None:
         for epoch in epochs:
             labels = np.concatenate([real_labels(batch) for batch in epoch])
             assert len(set(labels)) == len(labels)
-    assert {int(label) for batch in given_out for label in real_labels(batch)} == set(range(n))
+    assert {int(label) for batch in given_out for label in real_labels(batch)} == set(range(1, n + 1))
