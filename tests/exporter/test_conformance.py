@@ -66,6 +66,7 @@ def cases() -> list[Any]:
     return found
 
 
+@pytest.mark.timeout(900)  # compilers on a busy machine
 @pytest.mark.parametrize(("runtime", "model", "optimizer"), cases())
 def test_the_zoo_trains_as_torch_trains_it(
     runtime: str, model: str, optimizer: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -91,6 +92,7 @@ def test_recurrent_models_are_refused_by_executorchs_training_module(tmp_path: P
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("model", UNSEEN)
 def test_models_of_no_zoo_need_no_layout_by_hand(model: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
