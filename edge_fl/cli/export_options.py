@@ -1,4 +1,4 @@
-"""What `edge-fl export` makes of its options: each a value, or one sentence."""
+"""What `edge-fl export` and `extract` make of their options: each a value, or one sentence."""
 
 import re
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ __all__ = [
     "parse_metadata",
     "parse_optimizer",
     "parse_shape",
+    "parse_width",
     "parse_widths",
     "read_class_names",
     "target_for",
@@ -35,10 +36,11 @@ def parse_widths(text: str) -> tuple[int, ...]:
         shares = [float(part) for part in text.split(",")]
     except ValueError as error:
         raise ConfigError(f"--widths takes shares such as 0.5 or 0.2,0.4,1.0, not '{text}'.") from error
-    return tuple(dict.fromkeys(_thousandths(share) for share in shares))
+    return tuple(dict.fromkeys(parse_width(share) for share in shares))
 
 
-def _thousandths(width: float) -> int:
+def parse_width(width: float) -> int:
+    """A kept share in thousandths; raises ConfigError outside (0, 1]."""
     value = round(width * 1000) if 0 < width <= 1 else 0  # NaN compares false
     if value < 1 or abs(width * 1000 - value) > 1e-6:
         raise ConfigError(f"A width must be in (0, 1] and a multiple of 0.001, not {width}.")

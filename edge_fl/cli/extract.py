@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_fl.errors import ConfigError, RunError, StateError
+from edge_fl.cli.export_options import parse_metadata, parse_width, read_class_names
+from edge_fl.errors import RunError, StateError
 
 if TYPE_CHECKING:
     from exporter.extract.card import Card
@@ -24,9 +25,12 @@ def extract(
     sparse: Annotated[
         bool, typer.Option("--sparse", help="Leave out units whose weights are all exactly zero.")
     ] = False,
-    class_names: Annotated[Path | None, typer.Option(help="A text file with the name of a class a line.")] = None,
+    class_names: Annotated[
+        Path | None, typer.Option(help="A text file with the name of a class a line [default: the bundle's].")
+    ] = None,
     metadata: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE to be kept with the model; repeat for several.")
+        list[str] | None,
+        typer.Option(help="KEY=VALUE to be kept with the model, beside the bundle's; repeat for several."),
     ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="A folder, or the file (.onnx, .pte, .pt2).")
@@ -37,15 +41,22 @@ def extract(
 
     Example: edge-fl extract runs/ID --bundle bundle/ --runtime onnx --width 0.4 -o digits.onnx
     """
-    thousandths = _thousandths(width)
-    names, own = _class_names(class_names), _metadata(metadata or [])
+    thousandths = parse_width(width)
+    names, own = read_class_names(class_names), parse_metadata(metadata or [])
     trained = _trained(run)
     from edge_fl.bundle import Bundle
     from exporter.extract.extract import Wanted
     from exporter.extract.extract import extract as extract_model
 
-    wanted = Wanted(runtime, thousandths, sparse, names, own)
-    path, card = extract_model(Bundle.load(bundle), trained, wanted, output)
+    source = Bundle.load(bundle)
+    wanted = Wanted(
+        runtime,
+        thousandths,
+        sparse,
+        class_names=names or source.manifest.class_names or None,
+        metadata={**source.manifest.metadata, **own},
+    )
+    path, card = extract_model(source, trained, wanted, output)
     typer.echo(_json(path, card) if json else _text(path, card))
 
 
@@ -84,32 +95,6 @@ def _trained(root: Path) -> "Trained":
         round=last.round if last else 0,
         accuracy=last.accuracy if last else None,
     )
-
-
-def _thousandths(width: float) -> int:
-    value = round(width * 1000) if 0 < width <= 1 else 0  # NaN compares false
-    if value == 0 or abs(width * 1000 - value) > 1e-6:
-        raise ConfigError(f"A width must be in (0, 1] and a multiple of 0.001, not {width}: 0 would keep no unit.")
-    return value
-
-
-def _class_names(path: Path | None) -> tuple[str, ...] | None:
-    if path is None:
-        return None
-    try:
-        return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The class names cannot be read from '{path}': {error}.") from error
-
-
-def _metadata(pairs: list[str]) -> dict[str, str]:
-    own: dict[str, str] = {}
-    for pair in pairs:
-        key, found, value = pair.partition("=")
-        if not found or not key or key in own:
-            raise ConfigError(f"--metadata takes KEY=VALUE, each key once, not '{pair}'.")
-        own[key] = value
-    return own
 
 
 def _json(path: Path, card: "Card") -> str:

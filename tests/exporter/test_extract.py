@@ -87,7 +87,15 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     root, model = tmp_path_factory.mktemp("bundle"), mlp.digits()
-    target = Target("digits-mlp", "digits", Input((1, 8, 8), "float32"), 10, ("torch_eager",), widths=(1000,))
+    target = Target(
+        "digits-mlp",
+        "digits",
+        Input((1, 8, 8), "float32"),
+        10,
+        ("torch_eager",),
+        widths=(1000,),
+        metadata={"origin": "the export", "note": "overruled"},
+    )
     return with_forward(export_bundle(model, target, root), model, root)
 
 
@@ -224,7 +232,7 @@ def test_class_names_and_the_users_metadata_travel_with_the_model_and_in_it(
     ]
 
     assert card["class_names"] == list(NAMES)
-    assert card["metadata"] == {"licence": "CC BY 4.0", "note": "a=b"}
+    assert card["metadata"] == {"origin": "the export", "licence": "CC BY 4.0", "note": "a=b"}
     for properties in inside:
         assert json.loads(properties["class_names"]) == list(NAMES)
         assert (properties["licence"], properties["note"]) == ("CC BY 4.0", "a=b")
@@ -353,10 +361,11 @@ def test_a_file_that_computes_something_else_is_not_written(bundle: Bundle, tmp_
     [
         ({"run": Path("nowhere")}, 21, "no run at 'nowhere'"),
         ({"runtime": "tflite"}, 18, "no runtime 'tflite'"),
-        ({"width": 0.0}, 15, "keep no unit"),
+        ({"width": 0.0}, 15, r"in \(0, 1\]"),
         ({"width": 1.5}, 15, r"in \(0, 1\]"),
-        ({"class_names": Path(__file__)}, 15, "class names for 10 classes"),
-        ({"class_names": Path("nowhere.txt")}, 15, "nowhere.txt"),
+        ({"class_names": Path(__file__)}, 14, "line without a name"),
+        ({"class_names": Path(__file__).parents[2] / "constraints.txt"}, 15, "class names for 10 classes"),
+        ({"class_names": Path("nowhere.txt")}, 14, "nowhere.txt"),
         ({"metadata": ["licence"]}, 15, "KEY=VALUE"),
         ({"metadata": ["round=7"]}, 15, "'round'"),
         ({"output": Path("model.pte")}, 15, "end in '.onnx'"),
