@@ -5,6 +5,7 @@ import platform
 import tempfile
 from pathlib import Path
 
+import msgspec
 import safetensors.numpy
 from torch import nn
 
@@ -95,7 +96,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
             report(f"{runtime}: comparing with torch")
             parity[runtime] = check_parity(source, unproven, runtime, widths=target.widths, batch=target.batch)
     report("writing")
-    return Bundle.save(root, _manifest(target, source, found, lowered, parity), files)
+    return Bundle.save(root, msgspec.structs.replace(manifest, parity=parity), files)
 
 
 def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Derivation]:
@@ -150,8 +151,8 @@ def _manifest(
     source: Source,
     found: Derivation,
     lowered: dict[str, Lowered],
-    parity: dict[str, Parity] | None = None,
 ) -> Manifest:
+    """Everything but the proof."""
     programs: dict[str, tuple[Program, ...]] = {
         runtime: tuple(program for program, _ in held) for runtime, held in lowered.items()
     }
@@ -167,7 +168,7 @@ def _manifest(
         optimizer=target.optimizer,
         batch_norm=source.batch_norm,
         programs=programs,
-        parity=parity or {},
+        parity={},
         tools=_tools(),
         costs=costs_at(source.original, found.layout, target.input, target.widths),
         class_names=target.class_names,

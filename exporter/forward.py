@@ -9,7 +9,7 @@ from torch.func import functional_call
 from exporter.adapt import new_statistics
 from exporter.source import Source, Traceable, batch_ports, tensor_ports
 
-__all__ = ["build_evaluation", "training_forward", "weighted_mean"]
+__all__ = ["build_evaluation", "training_forward", "training_loss", "weighted_mean"]
 
 
 def training_forward(
@@ -35,6 +35,15 @@ def training_forward(
         source.module, tensors
     )  # also those that nobody wants: none may stay in the module
     return outputs, statistics if source.tracked else {}
+
+
+def training_loss(
+    source: Source, tensors: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """sum(w l) / sum(w) over the batch of a step's ``inputs``, and the tracked statistics anew."""
+    outputs, statistics = training_forward(source, tensors, inputs["x"], inputs["scale"])
+    losses = source.loss.per_sample(outputs, inputs["y"], *(inputs[name] for name in source.loss.inputs))
+    return weighted_mean(losses, inputs["sample_weight"]), statistics
 
 
 def weighted_mean(losses: Tensor, sample_weight: Tensor) -> Tensor:

@@ -3,9 +3,8 @@
 from torch import Tensor
 
 from edge_fl.errors import UnsupportedModelError
-from edge_fl.layout import Segment
-from exporter.forward import training_forward, weighted_mean
-from exporter.source import Port, Traceable, batch_ports, scalar, tensor_ports
+from exporter.forward import training_loss
+from exporter.source import Traceable, batch_ports, loss_ports, scalar, tensor_ports
 
 __all__ = ["build_objective"]
 
@@ -22,19 +21,14 @@ def build_objective(step: Traceable, runtime: str) -> Traceable:
         *tensor_ports(source.layout),
         *batch_ports(source),
         scalar("scale"),
-        *(Port(name, ((Segment(None, inner=source.classes),),)) for name in source.loss.inputs),
+        *loss_ports(source),
     )
 
     def objective(*inputs: Tensor) -> tuple[Tensor, ...]:
         named = {port.name: tensor for port, tensor in zip(ports, inputs, strict=True)}
         tensors = {n.removeprefix("tensor."): t for n, t in named.items() if n.startswith("tensor.")}
-        outputs, statistics = training_forward(source, tensors, named["x"], named["scale"])
-        more = [named[name] for name in source.loss.inputs]
-        losses = source.loss.per_sample(outputs, named["y"], *more)
-        return (
-            weighted_mean(losses, named["sample_weight"]),
-            *(statistics[tensor.name].detach() for tensor in source.tracked),
-        )
+        loss, statistics = training_loss(source, tensors, named)
+        return (loss, *(statistics[tensor.name].detach() for tensor in source.tracked))
 
     outputs = ("loss", *(f"new.tensor.{tensor.name}" for tensor in source.tracked))
     return Traceable(source, "step", objective, ports, outputs)

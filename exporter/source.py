@@ -12,7 +12,7 @@ from edge_fl.layout import Axis, Layout, Segment
 from edge_fl.layout import Tensor as Spec
 from exporter.losses import Loss
 
-__all__ = ["Port", "Source", "Traceable", "batch_ports", "scalar", "tensor_ports"]
+__all__ = ["Port", "Source", "Traceable", "batch_ports", "loss_ports", "scalar", "tensor_ports"]
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,11 @@ def batch_ports(source: Source) -> tuple[Port, ...]:
         for name, what in (("x", source.input), ("y", source.target))
     )
     return (x, y, Port("sample_weight", batched=True))
+
+
+def loss_ports(source: Source) -> tuple[Port, ...]:
+    """What the loss takes besides outputs and targets, ``[classes]`` float32 each."""
+    return tuple(Port(name, ((Segment(None, inner=source.classes),),)) for name in source.loss.inputs)
 
 
 def scalar(name: str) -> Port:

@@ -15,8 +15,8 @@ from edge_fl.cli.export_options import (
     read_class_names,
     target_for,
 )
-from edge_fl.cli.export_progress import progress
 from edge_fl.cli.options import runtime_name
+from edge_fl.cli.progress import progress
 from edge_fl.errors import RuntimeMissingError
 
 if TYPE_CHECKING:

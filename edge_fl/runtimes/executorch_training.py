@@ -5,10 +5,7 @@ the model gives, then gradients, then the parameters themselves; metadata method
 bindings are taken as they are: the module around them imports the whole compiler, and copies all gradients.
 """
 
-import contextlib
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 from edge_fl.bundle import Bundle, Program
 from edge_fl.errors import BundleError
 from edge_fl.runtimes._gradients import Gradients, step_of
+from edge_fl.runtimes._stderr import native_stderr_closed
 from edge_fl.runtimes._tensors import arrays_of, tensors_of
 from edge_fl.runtimes.base import Compiled, Runtime
 
@@ -87,7 +85,7 @@ class ExecutorchTrainingRuntime(Runtime):
 
     def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
         super().__init__(bundle, threads=threads)
-        with _native_stderr_closed():
+        with native_stderr_closed():
             _C._unsafe_reset_threadpool(threads)
         torch.set_num_threads(threads)
 
@@ -98,20 +96,6 @@ class ExecutorchTrainingRuntime(Runtime):
             return module
         optimizer = self.bundle.manifest.optimizer
         return step_of(program, optimizer, _Step(module, program, optimizer.slots).differentiate)
-
-
-@contextlib.contextmanager
-def _native_stderr_closed() -> Iterator[None]:
-    """The thread pool writes what it reads of the processor to file descriptor 2, past ``sys.stderr``."""
-    sys.stderr.flush()
-    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 2)
-    os.close(sink)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 RUNTIME = ExecutorchTrainingRuntime

@@ -16,7 +16,7 @@ from exporter.sentence import first_line
 from exporter.source import Traceable
 from exporter.trace import export_symbolic
 
-__all__ = ["lower", "onnx_decompositions", "to_onnx"]
+__all__ = ["lower", "onnx_decompositions", "to_onnx", "translate"]
 
 _OPSET = 18
 # What onnxruntime 1.19 still reads; onnx itself would write a version that not even the newest one does.
@@ -79,6 +79,16 @@ def to_onnx(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequence[
 
     Raises UnsupportedModelError when an operation has no translation, or weights were frozen in.
     """
+    model = translate(exported, inputs, outputs)
+    _check(model)
+    return bytes(model.SerializeToString())
+
+
+def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
+    """The program in ONNX, with these names and without its compiler's traces.
+
+    Raises UnsupportedModelError when an operation has no translation.
+    """
     try:
         translated = torch.onnx.export(
             exported,
@@ -101,8 +111,7 @@ def to_onnx(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequence[
         node.doc_string = ""
     for value in [*model.graph.value_info, *model.graph.input, *model.graph.output]:
         del value.metadata_props[:]
-    _check(model)
-    return bytes(model.SerializeToString())
+    return model
 
 
 def _check(model: onnx.ModelProto) -> None:

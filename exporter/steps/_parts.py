@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.func import grad_and_value
 
-from edge_fl.layout import Segment
 from edge_fl.layout import Tensor as Spec
 from exporter import optimizers
-from exporter.source import Port, Source, Traceable, batch_ports, scalar, tensor_ports
+from exporter.source import Port, Source, Traceable, batch_ports, loss_ports, scalar, tensor_ports
 
 __all__ = ["Arguments", "Objective", "build"]
 
@@ -48,7 +47,7 @@ def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Po
         scalar("lr"),
         scalar("scale"),
         *([scalar("number")] if source.optimizer.name == "adam" else []),
-        *(Port(name, ((Segment(None, inner=source.classes),),)) for name in source.loss.inputs),
+        *loss_ports(source),
         *extra,
     )
 

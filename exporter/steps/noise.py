@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from exporter.forward import training_forward, weighted_mean
+from exporter.forward import training_loss
 from exporter.source import Port, Source, Traceable
 from exporter.steps._parts import Arguments
 from exporter.steps._parts import build as build_step
@@ -15,13 +15,10 @@ def build(source: Source) -> Traceable:
     parameters = source.layout.parameters
 
     def objective(arguments: Arguments) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-        inputs = arguments.inputs
         theta = dict(arguments.tensors)
         for tensor in parameters:
-            theta[tensor.name] = theta[tensor.name] + inputs[f"noise.{tensor.name}"]
-        outputs, statistics = training_forward(source, theta, inputs["x"], inputs["scale"])
-        losses = source.loss.per_sample(outputs, inputs["y"], *arguments.loss_inputs(source))
-        loss = weighted_mean(losses, inputs["sample_weight"])
+            theta[tensor.name] = theta[tensor.name] + arguments.inputs[f"noise.{tensor.name}"]
+        loss, statistics = training_loss(source, theta, arguments.inputs)
         return loss, (loss, statistics)
 
     return build_step(

@@ -1,13 +1,10 @@
 """The shim through ctypes: programs as functions of numpy arrays."""
 
-import contextlib
 import ctypes
 import functools
 import logging
-import os
-import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +13,7 @@ from numpy.typing import NDArray
 
 from edge_fl.errors import BundleError, RuntimeMissingError
 from edge_fl.runtimes._executorch.build import build_runtime
+from edge_fl.runtimes._stderr import native_stderr_closed
 
 __all__ = ["NativeProgram", "TensorSpec", "set_threads"]
 
@@ -128,7 +126,7 @@ def set_threads(threads: int) -> None:
         While programs are loaded that were loaded with another number: they point into its pool.
     """
     library = _library()
-    with _native_stderr_closed():
+    with native_stderr_closed():
         failed = library.edge_fl_et_set_threads(threads)
     if failed:
         raise RuntimeMissingError(f"ExecuTorch cannot use {threads} threads: {_error(library)}.")
@@ -174,17 +172,3 @@ def _addresses(arrays: Sequence[NDArray[Any]]) -> "ctypes.Array[ctypes.c_void_p]
 
 def _sizes(specs: Sequence[TensorSpec]) -> "ctypes.Array[ctypes.c_size_t]":
     return (ctypes.c_size_t * len(specs))(*(spec.dtype.itemsize * int(np.prod(spec.shape)) for spec in specs))
-
-
-@contextlib.contextmanager
-def _native_stderr_closed() -> Iterator[None]:
-    """The thread pool writes what it reads of the processor to file descriptor 2, past ``sys.stderr``."""
-    sys.stderr.flush()
-    kept, sink = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, 2)
-    os.close(sink)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
