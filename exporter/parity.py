@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from edge_fl.bundle import Bundle, Input, Parity
 from edge_fl.errors import ParityError
@@ -31,6 +32,7 @@ _BATCH_NORM_LR = 0.01  # of deep models with BatchNorm even torch's own two prec
 _ADAM_LR = 0.001
 _EVALUATED = 230
 _SMALLEST = 1e-3  # tensors that hardly move from zero are compared with this
+_ABOVE_KINKS = 3.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
 
 
 def _trained(source: Source, runtime: Runtime, variant: str, widths: tuple[int, ...], batch: int) -> Parity:
-    start = runtime.bundle.weights()
+    start = _start(source, runtime.bundle.weights())
     model, expected = LocalModel(start), Reference(source, start)
     rng = np.random.default_rng(0)
     number, moved, answered = 0, 0.0, 0.0
@@ -87,6 +89,29 @@ def _trained(source: Source, runtime: Runtime, variant: str, widths: tuple[int, 
     return Parity(number, moved, answered)
 
 
+def _start(source: Source, weights: Weights) -> Weights:
+    """The weights a proof starts from: none that only begins at zero, and normalised units mostly above it.
+
+    An entry that is zero hides what is done to it. And where a deep network has millions of units about the kink of
+    a ReLU, precisions part over one that falls on the other side: torch's own float32 leaves its float64 by 1e-2 of
+    a weight within ten steps of ResNet-18, and by 1e-6 from here.
+    """
+    rng = np.random.default_rng(2)
+    normalised = {
+        f"{name}.bias"
+        for name, module in source.original.named_modules()
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.GroupNorm)
+    }
+    start = {}
+    for tensor in source.layout.tensors:
+        array = weights[tensor.name]
+        if tensor.name in normalised or not array.any():
+            array = (0.1 * rng.standard_normal(array.shape)).astype(np.float32)
+            array += _ABOVE_KINKS if tensor.name in normalised else 0
+        start[tensor.name] = array
+    return start
+
+
 def _step_size(source: Source) -> float:
     if source.optimizer.name == "adam":
         return _ADAM_LR
@@ -94,7 +119,7 @@ def _step_size(source: Source) -> float:
 
 
 def _evaluated(source: Source, runtime: Runtime) -> float:
-    weights = runtime.bundle.weights()
+    weights = _start(source, runtime.bundle.weights())
     rng = np.random.default_rng(1)
     size = _EVALUATED if source.target.shape == () else 3
     data = _batch(source, rng, size=size, real=size - 1)
