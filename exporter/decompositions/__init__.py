@@ -36,12 +36,15 @@ _GRADIENTS = [
 ]
 
 
-def core_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Core ATen, with convolutions, pooling, normalisation and the gradients of activations and losses written out."""
+def core_decompositions(*, gather: bool = False) -> dict[Any, Callable[..., Any]]:
+    """Core ATen, with convolutions, pooling, normalisation and the gradients of activations and losses written out.
+
+    ``gather`` is for runtimes with a quick ``index_select``.
+    """
     table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
     table.update(get_decompositions(_GRADIENTS))
     table[_aten.empty_permuted.default] = _empty_permuted
-    table.update(convolution_decompositions())
+    table.update(convolution_decompositions(gather=gather))
     table.update(pooling_decompositions())
     table.update(normalisation_decompositions())
     return table

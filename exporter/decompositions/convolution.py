@@ -13,15 +13,17 @@ The rule for which formulation computes a layer:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from exporter.decompositions.depthwise import Depthwise
+from exporter.decompositions.gather import Steps, pick
 from exporter.decompositions.layout import batch_first, batch_last
 from exporter.decompositions.unfold import HalfUnfold
-from exporter.decompositions.windows import Axis, Cut, H, Phases, Tap, merge, total, window
+from exporter.decompositions.windows import Axis, Cut, H, Phases, Tap, merge, spread, total, window
 
 __all__ = ["convolution_decompositions"]
 
@@ -30,9 +32,15 @@ _aten = torch.ops.aten
 _LEFT: Any = NotImplemented  # the operation stays as it is
 
 
-def convolution_decompositions() -> dict[Any, Callable[..., Any]]:
-    """What to trace in place of ``aten.convolution`` and ``aten.convolution_backward``."""
-    return {_aten.convolution.default: _convolution, _aten.convolution_backward.default: _convolution_backward}
+def convolution_decompositions(*, gather: bool) -> dict[Any, Callable[..., Any]]:
+    """What to trace in place of ``aten.convolution`` and ``aten.convolution_backward``.
+
+    With ``gather``, inputs are unfolded by ``aten.index_select``.
+    """
+    return {
+        _aten.convolution.default: partial(_convolution, gather),
+        _aten.convolution_backward.default: partial(_convolution_backward, gather),
+    }
 
 
 @dataclass(frozen=True)
@@ -44,10 +52,12 @@ class _Plane:
     groups: int
     channels: int
     outputs: int
+    gather: bool
 
     @classmethod
     def of(
         cls,
+        gather: bool,
         x: Tensor,
         weight: Tensor,
         stride: Sequence[int],
@@ -61,7 +71,7 @@ class _Plane:
                 zip(_two(stride, 1), _two(padding, 0), _two(dilation, 1), strict=True)
             )
         )
-        return cls(h, w, groups, x.shape[0], weight.shape[0])
+        return cls(h, w, groups, x.shape[0], weight.shape[0], gather)
 
     @property
     def depthwise(self) -> bool:
@@ -82,6 +92,8 @@ class _Plane:
         if self.depthwise:
             return Depthwise(self.h, self.w).weight_gradient(gradient, x).unsqueeze(1)
         found = self._half.weight_gradient(self._split(gradient), self._input(x))
+        if self.images and self.gather:
+            return found.reshape([self.outputs, self.channels, self.h.kernel, self.w.kernel])
         if self.images:
             shape = [self.outputs, self.h.kernel, self.channels, self.w.kernel]
             return found.reshape(shape).permute(0, 2, 1, 3)
@@ -93,6 +105,9 @@ class _Plane:
         found = self._half.input_gradient(self._split(gradient), self._weights(weight))
         if not self.images:
             return self._joined(found, self.channels)
+        if self.gather:
+            read = found.reshape([self.channels, self.h.kernel * self.w.kernel, *found.shape[2:]]).unbind(1)
+            return spread(read, (self.h, self.w))
         terms: list[list[Tensor]] = [[] for _ in range(self.h.stride)]
         for row, tap in enumerate(self.h.taps):
             part = found.squeeze(0).narrow(0, row * self.channels, self.channels)
@@ -101,20 +116,28 @@ class _Plane:
 
     @property
     def _half(self) -> HalfUnfold:
-        return HalfUnfold(Axis(self.h.outputs, 1) if self.images else self.h, self.w)
+        h = Axis(self.h.outputs, 1) if self.images else self.h
+        w = Axis(self.w.outputs, 1) if self.images and self.gather else self.w
+        return HalfUnfold(h, w, self.gather)
 
     def _input(self, x: Tensor) -> Tensor:
-        """``[G, C/G, H, W, B]``; of images, ``[1, kh*C, Ho, W, B]``: what each of the kernel's rows reads."""
+        """``[G, C/G, H, W, B]``; of images what each of the kernel's rows reads, ``[1, kh*C, Ho, W, B]``, or what each
+        of its entries reads, gathered, ``[1, C*kh*kw, Ho, Wo, B]``.
+        """
         if not self.images:
             return self._split(x)
+        if self.gather:
+            return pick(x, Steps.read(self.h), Steps.read(self.w)).flatten(0, 2).unsqueeze(0)
         split = Phases(x, self.h.stride, 1)
         seen = [split.read(tap, self.h.outputs, Tap(0, 0), self.w.size) for tap in self.h.taps]
         return torch.cat(seen).unsqueeze(0)
 
     def _weights(self, weight: Tensor) -> Tensor:
-        """``[G, O/G, C/G, kh, kw]``; for images ``[1, O, kh*C, 1, kw]``."""
+        """``[G, O/G, C/G, kh, kw]``; for images ``[1, O, kh*C, 1, kw]`` or ``[1, O, C*kh*kw, 1, 1]``."""
         if not self.images:
             return self._split(weight)
+        if self.gather:
+            return weight.reshape([1, self.outputs, self.channels * self.h.kernel * self.w.kernel, 1, 1])
         shape = [1, self.outputs, self.h.kernel * self.channels, 1, self.w.kernel]
         return weight.permute(0, 2, 1, 3).reshape(shape)
 
@@ -147,6 +170,7 @@ def _like(x: Tensor, like: Tensor) -> Tensor:
 
 
 def _convolution(
+    gather: bool,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -160,13 +184,14 @@ def _convolution(
     if transposed or x.dim() > 4:
         return _LEFT  # type: ignore[no-any-return]
     moved, kernel = _planar(x), weight if x.dim() == 4 else weight.unsqueeze(2)
-    output = _Plane.of(moved, kernel, stride, padding, dilation, groups).forward(moved, kernel)
+    output = _Plane.of(gather, moved, kernel, stride, padding, dilation, groups).forward(moved, kernel)
     if bias is not None:
         output = output + bias.reshape([-1, 1, 1, 1])
     return _like(output, x)
 
 
 def _convolution_backward(
+    gather: bool,
     gradient: Tensor,
     x: Tensor,
     weight: Tensor,
@@ -182,7 +207,7 @@ def _convolution_backward(
     if transposed or x.dim() > 4:
         return _LEFT  # type: ignore[no-any-return]
     moved, kernel, g = _planar(x), weight if x.dim() == 4 else weight.unsqueeze(2), _planar(gradient)
-    plane = _Plane.of(moved, kernel, stride, padding, dilation, groups)
+    plane = _Plane.of(gather, moved, kernel, stride, padding, dilation, groups)
     to_x = _like(plane.input_gradient(g, kernel), x) if output_mask[0] else None
     to_weight = plane.weight_gradient(g, moved).reshape(weight.shape) if output_mask[1] else None
     to_bias = g.sum([1, 2, 3]) if output_mask[2] else None

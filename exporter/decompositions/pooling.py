@@ -5,7 +5,6 @@ Max pooling's gradient goes to the first entry that holds the maximum, as torch'
 """
 # ruff: noqa: PLR0917 - the signatures are ATen's
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +12,12 @@ import torch
 from torch import Tensor
 
 from exporter.decompositions.layout import batch_first, batch_last
-from exporter.decompositions.windows import Axis, Cut, H, Phases, W, merge, total, window
+from exporter.decompositions.windows import Axis, Kernel, Phases, spread, total
 
 __all__ = ["pooling_decompositions"]
 
 _aten = torch.ops.aten
 _LEFT: Any = NotImplemented  # the operation stays as it is
-_Kernel = tuple[Axis, Axis]
 
 
 def pooling_decompositions() -> dict[Any, Callable[..., Any]]:
@@ -68,7 +66,7 @@ def _max_pool_backward(
         remains = _aten.threshold_backward(left, highest - plane, 0)
         routed.append(left - remains)
         left = remains
-    return _like(batch_first(_spread([*routed, left], kernel)), x)
+    return _like(batch_first(spread([*routed, left], kernel)), x)
 
 
 def _avg_pool(
@@ -99,7 +97,7 @@ def _avg_pool_backward(
     kernel = _kernel(x, kernel_size, stride, padding, (1,), ceil_mode)
     moved = _spatial(gradient) * _share(x, kernel, count_include_pad, divisor_override)
     h, w = kernel
-    return _like(batch_first(_spread([moved] * (h.kernel * w.kernel), kernel)), x)
+    return _like(batch_first(spread([moved] * (h.kernel * w.kernel), kernel)), x)
 
 
 def _adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
@@ -132,7 +130,7 @@ def _kernel(
     padding: Sequence[int],
     dilation: Sequence[int],
     ceil_mode: bool,
-) -> _Kernel:
+) -> Kernel:
     size = _both(kernel_size)
     step = _both(stride) if len(stride) else size
     pad, apart = _both(padding), _both(dilation)
@@ -153,25 +151,11 @@ def _like(x: Tensor, like: Tensor) -> Tensor:
     return x if like.dim() == 4 else x.squeeze(0)
 
 
-def _planes(x: Tensor, kernel: _Kernel, fill: float) -> list[Tensor]:
+def _planes(x: Tensor, kernel: Kernel, fill: float) -> list[Tensor]:
     """What each entry of the kernel reads, ``[C, Ho, Wo, B]``, in the order of torch's comparisons."""
     h, w = kernel
     split = Phases(x, h.stride, w.stride, fill)
     return [split.read(down, h.outputs, across, w.outputs) for down in h.taps for across in w.taps]
-
-
-def _spread(gradients: Sequence[Tensor], kernel: _Kernel) -> Tensor:
-    """The gradient of the input, from that of each plane: the transpose of :func:`_planes`."""
-    h, w = kernel
-    by_row: dict[int, list[Tensor]] = defaultdict(list)
-    for row, down in enumerate(h.taps):
-        by_column: dict[int, list[Tensor]] = defaultdict(list)
-        for column, across in enumerate(w.taps):
-            gradient = gradients[row * w.kernel + column]
-            by_column[across.phase].append(window(gradient, Cut(W, -across.shift, w.rows)))
-        parts = [total(by_column[p]) if p in by_column else None for p in range(w.stride)]
-        by_row[down.phase].append(window(merge(parts, W, w.size), Cut(H, -down.shift, h.rows)))
-    return merge([total(by_row[p]) if p in by_row else None for p in range(h.stride)], H, h.size)
 
 
 def _maximum(planes: Sequence[Tensor]) -> Tensor:
@@ -182,7 +166,7 @@ def _maximum(planes: Sequence[Tensor]) -> Tensor:
     return level[0]
 
 
-def _indices(planes: Sequence[Tensor], highest: Tensor, kernel: _Kernel) -> Tensor:
+def _indices(planes: Sequence[Tensor], highest: Tensor, kernel: Kernel) -> Tensor:
     """Where in its ``H x W`` plane each maximum lies (int64). Nothing here reads it; a model may."""
     h, w = kernel
     found = torch.zeros_like(highest, dtype=torch.int64)
@@ -195,7 +179,7 @@ def _indices(planes: Sequence[Tensor], highest: Tensor, kernel: _Kernel) -> Tens
     return found
 
 
-def _share(x: Tensor, kernel: _Kernel, count_include_pad: bool, divisor: int | None) -> Tensor | float:
+def _share(x: Tensor, kernel: Kernel, count_include_pad: bool, divisor: int | None) -> Tensor | float:
     """What one entry counts in its window's mean; windows at the edge may hold fewer."""
     h, w = kernel
     if divisor is not None:

@@ -9,6 +9,9 @@ With x ``[G, C, H, W, B]`` (G groups) and weights ``[G, O, C, kh, kw]``:
 
 No product is larger than the convolution's own, and kw + kh copies replace kw * kh. A stride along H gives one V, one
 E and one product of each kind for each phase of the rows.
+
+Where the runtime gathers quickly, V and E are picked in one operation each. The kernel's axis then comes after the
+channels' (``C*kw``, ``O*kh``), as that is how a gathered tensor lies.
 """
 
 from collections import defaultdict
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from exporter.decompositions.gather import Steps, pick
 from exporter.decompositions.windows import Axis, Cut, H, Phases, Tap, W, merge, total, window
 
 __all__ = ["HalfUnfold"]
@@ -24,10 +28,11 @@ __all__ = ["HalfUnfold"]
 
 @dataclass(frozen=True)
 class HalfUnfold:
-    """A two-dimensional grouped convolution with the kernel ``h`` x ``w``."""
+    """A two-dimensional grouped convolution with the kernel ``h`` x ``w``, ``gathered`` or cut and joined."""
 
     h: Axis
     w: Axis
+    gathered: bool
 
     def forward(self, x: Tensor, weight: Tensor) -> Tensor:
         """The output ``[G, O, Ho, Wo, B]``."""
@@ -35,12 +40,24 @@ class HalfUnfold:
         terms = []
         for rows, unfolded in zip(self._kernel_rows.values(), self._columns(x), strict=True):
             product = torch.bmm(self._matrix(weight, rows), unfolded)
-            shape = [groups, len(rows), outputs, self.h.rows, self.w.outputs, x.shape[-1]]
+            if self.gathered and self.h.stride == 1 and not self.h.padding:
+                return self._moved_within(product, groups * outputs).reshape(
+                    [groups, outputs, self.h.outputs, self.w.outputs, x.shape[-1]]
+                )
+            shape = [groups, *self._apart(len(rows), outputs), self.h.rows, self.w.outputs, x.shape[-1]]
             seen = product.reshape(shape)
             for index, row in enumerate(rows):
                 moved = Cut(H, self.h.taps[row].shift, self.h.outputs)
-                terms.append(window(seen, Cut(1, index, 1), moved).squeeze(1))
-        return total(terms)
+                terms.append(window(seen, Cut(self._taps, index, 1), moved))
+        return total(terms).squeeze(self._taps)
+
+    def _moved_within(self, product: Tensor, channels: int) -> Tensor:
+        """What all kernel rows see, moved and added up, where no row lies outside."""
+        taps, rows = self.h.kernel, self.h.rows
+        if taps == 1:
+            return product
+        moved = [Steps(index * rows + tap.shift, 1, self.h.outputs) for index, tap in enumerate(self.h.taps)]
+        return pick(product.reshape([channels, taps * rows, 1, -1]), moved, [Steps(0, 1, 1)]).sum(1)
 
     def weight_gradient(self, gradient: Tensor, x: Tensor) -> Tensor:
         """The gradient ``[G, O, C, kh, kw]`` of the weights, from the output's."""
@@ -51,11 +68,11 @@ class HalfUnfold:
             self._kernel_rows.values(), self._columns(x), self._rows(gradient), strict=True
         ):
             product = torch.bmm(moved, columns.transpose(1, 2))
-            shaped = product.reshape([groups, len(rows), outputs, self.w.kernel, channels])
-            if len(self._kernel_rows) == 1:
-                return shaped.permute(0, 2, 4, 1, 3)
-            parts.update((row, shaped.narrow(1, index, 1)) for index, row in enumerate(rows))
-        return torch.cat([parts[row] for row in range(self.h.kernel)], 1).permute(0, 2, 4, 1, 3)
+            shape = [groups, *self._apart(len(rows), outputs), *self._apart(self.w.kernel, channels)]
+            shaped = product.reshape(shape)
+            parts.update((row, shaped.narrow(self._taps, index, 1)) for index, row in enumerate(rows))
+        whole = shaped if len(self._kernel_rows) == 1 else torch.cat([parts[i] for i in sorted(parts)], self._taps)
+        return whole.permute(0, 1, 3, 2, 4) if self.gathered else whole.permute(0, 2, 4, 1, 3)
 
     def input_gradient(self, gradient: Tensor, weight: Tensor) -> Tensor:
         """The gradient ``[G, C, H, W, B]`` of the input, from the output's."""
@@ -63,15 +80,25 @@ class HalfUnfold:
         by_row: list[Tensor | None] = [None] * self.h.stride
         for (phase, rows), moved in zip(self._kernel_rows.items(), self._rows(gradient), strict=True):
             product = torch.bmm(self._matrix(weight, rows).transpose(1, 2), moved)
-            shape = [groups, self.w.kernel, channels, self.h.rows, self.w.outputs, gradient.shape[-1]]
-            seen = product.reshape(shape)
+            unfolded = self._apart(self.w.kernel, channels)
+            seen = product.reshape([groups, *unfolded, self.h.rows, self.w.outputs, gradient.shape[-1]])
             by_column: dict[int, list[Tensor]] = defaultdict(list)
             for column, tap in enumerate(self.w.taps):
                 moved_back = Cut(W, -tap.shift, self.w.rows)
-                by_column[tap.phase].append(window(seen, Cut(1, column, 1), moved_back).squeeze(1))
-            parts = [total(by_column[p]) if p in by_column else None for p in range(self.w.stride)]
+                by_column[tap.phase].append(window(seen, Cut(self._taps, column, 1), moved_back))
+            columns = range(self.w.stride)
+            parts = [total(by_column[p]).squeeze(self._taps) if p in by_column else None for p in columns]
             by_row[phase] = merge(parts, W, self.w.size)
         return merge(by_row, H, self.h.size)
+
+    @property
+    def _taps(self) -> int:
+        """The kernel's axis in what is unfolded."""
+        return 2 if self.gathered else 1
+
+    def _apart(self, taps: int, channels: int) -> tuple[int, int]:
+        """The axes of the kernel and of the channels, in their order."""
+        return (channels, taps) if self.gathered else (taps, channels)
 
     @property
     def _kernel_rows(self) -> dict[int, list[int]]:
@@ -83,6 +110,9 @@ class HalfUnfold:
 
     def _columns(self, x: Tensor) -> list[Tensor]:
         """V, for each phase of the rows that is read."""
+        if self.gathered:
+            rows = (Steps(phase, self.h.stride, self.h.rows) for phase in self._kernel_rows)
+            return [_picked(x, [phase], Steps.read(self.w)) for phase in rows]
         split = Phases(x, self.h.stride, self.w.stride)
         return [
             _matrix_of([split.read(Tap(phase, 0), self.h.rows, tap, self.w.outputs) for tap in self.w.taps])
@@ -92,6 +122,12 @@ class HalfUnfold:
     def _rows(self, gradient: Tensor) -> list[Tensor]:
         """E, for each phase of the rows that is read."""
         taps = self.h.taps
+        if self.gathered:
+            everything = [Steps(0, 1, self.w.outputs)]
+            return [
+                _picked(gradient, [Steps(-taps[row].shift, 1, self.h.rows) for row in rows], everything)
+                for rows in self._kernel_rows.values()
+            ]
         return [
             _matrix_of([window(gradient, Cut(H, -taps[row].shift, self.h.rows)) for row in rows])
             for rows in self._kernel_rows.values()
@@ -100,9 +136,9 @@ class HalfUnfold:
     def _matrix(self, weight: Tensor, rows: list[int]) -> Tensor:
         """``[G, rows*O, kw*C]``: the weights of some kernel rows."""
         groups, outputs, channels = weight.shape[:3]
-        ordered = weight.permute(0, 3, 1, 4, 2)
+        ordered = weight.permute(0, 1, 3, 2, 4) if self.gathered else weight.permute(0, 3, 1, 4, 2)
         if len(rows) < self.h.kernel:
-            ordered = torch.cat([ordered.narrow(1, row, 1) for row in rows], 1)
+            ordered = torch.cat([ordered.narrow(self._taps, row, 1) for row in rows], self._taps)
         return ordered.reshape([groups, len(rows) * outputs, self.w.kernel * channels])
 
 
@@ -111,3 +147,15 @@ def _matrix_of(moved: list[Tensor]) -> Tensor:
     joined = moved[0] if len(moved) == 1 else torch.cat(moved, 1)
     groups, channels, height, width, batch = joined.shape
     return joined.reshape([groups, channels, height * width * batch])
+
+
+def _picked(x: Tensor, down: list[Steps], across: list[Steps]) -> Tensor:
+    """For each channel of ``x`` ``[G, C, H, W, B]`` every picked grid, ``[G, C*n, h*w*B]``."""
+    groups, channels, height, width, batch = x.shape
+    count = len(down) * len(across)
+    shape = [groups, channels * count, down[0].count * across[0].count * batch]
+    if len(across) == 1 and across[0] == Steps(0, 1, int(width)):  # whole rows at once
+        if len(down) == 1 and down[0] == Steps(0, 1, int(height)):
+            return x.reshape(shape)
+        across, width, batch = [Steps(0, 1, 1)], 1, width * batch
+    return pick(x.reshape([groups * channels, height, width, batch]), down, across).reshape(shape)

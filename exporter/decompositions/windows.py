@@ -6,13 +6,14 @@ a copy of contiguous pieces. ``H`` and ``W`` are those axes counted from the end
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["Axis", "Cut", "H", "Phases", "Tap", "W", "merge", "total", "window"]
+__all__ = ["Axis", "Cut", "H", "Kernel", "Phases", "Tap", "W", "merge", "spread", "total", "window"]
 
 H, W = -3, -2
 
@@ -55,6 +56,10 @@ class Axis:
         """One for each entry of the kernel, in order."""
         starts = (i * self.dilation - self.padding for i in range(self.kernel))
         return [Tap(start % self.stride, start // self.stride) for start in starts]
+
+
+Kernel = tuple[Axis, Axis]
+"""Along H and along W."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,20 @@ def merge(parts: Sequence[Tensor | None], dim: int, size: int) -> Tensor:
         joined = total([window(part, Cut(dim + 1, -phase, len(parts))) for phase, part in placed.items()])
     rows = int(first.shape[dim]) * len(parts)
     return window(joined.reshape([*first.shape[:dim], rows, *first.shape[dim + 1 :]]), Cut(dim, 0, size))
+
+
+def spread(gradients: Sequence[Tensor], kernel: Kernel) -> Tensor:
+    """The gradient ``[C, H, W, B]`` of what a kernel reads, from its entries' ``[C, Ho, Wo, B]``, row by row."""
+    h, w = kernel
+    by_row: dict[int, list[Tensor]] = defaultdict(list)
+    for row, down in enumerate(h.taps):
+        by_column: dict[int, list[Tensor]] = defaultdict(list)
+        for column, across in enumerate(w.taps):
+            gradient = gradients[row * w.kernel + column]
+            by_column[across.phase].append(window(gradient, Cut(W, -across.shift, w.rows)))
+        parts = [total(by_column[p]) if p in by_column else None for p in range(w.stride)]
+        by_row[down.phase].append(window(merge(parts, W, w.size), Cut(H, -down.shift, h.rows)))
+    return merge([total(by_row[p]) if p in by_row else None for p in range(h.stride)], H, h.size)
 
 
 def total(terms: Sequence[Tensor]) -> Tensor:

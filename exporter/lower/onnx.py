@@ -12,6 +12,7 @@ from edge_fl.bundle import Program
 from edge_fl.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request
+from exporter.onnx_shapes import settle_shapes
 from exporter.sentence import first_line
 from exporter.source import Traceable
 from exporter.trace import export_symbolic
@@ -52,7 +53,7 @@ def lower(request: Request, report: Report) -> Lowered:
 
 def onnx_decompositions() -> Decompositions:
     """What is traced in place of operations that ONNX lacks, or that onnxruntime runs slowly."""
-    table = core_decompositions()
+    table = core_decompositions(gather=True)
     # A Gemm is faster than the product and sum that it decomposes into.
     table.pop(_aten.addmm.default, None)
     table[_aten.squeeze.dims] = _squeeze
@@ -111,6 +112,7 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
         node.doc_string = ""
     for value in [*model.graph.value_info, *model.graph.input, *model.graph.output]:
         del value.metadata_props[:]
+    settle_shapes(model)
     return model
 
 
@@ -118,7 +120,7 @@ def _check(model: onnx.ModelProto) -> None:
     """A valid program, into which no weights are frozen."""
     onnx.checker.check_model(model, full_check=True)
     for tensor in model.graph.initializer:
-        if math.prod(tensor.dims) > _LARGEST_CONSTANT:
+        if tensor.data_type == onnx.TensorProto.FLOAT and math.prod(tensor.dims) > _LARGEST_CONSTANT:
             raise UnsupportedModelError(
                 f"The model's forward makes a constant of shape {tuple(tensor.dims)}: make it a parameter."
             )

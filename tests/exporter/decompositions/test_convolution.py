@@ -67,13 +67,14 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("gather", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_written_out_a_convolution_and_its_gradients_are_torchs(case: Case) -> None:
+def test_written_out_a_convolution_and_its_gradients_are_torchs(case: Case, gather: bool) -> None:
     torch.manual_seed(0)
     operands = case.operands(torch.float64)
     function = with_gradients(case.function)
 
-    graph = make_fx(function, decomposition_table=core_decompositions())(*operands)
+    graph = make_fx(function, decomposition_table=core_decompositions(gather=gather))(*operands)
 
     assert not [node for node in graph.graph.nodes if "convolution" in str(node.target)]
     assert largest_difference(graph(*operands), function(*operands)) < 1e-12
