@@ -18,7 +18,7 @@ from exporter.extract.forward import FORWARD, save_forward
 from exporter.forward import build_evaluation
 from exporter.kernels import refuse_missing_kernels
 from exporter.losses import find_loss
-from exporter.lower import Lowered, Report, Request, lower_for
+from exporter.lower import Lowered, Report, Request, lower_for, program_widths
 from exporter.parity import check_parity
 from exporter.report import Findings, examine
 from exporter.source import Source
@@ -54,8 +54,9 @@ def check_model(model: nn.Module, target: Target, *, report: Report = lambda _: 
 
 
 def count_programs(target: Target) -> int:
-    """How many programs an export makes; beside these it reports a proof a runtime, and three stages."""
-    widths = {runtime: len(target.widths) if runtime in _A_PROGRAM_A_WIDTH else 1 for runtime in target.runtimes}
+    """How many programs an export makes at most; beside these it reports a proof a runtime, and three stages."""
+    counts = 2 * len(target.widths) - (1000 in target.widths)  # two roundings each, which agree on the full width
+    widths = {runtime: counts if runtime in _A_PROGRAM_A_WIDTH else 1 for runtime in target.runtimes}
     return sum(len(target.variants) * number + 1 for number in widths.values())
 
 
@@ -111,7 +112,8 @@ def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Der
 def _lowered(source: Source, target: Target, report: Report) -> dict[str, Lowered]:
     steps = tuple(build_step(variant, source) for variant in target.variants)
     try:
-        request = Request(steps, build_evaluation(source), target.widths, target.batch)
+        widths = program_widths(source.layout, target.widths)
+        request = Request(steps, build_evaluation(source), widths, target.batch)
         return lower_for(target.runtimes, request, report)
     except UnsupportedModelError:
         refuse_missing_kernels(target.runtimes, steps, batch=target.batch)  # names the module, where it finds one

@@ -15,7 +15,7 @@ from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import Batch, Runtime, open_runtime
 from edge_fl.selection import Selection, Weights
-from exporter.lower import kept_at
+from exporter.lower import kept_at, program_widths
 from exporter.reference import Given, Reference
 from exporter.source import Source
 
@@ -57,6 +57,8 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
         When one exceeds its limit, or an entry that a step's pattern drops has changed at all.
     """
     opened = open_runtime(runtime, bundle)
+    if not _any_width(bundle, runtime):
+        widths = program_widths(source.layout, widths)
     variants = {program.variant for program in bundle.manifest.programs[runtime] if program.kind == "step"}
     found = [_trained(source, opened, variant, widths, batch) for variant in sorted(variants)]
     answered = _evaluated(source, opened)

@@ -9,7 +9,7 @@ from edge_fl.data.registry import DatasetInfo
 from edge_fl.errors import ConfigError, DataError, RuntimeMissingError
 from edge_fl.layout import Layout
 from exporter.accept import Fit
-from exporter.lower import kept_at, runtime_names
+from exporter.lower import DropoutWidth, kept_at, runtime_names
 
 __all__ = ["Target", "check_target", "check_widths"]
 
@@ -29,7 +29,8 @@ class Target:
     runtimes
         Runtimes to make programs for.
     widths
-        Kept shares of each block, in thousandths, for runtimes whose programs are static.
+        Kept shares of each block, in thousandths, for runtimes whose programs are static
+        (:func:`exporter.lower.program_widths`).
     batch
         Samples a training batch, for the same runtimes.
     loss
@@ -99,9 +100,9 @@ def check_target(target: Target) -> None:
 
 
 def check_widths(target: Target, layout: Layout) -> None:
-    """Refuse a width that keeps no unit of some block: ConfigError."""
+    """Refuse a width at which dropout would leave no unit of some block: ConfigError."""
     for width in target.widths:
-        empty = [name for name, kept in kept_at(layout, width).items() if kept == 0]
+        empty = [name for name, kept in kept_at(layout, DropoutWidth(width)).items() if kept == 0]
         if empty:
             raise ConfigError(f"Width {width / 1000:g} keeps no unit of block '{empty[0]}': choose a larger one.")
 

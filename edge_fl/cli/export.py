@@ -136,7 +136,7 @@ def export(
             show_findings(found)
         return
     programs = count_programs(target)
-    with progress(f"exporting {programs} programs", programs + len(runtimes) + 3) as report:
+    with progress("exporting", programs + len(runtimes) + 3) as report:
         bundle = export_bundle(module, target, output, report=report)
     typer.echo(_written(bundle, as_json=json))
 

@@ -15,7 +15,7 @@ import msgspec
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Mode
 from edge_fl.methods.base import Job, LocalHalf, Method, choose, of_tier
-from edge_fl.pattern import Pattern
+from edge_fl.pattern import Pattern, prefix_counts
 from edge_fl.randomness import Stream
 
 __all__ = ["METHOD", "Fjord", "FjordParameters"]
@@ -86,11 +86,11 @@ class Fjord(Method):
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """ceil(p_max J_b) of each block."""
-        return Pattern.prefix(layout, of_tier(self.parameters.widths, tier)).counts
+        return prefix_counts(layout, of_tier(self.parameters.widths, tier))
 
     def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
         """One for each width that a step may draw."""
-        return [Pattern.prefix(layout, width).counts for width in self._allowed(tier)]
+        return [prefix_counts(layout, width) for width in self._allowed(tier)]
 
     def local(self, job: Job) -> LocalHalf:
         """Draw a width for each step."""

@@ -22,7 +22,7 @@ import msgspec
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Mode
 from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, choose, of_tier
-from edge_fl.pattern import Pattern, Prefix
+from edge_fl.pattern import Pattern, Prefix, prefix_counts
 from edge_fl.randomness import Stream
 
 __all__ = ["METHOD", "HeteroFl", "HeteroFlParameters", "Level"]
@@ -69,11 +69,11 @@ class HeteroFl(Method):
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Of the tier's level; where levels are drawn, of the widest."""
-        return Pattern.prefix(layout, max(self._widths(tier))).counts
+        return prefix_counts(layout, max(self._widths(tier)))
 
     def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
         """One for each level that the tier may be given."""
-        return [Pattern.prefix(layout, width).counts for width in sorted(self._widths(tier))]
+        return [prefix_counts(layout, width) for width in sorted(self._widths(tier))]
 
     def assign(self, ask: Ask) -> Pattern:
         """The prefix of the tier's level, or of one drawn for this client and round."""

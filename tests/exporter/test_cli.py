@@ -192,7 +192,7 @@ def test_every_setting_reaches_the_bundle_and_inspect_tells_it(
     )
     assert done.code == 0, done.err
     assert json.loads(done.out)["programs"] == {"onnx": 3}
-    assert "exporting 3 programs: onnx: comparing with torch" in done.err
+    assert "exporting: onnx: comparing with torch" in done.err
     manifest = Bundle.load(output).manifest
     assert manifest.class_names[9] == "digit 9"
     assert manifest.metadata == {"team": "vision", "note": "a=b"}
