@@ -3,14 +3,17 @@
 import importlib.metadata
 import platform
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import safetensors.numpy
 from torch import nn
 
 from edge_fl.bundle import SCHEMA, WEIGHTS, Bundle, Manifest, Parity, Program
 from edge_fl.errors import ConfigError, UnsupportedModelError
+from edge_fl.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt
 from exporter.derive import Derivation, derive
@@ -88,7 +91,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     files = {program.file: data for programs in lowered.values() for program, data in programs}
     files[WEIGHTS] = _weights(model, found)
     report("forward program")
-    files[FORWARD] = save_forward(source)
+    files[FORWARD] = save_forward(replace(source, layout=without_rows(source.layout)))
     manifest = _manifest(target, source, found, lowered)
     parity: dict[str, Parity] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -106,6 +109,8 @@ def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Der
     accept(model, target.fit)
     derivation = derive(model, example_inputs(target.fit, 3))
     check_widths(target, derivation.layout)
+    if target.batch_norm == "per-width":
+        derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
     return _source(model, target, derivation), derivation
 
 
@@ -128,6 +133,7 @@ def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
             f"{target.target.dtype}: choose another loss."
         )
     normalised = any(tensor.role == "statistic" for tensor in found.layout.tensors)
+    rows = any(tensor.per_width for tensor in found.layout.tensors)
     return Source(
         module=adapt(model, batch_norm=target.batch_norm).train(),
         original=model,
@@ -139,12 +145,14 @@ def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
         classes=target.classes,
         optimizer=target.optimizer,
         batch_norm=target.batch_norm if normalised else "none",
+        statistic_widths=target.widths if rows else (),
     )
 
 
 def _weights(model: nn.Module, found: Derivation) -> bytes:
     held = model.state_dict()
-    arrays = {tensor.name: held[tensor.name].numpy().copy() for tensor in found.layout.tensors}
+    # Every width's statistics start as the model's own.
+    arrays = {t.name: np.broadcast_to(held[t.name].numpy(), t.shape).copy() for t in found.layout.tensors}
     return safetensors.numpy.save(arrays)
 
 
@@ -169,6 +177,7 @@ def _manifest(
         layout=found.layout,
         optimizer=target.optimizer,
         batch_norm=source.batch_norm,
+        statistic_widths=source.statistic_widths,
         programs=programs,
         parity={},
         tools=_tools(),

@@ -7,6 +7,7 @@ nothing here knows of compact execution, padding or the traced step.
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from edge_fl.bundle import Optimizer
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch
 from edge_fl.selection import Selection, Weights
+from edge_fl.width_statistics import row_at
 from exporter.source import Source
 
 __all__ = ["Given", "Reference"]
@@ -29,7 +31,9 @@ _ROUNDING = 1e-4  # of the largest gradient: a thousand times single precision's
 
 @dataclass(frozen=True)
 class Given:
-    """What one step is given: ``extra`` are full-size arrays by the names of the variant's inputs."""
+    """What one step is given: ``extra`` are full-size arrays by the names of the variant's inputs, ``width``
+    (thousandths) says whose statistics BatchNorm brings up to date where it has them for each.
+    """
 
     pattern: Pattern
     batch: Batch
@@ -37,6 +41,7 @@ class Given:
     scale: float
     variant: str = "plain"
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    width: int = 1000
 
 
 class Reference:
@@ -83,7 +88,7 @@ class Reference:
             group["lr"] = given.lr
         before = self._copies()
         self._optimizer.zero_grad()
-        statistics = {name: self._tensors[name].clone() for name in self._statistics}
+        statistics = self._buffers(given.width)
         minimised, loss = self._objective(given, statistics)
         minimised.backward()  # type: ignore[no-untyped-call]
         for tensor in self._optimizer.param_groups[0]["params"]:
@@ -91,19 +96,37 @@ class Reference:
         if self._source.optimizer.clip is not None:
             nn.utils.clip_grad_norm_(self._optimizer.param_groups[0]["params"], self._source.optimizer.clip)
         self._optimizer.step()
-        if self._source.batch_norm == "tracked":
-            self._tensors.update(statistics)
+        if self._source.tracked:
+            self._write(statistics, given.width)
         self._freeze(given.pattern, before)
         return loss.item()
 
-    def evaluate(self, batch: Batch) -> tuple[float, NDArray[np.float64]]:
-        """The mean loss over the samples of weight above 0, and the outputs ``[B, ...]`` of all."""
+    def evaluate(self, batch: Batch, width: int = 1000) -> tuple[float, NDArray[np.float64]]:
+        """The mean loss over the samples of weight above 0, and the outputs ``[B, ...]`` of all.
+
+        ``width`` is as in :class:`Given`.
+        """
+        tensors = {**self._tensors, **self._buffers(width)}
         with torch.no_grad():
-            outputs = functional_call(self._module.eval(), self._tensors, (_input(batch.x),))
+            outputs = functional_call(self._module.eval(), tensors, (_input(batch.x),))
             ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
             losses = self._source.loss.per_sample(outputs, _input(batch.y), *ones)
         self._module.train()
         return float(losses[torch.from_numpy(batch.weight > 0)].mean()), outputs.numpy()
+
+    def _buffers(self, width: int) -> dict[str, Tensor]:
+        """The running buffers of a width, or the only ones, copied."""
+        row = self._row(width)
+        return {name: self._tensors[name][row].clone() for name in self._statistics}
+
+    def _write(self, buffers: Mapping[str, Tensor], width: int) -> None:
+        for name, buffer in buffers.items():
+            self._tensors[name] = self._tensors[name].clone()
+            self._tensors[name][self._row(width)] = buffer
+
+    def _row(self, width: int) -> int | EllipsisType:
+        widths = self._source.statistic_widths
+        return row_at(widths, width) if widths else ...
 
     def _objective(self, given: Given, statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """What is minimised, and the loss to report; BatchNorm writes into ``statistics``."""

@@ -2,9 +2,9 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from edge_fl.bundle import CLASS_INDEX, PLAIN_SGD, Input, Optimizer
+from edge_fl.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Input, Optimizer
 from edge_fl.data.registry import DatasetInfo
 from edge_fl.errors import ConfigError, DataError, RuntimeMissingError
 from edge_fl.layout import Layout
@@ -30,7 +30,7 @@ class Target:
         Runtimes to make programs for.
     widths
         Kept shares of each block, in thousandths, for runtimes whose programs are static
-        (:func:`exporter.lower.program_widths`).
+        (:func:`exporter.lower.program_widths`), and those that BatchNorm has statistics for under ``per-width``.
     batch
         Samples a training batch, for the same runtimes.
     loss
@@ -52,7 +52,7 @@ class Target:
     loss: str = "cross_entropy"
     variants: tuple[str, ...] = ("plain",)
     optimizer: Optimizer = PLAIN_SGD
-    batch_norm: Literal["tracked", "static", "frozen"] = "tracked"
+    batch_norm: BatchNormPolicy = "tracked"
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
 

@@ -34,9 +34,9 @@ def build(source: Source) -> Traceable:
     def objective(arguments: Arguments) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
         inputs = arguments.inputs
         weight, more = inputs["sample_weight"], arguments.loss_inputs(source)
-        teacher, statistics = training_forward(source, arguments.tensors, inputs["x"], inputs["scale"])
+        teacher, statistics = training_forward(source, arguments.tensors, inputs)
         narrow = {t.name: _masked(arguments.tensors[t.name], t, inputs) for t in source.layout.tensors}
-        student, _ = training_forward(source, narrow, inputs["x"], inputs["scale"])
+        student, _ = training_forward(source, narrow, inputs)
         wide, slim = (
             weighted_mean(source.loss.per_sample(outputs, inputs["y"], *more), weight)
             for outputs in (teacher, student)
