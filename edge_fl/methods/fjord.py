@@ -8,6 +8,10 @@ rule ``holders``).
 Drops, in ``units`` mode, the last rows and biases of every layer but the output's, and the columns that they
 would feed: with k = ceil(256 p_max) the MLP 784-256-256-10 sends 784 k + k + k*k + k + 10 k + 10 numbers; k is
 256, 205, 154, 103 and 52 at the default widths.
+
+BatchNorm: in a bundle exported with ``--batch-norm per-width`` each step brings the running statistics of the width it
+drew up to date, and no other's (:mod:`edge_fl.width_statistics`); export the widths P. All widths share the factors and
+biases of BatchNorm, where the paper's appendix trains independent layers.
 """
 
 import msgspec
