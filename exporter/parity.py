@@ -15,7 +15,7 @@ from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import Batch, Runtime, open_runtime
 from edge_fl.selection import Selection, Weights
-from edge_fl.width_statistics import row_at
+from edge_fl.width_statistics import one_hot
 from exporter.lower import kept_at, program_widths
 from exporter.reference import Given, Reference
 from exporter.source import Source
@@ -85,7 +85,7 @@ def _trained(source: Source, runtime: Runtime, variant: str, widths: tuple[int, 
         before = {name: array.copy() for name, array in model.weights.items()}
         loss = _run(runtime, model, given, number)
         true_loss = expected.step(given)
-        _require_frozen(before, model.weights, step, source, runtime.name)
+        _require_frozen(before, model.weights, given, source, runtime.name)
         moved = max(moved, _moved(source, runtime.name, (start, model.weights), expected, number))
         answered = max(answered, _within(loss, true_loss, runtime.name, "the loss", number))
     return Parity(number, moved, answered)
@@ -222,6 +222,8 @@ def _extra(
             kept = pattern.kept[block.name]
             student[kept[: max(1, len(kept) // 2)]] = 1
             extra[f"student.{block.name}"] = student
+        if source.statistic_widths:
+            extra["student_width"] = one_hot(source.statistic_widths, min(source.statistic_widths))
         forward = rng.integers(0, 2)
         for name, value in (("alpha", 0.75), ("temperature", 2.0), ("forward", forward)):
             extra[name] = np.array(value, dtype=np.float32)
@@ -255,13 +257,14 @@ def _kept(array: NDArray[Any], name: str, pattern: Pattern, selection: Selection
     return array[pattern.kept[what]] if kind == "student" else array
 
 
-def _require_frozen(before: Weights, after: Weights, step: _Step, source: Source, runtime: str) -> None:
-    rows = Selection.of(step.pattern, "rows")
+def _require_frozen(before: Weights, after: Weights, given: Given, source: Source, runtime: str) -> None:
+    rows = Selection.of(given.pattern, "rows")
     for tensor in source.layout.tensors:
         dropped = np.ones(tensor.shape, dtype=np.bool_)
         dropped[rows.index(tensor)] = False
         if tensor.per_width:  # aggregation takes a row that has not changed at all for one that was not trained
-            dropped[np.arange(tensor.shape[0]) != row_at(source.statistic_widths, step.width)] = True
+            written = one_hot(source.statistic_widths, given.width) + given.extra.get("student_width", 0)
+            dropped[written == 0] = True
         if not np.array_equal(before[tensor.name][dropped], after[tensor.name][dropped]):
             raise ParityError(
                 f"The {runtime} program changed dropped rows of '{tensor.name}'; no bundle was written."

@@ -7,7 +7,6 @@ nothing here knows of compact execution, padding or the traced step.
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import EllipsisType
 from typing import Any
 
 import numpy as np
@@ -88,7 +87,7 @@ class Reference:
             group["lr"] = given.lr
         before = self._copies()
         self._optimizer.zero_grad()
-        statistics = self._buffers(given.width)
+        statistics = {name: self._tensors[name].clone() for name in self._statistics}
         minimised, loss = self._objective(given, statistics)
         minimised.backward()  # type: ignore[no-untyped-call]
         for tensor in self._optimizer.param_groups[0]["params"]:
@@ -97,7 +96,7 @@ class Reference:
             nn.utils.clip_grad_norm_(self._optimizer.param_groups[0]["params"], self._source.optimizer.clip)
         self._optimizer.step()
         if self._source.tracked:
-            self._write(statistics, given.width)
+            self._tensors.update(statistics)
         self._freeze(given.pattern, before)
         return loss.item()
 
@@ -106,7 +105,8 @@ class Reference:
 
         ``width`` is as in :class:`Given`.
         """
-        tensors = {**self._tensors, **self._buffers(width)}
+        statistics = {name: self._tensors[name] for name in self._statistics}
+        tensors = {**self._tensors, **self._buffers(statistics, width)}
         with torch.no_grad():
             outputs = functional_call(self._module.eval(), tensors, (_input(batch.x),))
             ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
@@ -114,19 +114,17 @@ class Reference:
         self._module.train()
         return float(losses[torch.from_numpy(batch.weight > 0)].mean()), outputs.numpy()
 
-    def _buffers(self, width: int) -> dict[str, Tensor]:
-        """The running buffers of a width, or the only ones, copied."""
-        row = self._row(width)
-        return {name: self._tensors[name][row].clone() for name in self._statistics}
-
-    def _write(self, buffers: Mapping[str, Tensor], width: int) -> None:
-        for name, buffer in buffers.items():
-            self._tensors[name] = self._tensors[name].clone()
-            self._tensors[name][self._row(width)] = buffer
-
-    def _row(self, width: int) -> int | EllipsisType:
+    def _buffers(self, statistics: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+        """The running buffers of a width, or the only ones: what is written there is written in ``statistics``."""
         widths = self._source.statistic_widths
-        return row_at(widths, width) if widths else ...
+        return {name: tensor[row_at(widths, width)] if widths else tensor for name, tensor in statistics.items()}
+
+    def _students(self, statistics: Mapping[str, Tensor], given: Given) -> dict[str, Tensor]:
+        """Those of the student's width, or copies of the teacher's that nobody asks for."""
+        widths = self._source.statistic_widths
+        if not widths:
+            return {name: tensor.clone() for name, tensor in statistics.items()}
+        return self._buffers(statistics, widths[int(given.extra["student_width"].argmax())])
 
     def _objective(self, given: Given, statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """What is minimised, and the loss to report; BatchNorm writes into ``statistics``."""
@@ -137,13 +135,13 @@ class Reference:
         }
         rows = _row_factors(given.pattern)
         effective = {n: (t + noise.get(n, 0)) * rows[n] for n, t in self._tensors.items()}
-        outputs = self._outputs({**effective, **statistics}, given)
+        outputs = self._outputs({**effective, **self._buffers(statistics, given.width)}, given)
         loss = self._mean_loss(outputs, given)
         if given.variant != "distil":
             return loss, loss
         mask = np.concatenate([given.extra[f"student.{block.name}"] for block in given.pattern.layout.blocks])
         narrow = _row_factors(Pattern(given.pattern.layout, mask > 0))
-        apart = {name: tensor.clone() for name, tensor in statistics.items()}
+        apart = self._students(statistics, given)
         slim = self._outputs({**{n: t * narrow[n] for n, t in self._tensors.items()}, **apart}, given)
         alpha, temperature, forward = (float(given.extra[n]) for n in ("alpha", "temperature", "forward"))
         wide, thin = (functional.softmax(o / temperature, dim=-1).flatten(0, -2) for o in (outputs, slim))

@@ -12,7 +12,7 @@ from edge_fl.layout import Axis, Layout, Segment
 from edge_fl.layout import Tensor as Spec
 from exporter.losses import Loss
 
-__all__ = ["Port", "Source", "Traceable", "batch_ports", "loss_ports", "scalar", "tensor_ports"]
+__all__ = ["Port", "Source", "Traceable", "batch_ports", "loss_ports", "scalar", "tensor_ports", "width_ports"]
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,13 @@ def batch_ports(source: Source) -> tuple[Port, ...]:
         Port(name, tuple((Segment(None, inner=n),) for n in what.shape), getattr(torch, what.dtype), batched=True)
         for name, what in (("x", source.input), ("y", source.target))
     )
-    width = Port("width", ((Segment(None, inner=len(source.statistic_widths)),),))
-    return (x, y, Port("sample_weight", batched=True), *([width] if source.statistic_widths else []))
+    return (x, y, Port("sample_weight", batched=True), *width_ports(source, "width"))
+
+
+def width_ports(source: Source, name: str) -> tuple[Port, ...]:
+    """The port ``name`` of a width that BatchNorm has statistics for, where it has them for each."""
+    axis = (Segment(None, inner=len(source.statistic_widths)),)
+    return (Port(name, (axis,)),) if source.statistic_widths else ()
 
 
 def loss_ports(source: Source) -> tuple[Port, ...]:

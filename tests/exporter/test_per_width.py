@@ -11,12 +11,12 @@ from torch import nn
 from broker.config import RunConfig
 from broker.observer import Observer
 from device_sim.simulate import Population, Simulation
-from edge_fl.bundle import Bundle, Input
+from edge_fl.bundle import Bundle, Input, Optimizer
 from edge_fl.errors import ParityError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch, open_runtime, runtime_names
 from edge_fl.selection import Selection, masked
-from edge_fl.width_statistics import row_weights, width_of, without_rows
+from edge_fl.width_statistics import one_hot, row_weights, width_of, without_rows
 from exporter.export import Target, export_bundle
 from exporter.extract.extract import Trained, Wanted, extract
 
@@ -142,6 +142,29 @@ def test_the_masked_model_at_a_width_gives_what_the_extracted_one_gives(
     own = row_weights(bundle.layout, masked(weights, pattern), WIDTHS, width)
     theirs.load_state_dict({name: torch.from_numpy(array) for name, array in own.items()}, strict=False)
     np.testing.assert_allclose(extracted, theirs(torch.from_numpy(data.x)).detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("runtime", ["onnx", "torch_eager"])
+def test_every_variant_is_proven_and_a_student_moves_the_row_of_its_own_width(
+    runtime: str, tmp_path: Path
+) -> None:
+    wanted = target(runtime, variants=("noise", "distil"), optimizer=Optimizer(momentum=0.9))
+    bundle = export_bundle(model(), wanted, tmp_path)
+    full, start, data = Pattern.full(bundle.layout), bundle.weights(), batch()
+    slim = Pattern.prefix(bundle.layout, 200)
+    masks = {f"student.{b.name}": np.isin(full.kept[b.name], slim.kept[b.name]) for b in bundle.layout.blocks}
+    extra = {
+        **{name: mask.astype(np.float32) for name, mask in masks.items()},
+        **{name: np.array(1, dtype=np.float32) for name in ("alpha", "temperature", "forward")},
+        "student_width": one_hot(WIDTHS, 200),
+    }
+    step = open_runtime(runtime, bundle).train_step(full.counts, 20, "distil")
+
+    done = step(start, data, lr=0.1, slots=step.fresh_slots(start), extra=extra)
+
+    for name in STATISTICS:
+        moved = (done.tensors[name] != start[name]).any(axis=1)
+        assert moved.tolist() == [True, False, True]
 
 
 def test_programs_of_another_row_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
