@@ -5,7 +5,6 @@ torch in double precision.
 """
 
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,20 +82,6 @@ def test_the_zoo_trains_as_torch_trains_it(
     assert parity.steps >= 5
     assert 0 < parity.weights <= (ADAM_LIMIT if optimizer == "adam" else LIMIT)
     assert 0 < parity.outputs <= LIMIT
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("runtime", ["onnx", "torch_eager"])
-def test_residual_networks_train_with_statistics_of_each_width(runtime: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    what = find_model("resnet18").narrowed
-    wanted = replace(target(what, runtime, Optimizer()), batch_norm="per-width")
-
-    manifest = export_bundle(what.build(), wanted, tmp_path / "bundle").manifest
-
-    assert (manifest.batch_norm, manifest.statistic_widths) == ("per-width", (1000, 500))
-    assert 0 < manifest.parity[runtime].weights <= LIMIT
-    assert 0 < manifest.parity[runtime].outputs <= LIMIT
 
 
 def test_recurrent_models_are_refused_by_executorchs_training_module(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """BatchNorm with statistics of its own for each width."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,8 @@ from edge_fl.selection import Selection, masked
 from edge_fl.width_statistics import one_hot, row_weights, width_of, without_rows
 from exporter.export import Target, export_bundle
 from exporter.extract.extract import Trained, Wanted, extract
+from exporter.parity import LIMIT
+from exporter.zoo import find_model
 
 WIDTHS = (1000, 600, 200)
 STATISTICS = ("2.running_mean", "2.running_var", "5.running_mean", "5.running_var")
@@ -91,6 +94,21 @@ def test_every_other_runtime_is_proven_too(runtime: str, tmp_path: Path, request
     wanted = target(runtime, widths=(1000, 500))
 
     assert export_bundle(small, wanted, tmp_path).manifest.parity[runtime].steps >= 5
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("runtime", ["onnx", "torch_eager"])
+def test_residual_networks_are_proven(runtime: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    what = find_model("resnet18").narrowed
+    taken = Input(what.input_shape, "float32")
+    wanted = replace(target(runtime, widths=(1000, 500)), input=taken, classes=what.classes, batch=6)
+
+    manifest = export_bundle(what.build(), wanted, tmp_path).manifest
+
+    assert manifest.statistic_widths == (1000, 500)
+    assert 0 < manifest.parity[runtime].weights <= LIMIT
+    assert 0 < manifest.parity[runtime].outputs <= LIMIT
 
 
 @pytest.mark.parametrize("runtime", ["onnx", "torch_eager"])
