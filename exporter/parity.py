@@ -98,11 +98,11 @@ def _step_size(source: Source) -> float:
 
 
 def _evaluated(source: Source, runtime: Runtime) -> float:
-    weights = _unlike_rows(source, runtime.bundle.weights())
+    weights = runtime.bundle.weights()
     rng = np.random.default_rng(1)
     size = _EVALUATED if source.target.shape == () else 3
     data = _batch(source, rng, size=size, real=size - 1)
-    worst = 0.0
+    weights, worst = _unlike_rows(source, weights), 0.0
     for width in source.statistic_widths or (1000,):
         loss, outputs = runtime.evaluator()(weights, data, width=width)
         true_loss, true_outputs = Reference(source, weights).evaluate(data, width)
@@ -111,7 +111,7 @@ def _evaluated(source: Source, runtime: Runtime) -> float:
     return worst
 
 
-def _unlike_rows(source: Source, weights: Weights) -> Weights:
+def _unlike_rows(source: Source, weights: Weights) -> dict[str, NDArray[np.float32]]:
     """Statistics of each width start alike: apart, reading those of another width shows."""
     return {
         t.name: weights[t.name] + np.arange(t.shape[0], dtype=np.float32)[:, None]
