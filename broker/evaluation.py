@@ -9,8 +9,9 @@ from edge_fl.bundle import Bundle
 from edge_fl.data.batcher import eval_batches
 from edge_fl.data.registry import Dataset
 from edge_fl.errors import RuntimeMissingError
+from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Runtime, open_runtime
-from edge_fl.selection import Weights
+from edge_fl.selection import Weights, masked
 
 __all__ = ["Evaluator", "Score", "share_right"]
 
@@ -40,14 +41,20 @@ class Evaluator:
 
     def __init__(self, bundle: Bundle, dataset: Dataset) -> None:
         self._run, self._samples, self._top = _open(bundle).evaluator(), dataset.test, dataset.info.top
+        self._layout = bundle.layout
         outputs = bundle.manifest.classes * int(np.prod(dataset.info.target_shape, dtype=np.int64))
         self._size = min(max(_OUTPUTS // outputs, 1), _BATCH)
 
-    def score(self, weights: Weights) -> Score:
-        """Evaluate ``weights`` (full tensors); every sample counts alike, and in a sample every position."""
+    def score(self, weights: Weights, width: int = 1000) -> Score:
+        """Evaluate ``weights`` (full tensors); every sample counts alike, and in a sample every position.
+
+        ``width`` (thousandths) leaves the model the first units of each block, with that width's statistics where
+        BatchNorm has them: the model that ``extract --width`` delivers.
+        """
+        kept = masked(weights, Pattern.prefix(self._layout, width))
         loss = correct = 0.0
         for batch in eval_batches(self._samples, size=self._size):
-            batch_loss, outputs = self._run(weights, batch)
+            batch_loss, outputs = self._run(kept, batch, width=width)
             loss += batch_loss * float(batch.weight.sum())
             correct += float((share_right(outputs, batch.y, self._top) * batch.weight).sum())
         count = len(self._samples.y)

@@ -1,7 +1,11 @@
 """Whether a bundle holds every program that a method needs on a device."""
 
+from collections.abc import Mapping
+
 from edge_fl.bundle import Bundle
+from edge_fl.layout import Layout
 from edge_fl.methods.base import Method
+from edge_fl.pattern import kept_counts, prefix_counts
 
 __all__ = ["missing_program"]
 
@@ -11,8 +15,19 @@ def missing_program(bundle: Bundle, runtime: str, method: Method, tier: int, bat
     for counts in method.programs(bundle.layout, tier):
         if bundle.manifest.step_program(runtime, method.variant, counts, batch) is None:
             kept = ", ".join(f"{block} {count}" for block, count in counts.items())
+            width = _width_of(bundle.layout, counts)
             return (
                 f"The bundle has no '{method.variant}' program for runtime '{runtime}', kept units {kept} and "
-                f"batch {batch}."
+                f"batch {batch}: export it with --variant {method.variant}, --batch {batch} and "
+                f"{'that width' if width is None else f'{width / 1000:g}'} among its --widths."
             )
+    return None
+
+
+def _width_of(layout: Layout, counts: Mapping[str, int]) -> int | None:
+    """The roundest width, in thousandths, that stands for ``counts`` in an export."""
+    roundest_first = sorted(range(1000, 0, -1), key=lambda width: (width % 100 > 0, width % 10 > 0))
+    for width in roundest_first:
+        if counts in (prefix_counts(layout, width), kept_counts(layout, 1000 - width)):
+            return width
     return None

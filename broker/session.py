@@ -95,4 +95,4 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig) -> None:
             raise ConfigError(f"'{method.name}' would keep no unit of block '{block}'; drop less.")
     reasons = [missing_program(bundle, runtime, method, 0, config.batch) for runtime in bundle.manifest.programs]
     if all(reasons):
-        raise ConfigError(f"{reasons[0]} Export it with that --widths and --batch.")
+        raise ConfigError(reasons[0])

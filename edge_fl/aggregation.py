@@ -79,6 +79,12 @@ class Accumulator:
         Where the sums live, as ``xp`` names devices.
     equally
         Whether every client counts 1, and not its samples: ``RULES[rule].equally`` of the rule to be applied.
+
+    Notes
+    -----
+    Of statistics that BatchNorm has for each width a client holds the rows that its update changes, for a step of
+    training changes its own row and leaves the others bit for bit. Whatever the rule, such a row becomes the mean over
+    those who hold it, so that clients that never train a width do not hold its statistics back.
     """
 
     def __init__(self, layout: Layout, *, xp: Any, device: Any, equally: bool = False) -> None:
@@ -94,7 +100,8 @@ class Accumulator:
             index = self._on_device(selection.index(tensor))
             kept = xp.asarray(np.array(values[tensor.name]), device=self._device)
             self._total[tensor.name][index] += weight * xp.astype(kept, xp.float64)
-            self._held[tensor.name][self._on_device(_held_index(tensor, selection))] += weight
+            held = _held_index(tensor, selection, values[tensor.name])
+            self._held[tensor.name][self._on_device(held)] += weight
         self._weight += weight
 
     def apply(self, rule: str, weights: Weights) -> dict[str, NDArray[np.float32]]:
@@ -110,7 +117,8 @@ class Accumulator:
         for tensor in self._layout.tensors:
             old = xp.astype(xp.asarray(np.array(weights[tensor.name]), device=self._device), xp.float64)
             held = self._held[tensor.name]
-            result = RULES[rule].combine(xp, old, self._total[tensor.name], held, self._weight)
+            combine = _holders if tensor.per_width else RULES[rule].combine
+            result = combine(xp, old, self._total[tensor.name], held, self._weight)
             new[tensor.name] = np.asarray(result.cpu() if hasattr(result, "cpu") else result, dtype=np.float32)
         return new
 
@@ -119,16 +127,19 @@ class Accumulator:
 
 
 def _held_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Axes that no block narrows need one count for all their indices."""
-    return tuple(
+    """Axes that no block narrows need one count for all their indices, but for the rows of widths."""
+    shape = [
         n if any(s.block is not None for s in axis) else 1
         for n, axis in zip(tensor.shape, tensor.units, strict=True)
-    )
+    ]
+    return (tensor.shape[0], *shape[1:]) if tensor.per_width else tuple(shape)
 
 
-def _held_index(tensor: Tensor, selection: Selection) -> tuple[Any, ...]:
+def _held_index(tensor: Tensor, selection: Selection, values: NDArray[np.float32]) -> tuple[Any, ...]:
     shape = _held_shape(tensor)
     axes = [
         np.arange(n) if kept is None else kept for n, kept in zip(shape, selection.axes[tensor.name], strict=True)
     ]
+    if tensor.per_width:
+        axes[0] = np.flatnonzero(values.any(axis=tuple(range(1, values.ndim))))
     return np.ix_(*axes)

@@ -29,6 +29,8 @@ __all__ = [
     "SCHEMA",
     "SEAL",
     "WEIGHTS",
+    "WHOLE_BATCHES",
+    "BatchNormPolicy",
     "Bundle",
     "Cost",
     "File",
@@ -45,6 +47,10 @@ SCHEMA = 2
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
 WEIGHTS = "weights.safetensors"
+BatchNormPolicy = Literal["none", "tracked", "static", "frozen", "per-width"]
+"""How BatchNorm is trained; ``none`` where a model has none."""
+WHOLE_BATCHES: frozenset[BatchNormPolicy] = frozenset({"tracked", "static", "per-width"})
+"""Where training normalises by the batch, so that no batch may be padded."""
 _STEP = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"  # of a path: no "..", nothing hidden, nothing a file system objects to
 _PATH = re.compile(rf"{_STEP}(/{_STEP})*")
 
@@ -72,7 +78,8 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``kept`` and ``batch`` are what a static program was compiled for; None stands for any. ``inputs`` and
     ``outputs`` name its arrays in order: ``tensor.NAME`` for the kept entries of a tensor of the layout,
-    ``SLOT.NAME`` for the optimiser's state of them, ``x``, ``y``, ``sample_weight``, ``lr``, ``scale`` and so on;
+    ``SLOT.NAME`` for the optimiser's state of them, ``x``, ``y``, ``sample_weight``, ``lr``, ``scale``, ``width``
+    (:mod:`edge_fl.width_statistics`) and so on;
     ``new.INPUT`` is what a step makes of an input.
     """
 
@@ -156,8 +163,9 @@ PLAIN_SGD = Optimizer()
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a coordinator or a device needs to know of a model.
 
-    ``costs`` come widest first. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and
-    mean nothing to training.
+    ``statistic_widths`` (thousandths) are those that BatchNorm has statistics for, in the order of their rows; none
+    unless the policy is ``per-width``. ``costs`` come widest first. ``class_names`` (one a class, or none at all) and
+    ``metadata`` are the user's own and mean nothing to training.
     """
 
     schema: int
@@ -172,7 +180,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parity: dict[str, Parity]
     tools: dict[str, str]
     optimizer: Optimizer = PLAIN_SGD
-    batch_norm: Literal["none", "tracked", "static", "frozen"] = "none"
+    batch_norm: BatchNormPolicy = "none"
+    statistic_widths: tuple[int, ...] = ()
     costs: tuple[Cost, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
@@ -182,6 +191,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.class_names and len(self.class_names) != self.classes:
             raise ValueError(f"{self.classes} classes have {len(self.class_names)} names")
+        rows = {tensor.shape[0] for tensor in self.layout.tensors if tensor.per_width}
+        wanted = {len(self.statistic_widths)} - {0}
+        if rows != wanted or bool(rows) != (self.batch_norm == "per-width"):
+            raise ValueError(f"its tensors are not those of statistics for {len(self.statistic_widths)} widths")
 
     def step_program(self, runtime: str, variant: str, counts: Mapping[str, int], batch: int) -> Program | None:
         """The program of ``runtime`` that trains ``counts`` kept units a block on ``batch`` samples, if any."""

@@ -46,7 +46,8 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tensor of the model: full shape, and the segments of each axis in the two modes.
 
     ``units`` names every axis that shrinks when a unit is left out; ``rows`` only those of the unit's own row.
-    A ``statistic`` (a BatchNorm buffer) is carried in frames and never compressed.
+    A ``statistic`` (a BatchNorm buffer, ``[C]``) is carried in frames and never compressed; one of each width is
+    ``[W, C]`` (:mod:`edge_fl.width_statistics`).
     """
 
     name: str
@@ -59,6 +60,11 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def axes(self, mode: Mode) -> tuple[Axis, ...]:
         """The segments of each axis in ``mode``."""
         return self.rows if mode == "rows" else self.units
+
+    @property
+    def per_width(self) -> bool:
+        """Whether its first axis has a row for each of several widths."""
+        return self.role == "statistic" and len(self.shape) > 1
 
     @property
     def size(self) -> int:

@@ -20,6 +20,7 @@ __all__ = [
     "Seeded",
     "kept_counts",
     "kept_units",
+    "prefix_counts",
     "prefix_units",
     "thousandths",
 ]
@@ -71,6 +72,11 @@ def prefix_units(units: int, width: int) -> int:
     return -(-width * units // 1000)
 
 
+def prefix_counts(layout: Layout, width: int) -> dict[str, int]:
+    """ceil(width * J_b) of every block of ``layout`` by name; ``width`` in thousandths."""
+    return {block.name: prefix_units(block.size, width) for block in layout.blocks}
+
+
 @dataclass(frozen=True, eq=False)
 class Pattern:
     """Which units of each block are kept.
@@ -97,8 +103,8 @@ class Pattern:
     @classmethod
     def prefix(cls, layout: Layout, width: int) -> "Pattern":
         """Keep the first units of each block; ``width`` in thousandths, 1 to 1000."""
-        counts = [prefix_units(block.size, width) for block in layout.blocks]
-        parts = [np.arange(b.size) < n for b, n in zip(layout.blocks, counts, strict=True)]
+        counts = prefix_counts(layout, width)
+        parts = [np.arange(block.size) < counts[block.name] for block in layout.blocks]
         return cls(layout, _joined(parts), Prefix(width))
 
     @classmethod

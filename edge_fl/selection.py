@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edge_fl.layout import Axis, Layout, Mode, Tensor
 from edge_fl.pattern import Pattern
 
-__all__ = ["Index", "Selection", "Weights"]
+__all__ = ["Index", "Selection", "Weights", "masked"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 """Tensors by name, in the layout's order."""
@@ -71,6 +71,16 @@ class Selection:
             return tuple(slice(None) if kept is None else kept for kept in axes)
         whole = [np.arange(n) if kept is None else kept for n, kept in zip(tensor.shape, axes, strict=True)]
         return np.ix_(*whole)
+
+
+def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]:
+    """Full tensors with the rows of dropped units at zero, which is the model without them; statistics as they are."""
+    rows = Selection.of(pattern, "rows")
+    result = {tensor.name: weights[tensor.name] for tensor in pattern.layout.tensors}
+    for tensor in pattern.layout.parameters:
+        result[tensor.name] = np.zeros_like(weights[tensor.name])
+        result[tensor.name][rows.index(tensor)] = weights[tensor.name][rows.index(tensor)]
+    return result
 
 
 def _indices(axis: Axis, pattern: Pattern) -> NDArray[np.int64] | None:

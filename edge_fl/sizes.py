@@ -25,8 +25,8 @@ class Size:
 
 
 def pattern_at(layout: Layout, width: int) -> Pattern:
-    """A pattern that keeps ``width`` (thousandths) of each block, told by its bits; every one is equally large."""
-    return Pattern(layout, Pattern.seeded(layout, 1000 - width, 0).mask, Bitmask())
+    """The first ``ceil(width * J_b / 1000)`` units of each block, told by their bits; as many others weigh the same."""
+    return Pattern(layout, Pattern.prefix(layout, width).mask, Bitmask())
 
 
 def size_at(layout: Layout, width: int) -> Size:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.bundle import WHOLE_BATCHES
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
 from edge_fl.errors import RunError
@@ -14,6 +15,7 @@ from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import Batch, Runtime
 from edge_fl.selection import Selection, Weights
+from edge_fl.width_statistics import width_of
 
 __all__ = ["LocalResult", "LocalSettings", "train_locally"]
 
@@ -60,7 +62,7 @@ def train_locally(
     stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
     losses = []
     compact = _Compact(runtime, method.variant, local.pattern, settings, full)
-    whole = runtime.bundle.manifest.batch_norm in ("tracked", "static")
+    whole = runtime.bundle.manifest.batch_norm in WHOLE_BATCHES
     drawn = batches(samples, steps=settings.steps, size=settings.batch, stream=stream, whole=whole)
     for step, batch in enumerate(drawn):
         loss = compact.step(batch, local, job, step)
@@ -100,6 +102,7 @@ class _Compact:
             scale=local.scale,
             slots=self._slots,
             number=step + 1,
+            width=width_of(self.pattern),
             extra=noise,
         )
         self._kept, self._slots = done.tensors, done.slots

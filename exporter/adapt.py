@@ -6,27 +6,25 @@ the same tensors under the same names.
 
 import math
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edge_fl.bundle import BatchNormPolicy
 from exporter.recurrent import replace_recurrent
 
 __all__ = ["adapt", "new_statistics"]
 
 
-def adapt(
-    model: nn.Module, *, batch_norm: Literal["none", "tracked", "static", "frozen"] = "tracked"
-) -> nn.Module:
+def adapt(model: nn.Module, *, batch_norm: BatchNormPolicy = "tracked") -> nn.Module:
     """A copy of ``model`` with what it takes its own sizes from replaced.
 
     Parameters
     ----------
     batch_norm
-        Whether BatchNorm layers normalise by the batch in training (``tracked``, ``static``), or by their running
-        statistics (``frozen``).
+        Whether BatchNorm layers normalise by the batch in training (``tracked``, ``static``, ``per-width``), or by
+        their running statistics (``frozen``).
     """
     model = replace_recurrent(model)
     done: dict[int, nn.Module] = {}
@@ -38,13 +36,18 @@ def adapt(
     return model
 
 
-def new_statistics(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def new_statistics(
+    model: nn.Module, tensors: Mapping[str, Tensor], width: Tensor | None = None
+) -> dict[str, Tensor]:
     """The running statistics after the forward pass just made, as torch's BatchNorm updates them.
 
     Parameters
     ----------
     tensors
         The ones that the pass was made with, by name.
+    width
+        ``[W]``, 1 for the row of ``[W, C]`` that changes and 0 for the others, which stay bit for bit; None where
+        statistics are ``[C]``.
     """
     new: dict[str, Tensor] = {}
     for name, module in model.named_modules():
@@ -52,7 +55,11 @@ def new_statistics(model: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str,
             mean, variance = module.seen
             keep = 1 - module.momentum
             for what, value in (("mean", mean), ("var", variance)):
-                new[f"{name}.running_{what}"] = tensors[f"{name}.running_{what}"] * keep + value * module.momentum
+                old = tensors[f"{name}.running_{what}"]
+                moved = old * keep + value * module.momentum
+                new[f"{name}.running_{what}"] = (
+                    moved if width is None else old + width.reshape(-1, 1) * (moved - old)
+                )
             module.seen = None
     return new
 

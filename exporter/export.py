@@ -3,14 +3,17 @@
 import importlib.metadata
 import platform
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import safetensors.numpy
 from torch import nn
 
 from edge_fl.bundle import SCHEMA, WEIGHTS, Bundle, Manifest, Parity, Program
 from edge_fl.errors import ConfigError, UnsupportedModelError
+from edge_fl.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt
 from exporter.derive import Derivation, derive
@@ -18,7 +21,7 @@ from exporter.extract.forward import FORWARD, save_forward
 from exporter.forward import build_evaluation
 from exporter.kernels import refuse_missing_kernels
 from exporter.losses import find_loss
-from exporter.lower import Lowered, Report, Request, lower_for
+from exporter.lower import Lowered, Report, Request, lower_for, program_widths
 from exporter.parity import check_parity
 from exporter.report import Findings, examine
 from exporter.source import Source
@@ -54,8 +57,9 @@ def check_model(model: nn.Module, target: Target, *, report: Report = lambda _: 
 
 
 def count_programs(target: Target) -> int:
-    """How many programs an export makes; beside these it reports a proof a runtime, and three stages."""
-    widths = {runtime: len(target.widths) if runtime in _A_PROGRAM_A_WIDTH else 1 for runtime in target.runtimes}
+    """How many programs an export makes at most; beside these it reports a proof a runtime, and three stages."""
+    counts = 2 * len(target.widths) - (1000 in target.widths)  # two roundings each, which agree on the full width
+    widths = {runtime: counts if runtime in _A_PROGRAM_A_WIDTH else 1 for runtime in target.runtimes}
     return sum(len(target.variants) * number + 1 for number in widths.values())
 
 
@@ -87,7 +91,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     files = {program.file: data for programs in lowered.values() for program, data in programs}
     files[WEIGHTS] = _weights(model, found)
     report("forward program")
-    files[FORWARD] = save_forward(source)
+    files[FORWARD] = save_forward(replace(source, layout=without_rows(source.layout)))
     manifest = _manifest(target, source, found, lowered)
     parity: dict[str, Parity] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -105,13 +109,16 @@ def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Der
     accept(model, target.fit)
     derivation = derive(model, example_inputs(target.fit, 3))
     check_widths(target, derivation.layout)
+    if target.batch_norm == "per-width":
+        derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
     return _source(model, target, derivation), derivation
 
 
 def _lowered(source: Source, target: Target, report: Report) -> dict[str, Lowered]:
     steps = tuple(build_step(variant, source) for variant in target.variants)
     try:
-        request = Request(steps, build_evaluation(source), target.widths, target.batch)
+        widths = program_widths(source.layout, target.widths)
+        request = Request(steps, build_evaluation(source), widths, target.batch)
         return lower_for(target.runtimes, request, report)
     except UnsupportedModelError:
         refuse_missing_kernels(target.runtimes, steps, batch=target.batch)  # names the module, where it finds one
@@ -126,6 +133,7 @@ def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
             f"{target.target.dtype}: choose another loss."
         )
     normalised = any(tensor.role == "statistic" for tensor in found.layout.tensors)
+    rows = any(tensor.per_width for tensor in found.layout.tensors)
     return Source(
         module=adapt(model, batch_norm=target.batch_norm).train(),
         original=model,
@@ -137,12 +145,14 @@ def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
         classes=target.classes,
         optimizer=target.optimizer,
         batch_norm=target.batch_norm if normalised else "none",
+        statistic_widths=target.widths if rows else (),
     )
 
 
 def _weights(model: nn.Module, found: Derivation) -> bytes:
     held = model.state_dict()
-    arrays = {tensor.name: held[tensor.name].numpy().copy() for tensor in found.layout.tensors}
+    # Every width's statistics start as the model's own.
+    arrays = {t.name: np.broadcast_to(held[t.name].numpy(), t.shape).copy() for t in found.layout.tensors}
     return safetensors.numpy.save(arrays)
 
 
@@ -167,6 +177,7 @@ def _manifest(
         layout=found.layout,
         optimizer=target.optimizer,
         batch_norm=source.batch_norm,
+        statistic_widths=source.statistic_widths,
         programs=programs,
         parity={},
         tools=_tools(),

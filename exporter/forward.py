@@ -13,12 +13,13 @@ __all__ = ["build_evaluation", "training_forward", "training_loss", "weighted_me
 
 
 def training_forward(
-    source: Source, tensors: Mapping[str, Tensor], x: Tensor, scale: Tensor
+    source: Source, tensors: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The outputs under kept entries, and the tracked statistics anew.
+    """The outputs under kept entries for the ``x`` of a step's ``inputs``, and the tracked statistics anew.
 
     The outputs of every module whose units can be dropped are multiplied by ``scale``.
     """
+    x, scale = inputs["x"], inputs["scale"]
 
     def multiply(_: nn.Module, __: tuple[Tensor, ...], outputs: Tensor | tuple[Tensor, ...]) -> object:
         if isinstance(outputs, Tensor):
@@ -31,9 +32,8 @@ def training_forward(
     finally:
         for hook in hooks:
             hook.remove()
-    statistics = new_statistics(
-        source.module, tensors
-    )  # also those that nobody wants: none may stay in the module
+    # Also those that nobody wants: none may stay in the module.
+    statistics = new_statistics(source.module, tensors, inputs.get("width"))
     return outputs, statistics if source.tracked else {}
 
 
@@ -41,7 +41,7 @@ def training_loss(
     source: Source, tensors: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """sum(w l) / sum(w) over the batch of a step's ``inputs``, and the tracked statistics anew."""
-    outputs, statistics = training_forward(source, tensors, inputs["x"], inputs["scale"])
+    outputs, statistics = training_forward(source, tensors, inputs)
     losses = source.loss.per_sample(outputs, inputs["y"], *(inputs[name] for name in source.loss.inputs))
     return weighted_mean(losses, inputs["sample_weight"]), statistics
 
@@ -52,17 +52,29 @@ def weighted_mean(losses: Tensor, sample_weight: Tensor) -> Tensor:
 
 
 def build_evaluation(source: Source) -> Traceable:
-    """Build ``(tensors..., x, y, sample_weight) -> (loss, outputs [B, ...])`` of the full model."""
+    """Build ``(tensors..., x, y, sample_weight) -> (loss, outputs [B, ...])`` of the full model.
+
+    ``width`` comes last where BatchNorm has statistics for each, and says which it normalises by.
+    """
     names = [tensor.name for tensor in source.layout.tensors]
     module = copy.deepcopy(source.module).eval()
     # What a loss takes besides the targets is about a client's training, not about the model's quality.
     free = source.loss.inputs
 
     def evaluate(*inputs: Tensor) -> tuple[Tensor, ...]:
-        x, y, sample_weight = inputs[len(names) :]
-        outputs: Tensor = functional_call(module, dict(zip(names, inputs, strict=False)), (x,))
+        x, y, sample_weight, *width = inputs[len(names) :]
+        tensors = _at_width(source, dict(zip(names, inputs, strict=False)), *width)
+        outputs: Tensor = functional_call(module, tensors, (x,))
         ones = [outputs.new_ones(source.classes) for _ in free]
         return weighted_mean(source.loss.per_sample(outputs, y, *ones), sample_weight), outputs
 
     ports = (*tensor_ports(source.layout), *batch_ports(source))
     return Traceable(source, "eval", evaluate, ports, ("loss", "outputs"))
+
+
+def _at_width(source: Source, tensors: dict[str, Tensor], width: Tensor | None = None) -> dict[str, Tensor]:
+    """The tensors with the one row of each statistic that ``width`` ``[W]`` is 1 at."""
+    if width is None:
+        return tensors
+    rows = {t.name: (tensors[t.name] * width.reshape(-1, 1)).sum(0) for t in source.layout.tensors if t.per_width}
+    return {**tensors, **rows}

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from edge_fl.bundle import Bundle, Input, Parity
+from edge_fl.bundle import WHOLE_BATCHES, Bundle, Input, Parity
 from edge_fl.errors import ParityError
 from edge_fl.layout import Layout
 from edge_fl.local_model import LocalModel
@@ -16,7 +16,8 @@ from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import Batch, Runtime, open_runtime
 from edge_fl.selection import Selection, Weights
-from exporter.lower import kept_at
+from edge_fl.width_statistics import one_hot
+from exporter.lower import kept_at, program_widths
 from exporter.reference import Given, Reference
 from exporter.source import Source
 
@@ -37,11 +38,12 @@ _ABOVE_KINKS = 3.0
 
 @dataclass(frozen=True)
 class _Step:
-    """One step's pattern, scale, and number of real samples in the batch."""
+    """One step's pattern, scale, number of real samples in the batch, and width (thousandths) of its statistics."""
 
     pattern: Pattern
     scale: float
     samples: int
+    width: int
 
 
 def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[int, ...], batch: int) -> Parity:
@@ -59,6 +61,8 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
         When one exceeds its limit, or an entry that a step's pattern drops has changed at all.
     """
     opened = open_runtime(runtime, bundle)
+    if not _any_width(bundle, runtime):
+        widths = program_widths(source.layout, widths)
     variants = {program.variant for program in bundle.manifest.programs[runtime] if program.kind == "step"}
     found = [_trained(source, opened, variant, widths, batch) for variant in sorted(variants)]
     answered = _evaluated(source, opened)
@@ -79,11 +83,11 @@ def _trained(source: Source, runtime: Runtime, variant: str, widths: tuple[int, 
         data = _batch(source, rng, size=batch, real=step.samples)
         extra = _extra(source, variant, rng, step.pattern, data)
         lr = _step_size(source)
-        given = Given(step.pattern, data, lr, step.scale, variant, extra)
+        given = Given(step.pattern, data, lr, step.scale, variant, extra, step.width)
         before = {name: array.copy() for name, array in model.weights.items()}
         loss = _run(runtime, model, given, number)
         true_loss = expected.step(given)
-        _require_frozen(before, model.weights, step.pattern, runtime.name)
+        _require_frozen(before, model.weights, given, source, runtime.name)
         moved = max(moved, _moved(source, runtime.name, (start, model.weights), expected, number))
         answered = max(answered, _within(loss, true_loss, runtime.name, "the loss", number))
     return Parity(number, moved, answered)
@@ -123,10 +127,23 @@ def _evaluated(source: Source, runtime: Runtime) -> float:
     rng = np.random.default_rng(1)
     size = _EVALUATED if source.target.shape == () else 3
     data = _batch(source, rng, size=size, real=size - 1)
-    loss, outputs = runtime.evaluator()(weights, data)
-    true_loss, true_outputs = Reference(source, weights).evaluate(data)
-    off = _within(outputs, true_outputs, runtime.name, "an evaluation output", 0)
-    return max(off, _within(loss, true_loss, runtime.name, "the evaluation loss", 0))
+    weights, worst = _unlike_rows(source, weights), 0.0
+    for width in source.statistic_widths or (1000,):
+        loss, outputs = runtime.evaluator()(weights, data, width=width)
+        true_loss, true_outputs = Reference(source, weights).evaluate(data, width)
+        off = _within(outputs, true_outputs, runtime.name, "an evaluation output", 0)
+        worst = max(worst, off, _within(loss, true_loss, runtime.name, "the evaluation loss", 0))
+    return worst
+
+
+def _unlike_rows(source: Source, weights: Weights) -> dict[str, NDArray[np.float32]]:
+    """Statistics of each width start alike: apart, reading those of another width shows."""
+    return {
+        t.name: weights[t.name] + np.arange(t.shape[0], dtype=np.float32)[:, None]
+        if t.per_width
+        else weights[t.name]
+        for t in source.layout.tensors
+    }
 
 
 def _moved(
@@ -179,11 +196,12 @@ def _plan(source: Source, widths: tuple[int, ...], batch: int, *, uneven: bool) 
         counts = kept_at(source.layout, width)
         if uneven and again:
             counts = {name: max(min(2, n), n - i) for i, (name, n) in enumerate(counts.items())}
-        short = index % 2 and source.batch_norm not in ("tracked", "static")
+        short = index % 2 and source.batch_norm not in WHOLE_BATCHES
         yield _Step(
             _drawn(source.layout, counts, index),
             1000 / width if again else 1.0,
             batch - batch // 3 if short else batch,
+            width,
         )
 
 
@@ -229,6 +247,8 @@ def _extra(
             kept = pattern.kept[block.name]
             student[kept[: max(1, len(kept) // 2)]] = 1
             extra[f"student.{block.name}"] = student
+        if source.statistic_widths:
+            extra["student_width"] = one_hot(source.statistic_widths, min(source.statistic_widths))
         forward = rng.integers(0, 2)
         for name, value in (("alpha", 0.75), ("temperature", 2.0), ("forward", forward)):
             extra[name] = np.array(value, dtype=np.float32)
@@ -241,7 +261,16 @@ def _run(runtime: Runtime, model: LocalModel, given: Given, number: int) -> floa
     kept = selection.gather(model.weights)
     slots = model.gather_slots(selection, program.fresh_slots(kept))
     extra = {name: _kept(array, name, given.pattern, selection) for name, array in given.extra.items()}
-    done = program(kept, given.batch, lr=given.lr, scale=given.scale, slots=slots, number=number, extra=extra)
+    done = program(
+        kept,
+        given.batch,
+        lr=given.lr,
+        scale=given.scale,
+        slots=slots,
+        number=number,
+        width=given.width,
+        extra=extra,
+    )
     model.put_back(selection, done.tensors, done.slots)
     return done.loss
 
@@ -253,11 +282,14 @@ def _kept(array: NDArray[Any], name: str, pattern: Pattern, selection: Selection
     return array[pattern.kept[what]] if kind == "student" else array
 
 
-def _require_frozen(before: Weights, after: Weights, pattern: Pattern, runtime: str) -> None:
-    rows = Selection.of(pattern, "rows")
-    for tensor in pattern.layout.tensors:
+def _require_frozen(before: Weights, after: Weights, given: Given, source: Source, runtime: str) -> None:
+    rows = Selection.of(given.pattern, "rows")
+    for tensor in source.layout.tensors:
         dropped = np.ones(tensor.shape, dtype=np.bool_)
         dropped[rows.index(tensor)] = False
+        if tensor.per_width:  # aggregation takes a row that has not changed at all for one that was not trained
+            written = one_hot(source.statistic_widths, given.width) + given.extra.get("student_width", 0)
+            dropped[written == 0] = True
         if not np.array_equal(before[tensor.name][dropped], after[tensor.name][dropped]):
             raise ParityError(
                 f"The {runtime} program changed dropped rows of '{tensor.name}'; no bundle was written."

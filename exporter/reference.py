@@ -20,6 +20,7 @@ from edge_fl.bundle import Optimizer
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch
 from edge_fl.selection import Selection, Weights
+from edge_fl.width_statistics import row_at
 from exporter.source import Source
 
 __all__ = ["Given", "Reference"]
@@ -29,7 +30,9 @@ _ROUNDING = 1e-4  # of the largest gradient: a thousand times single precision's
 
 @dataclass(frozen=True)
 class Given:
-    """What one step is given: ``extra`` are full-size arrays by the names of the variant's inputs."""
+    """What one step is given: ``extra`` are full-size arrays by the names of the variant's inputs, ``width``
+    (thousandths) says whose statistics BatchNorm brings up to date where it has them for each.
+    """
 
     pattern: Pattern
     batch: Batch
@@ -37,6 +40,7 @@ class Given:
     scale: float
     variant: str = "plain"
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    width: int = 1000
 
 
 class Reference:
@@ -91,19 +95,36 @@ class Reference:
         if self._source.optimizer.clip is not None:
             nn.utils.clip_grad_norm_(self._optimizer.param_groups[0]["params"], self._source.optimizer.clip)
         self._optimizer.step()
-        if self._source.batch_norm == "tracked":
+        if self._source.tracked:
             self._tensors.update(statistics)
         self._freeze(given.pattern, before)
         return loss.item()
 
-    def evaluate(self, batch: Batch) -> tuple[float, NDArray[np.float64]]:
-        """The mean loss over the samples of weight above 0, and the outputs ``[B, ...]`` of all."""
+    def evaluate(self, batch: Batch, width: int = 1000) -> tuple[float, NDArray[np.float64]]:
+        """The mean loss over the samples of weight above 0, and the outputs ``[B, ...]`` of all.
+
+        ``width`` is as in :class:`Given`.
+        """
+        statistics = {name: self._tensors[name] for name in self._statistics}
+        tensors = {**self._tensors, **self._buffers(statistics, width)}
         with torch.no_grad():
-            outputs = functional_call(self._module.eval(), self._tensors, (_input(batch.x),))
+            outputs = functional_call(self._module.eval(), tensors, (_input(batch.x),))
             ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
             losses = self._source.loss.per_sample(outputs, _input(batch.y), *ones)
         self._module.train()
         return float(losses[torch.from_numpy(batch.weight > 0)].mean()), outputs.numpy()
+
+    def _buffers(self, statistics: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+        """The running buffers of a width, or the only ones: what is written there is written in ``statistics``."""
+        widths = self._source.statistic_widths
+        return {name: tensor[row_at(widths, width)] if widths else tensor for name, tensor in statistics.items()}
+
+    def _students(self, statistics: Mapping[str, Tensor], given: Given) -> dict[str, Tensor]:
+        """Those of the student's width, or copies of the teacher's that nobody asks for."""
+        widths = self._source.statistic_widths
+        if not widths:
+            return {name: tensor.clone() for name, tensor in statistics.items()}
+        return self._buffers(statistics, widths[int(given.extra["student_width"].argmax())])
 
     def _objective(self, given: Given, statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """What is minimised, and the loss to report; BatchNorm writes into ``statistics``."""
@@ -114,13 +135,13 @@ class Reference:
         }
         rows = _row_factors(given.pattern)
         effective = {n: (t + noise.get(n, 0)) * rows[n] for n, t in self._tensors.items()}
-        outputs = self._outputs({**effective, **statistics}, given)
+        outputs = self._outputs({**effective, **self._buffers(statistics, given.width)}, given)
         loss = self._mean_loss(outputs, given)
         if given.variant != "distil":
             return loss, loss
         mask = np.concatenate([given.extra[f"student.{block.name}"] for block in given.pattern.layout.blocks])
         narrow = _row_factors(Pattern(given.pattern.layout, mask > 0))
-        apart = {name: tensor.clone() for name, tensor in statistics.items()}
+        apart = self._students(statistics, given)
         slim = self._outputs({**{n: t * narrow[n] for n, t in self._tensors.items()}, **apart}, given)
         alpha, temperature, forward = (float(given.extra[n]) for n in ("alpha", "temperature", "forward"))
         wide, thin = (functional.softmax(o / temperature, dim=-1).flatten(0, -2) for o in (outputs, slim))

@@ -1,11 +1,10 @@
 """What `edge-fl export --check` tells of a model before anything is written."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import nn
 
-from edge_fl.bundle import Cost
+from edge_fl.bundle import BatchNormPolicy, Cost
 from exporter.derive import Derivation
 from exporter.kernels import MissingKernel, find_missing_kernels
 from exporter.lower import Report
@@ -16,8 +15,9 @@ from exporter.widths import costs_at
 
 __all__ = ["BatchNorm", "Findings", "examine"]
 
-_POLICIES = {
+_POLICIES: dict[BatchNormPolicy, str] = {
     "tracked": "normalises by the batch; the running statistics travel with every update",
+    "per-width": "normalises by the batch; running statistics of each width, which travel with every update (FjORD's)",
     "static": "normalises by the batch; the running statistics stay as they were exported (HeteroFL's)",
     "frozen": "normalises by the running statistics, which stay as they were exported",
 }
@@ -27,7 +27,7 @@ _POLICIES = {
 class BatchNorm:
     """The policy in force for ``layers``, and what may be chosen in its place, each with what it does."""
 
-    policy: Literal["tracked", "static", "frozen"]
+    policy: BatchNormPolicy
     meaning: str
     layers: tuple[str, ...]
     alternatives: dict[str, str]

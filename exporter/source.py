@@ -7,12 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from edge_fl.bundle import PLAIN_SGD, Input, Optimizer
+from edge_fl.bundle import PLAIN_SGD, BatchNormPolicy, Input, Optimizer
 from edge_fl.layout import Axis, Layout, Segment
 from edge_fl.layout import Tensor as Spec
 from exporter.losses import Loss
 
-__all__ = ["Port", "Source", "Traceable", "batch_ports", "loss_ports", "scalar", "tensor_ports"]
+__all__ = ["Port", "Source", "Traceable", "batch_ports", "loss_ports", "scalar", "tensor_ports", "width_ports"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Source:
     """A model and everything that is known of it: where its units are, and how it is trained.
 
     ``module`` takes every size from the tensors it is called with (:func:`exporter.adapt.adapt`); ``original`` is
-    the user's own. ``scaled`` are the modules whose outputs a step multiplies by ``scale``.
+    the user's own. ``scaled`` are the modules whose outputs a step multiplies by ``scale``. Under the policy
+    ``per-width`` the statistics of ``layout`` have a row for each of ``statistic_widths``, those of the modules none.
     """
 
     module: nn.Module
@@ -32,7 +33,8 @@ class Source:
     target: Input
     classes: int
     optimizer: Optimizer = PLAIN_SGD
-    batch_norm: Literal["none", "tracked", "static", "frozen"] = "none"
+    batch_norm: BatchNormPolicy = "none"
+    statistic_widths: tuple[int, ...] = ()
 
     @property
     def full(self) -> dict[str, int]:
@@ -43,7 +45,7 @@ class Source:
     def tracked(self) -> tuple[Spec, ...]:
         """The statistics that a step gives anew."""
         statistics = tuple(tensor for tensor in self.layout.tensors if tensor.role == "statistic")
-        return statistics if self.batch_norm == "tracked" else ()
+        return statistics if self.batch_norm in ("tracked", "per-width") else ()
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,18 @@ def tensor_ports(layout: Layout) -> tuple[Port, ...]:
 
 
 def batch_ports(source: Source) -> tuple[Port, ...]:
-    """The ports ``x``, ``y`` and ``sample_weight``."""
+    """The ports ``x``, ``y`` and ``sample_weight``, and ``width`` where there are statistics for each."""
     x, y = (
         Port(name, tuple((Segment(None, inner=n),) for n in what.shape), getattr(torch, what.dtype), batched=True)
         for name, what in (("x", source.input), ("y", source.target))
     )
-    return (x, y, Port("sample_weight", batched=True))
+    return (x, y, Port("sample_weight", batched=True), *width_ports(source, "width"))
+
+
+def width_ports(source: Source, name: str) -> tuple[Port, ...]:
+    """The port ``name`` of a width that BatchNorm has statistics for, where it has them for each."""
+    axis = (Segment(None, inner=len(source.statistic_widths)),)
+    return (Port(name, (axis,)),) if source.statistic_widths else ()
 
 
 def loss_ports(source: Source) -> tuple[Port, ...]:

@@ -2,14 +2,14 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from edge_fl.bundle import CLASS_INDEX, PLAIN_SGD, Input, Optimizer
+from edge_fl.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Input, Optimizer
 from edge_fl.data.registry import DatasetInfo
 from edge_fl.errors import ConfigError, DataError, RuntimeMissingError
 from edge_fl.layout import Layout
 from exporter.accept import Fit
-from exporter.lower import kept_at, runtime_names
+from exporter.lower import DropoutWidth, kept_at, runtime_names
 
 __all__ = ["Target", "check_target", "check_widths"]
 
@@ -29,7 +29,8 @@ class Target:
     runtimes
         Runtimes to make programs for.
     widths
-        Kept shares of each block, in thousandths, for runtimes whose programs are static.
+        Kept shares of each block, in thousandths, for runtimes whose programs are static
+        (:func:`exporter.lower.program_widths`), and those that BatchNorm has statistics for under ``per-width``.
     batch
         Samples a training batch, for the same runtimes.
     loss
@@ -51,7 +52,7 @@ class Target:
     loss: str = "cross_entropy"
     variants: tuple[str, ...] = ("plain",)
     optimizer: Optimizer = PLAIN_SGD
-    batch_norm: Literal["tracked", "static", "frozen"] = "tracked"
+    batch_norm: BatchNormPolicy = "tracked"
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
 
@@ -99,9 +100,9 @@ def check_target(target: Target) -> None:
 
 
 def check_widths(target: Target, layout: Layout) -> None:
-    """Refuse a width that keeps no unit of some block: ConfigError."""
+    """Refuse a width at which dropout would leave no unit of some block: ConfigError."""
     for width in target.widths:
-        empty = [name for name, kept in kept_at(layout, width).items() if kept == 0]
+        empty = [name for name, kept in kept_at(layout, DropoutWidth(width)).items() if kept == 0]
         if empty:
             raise ConfigError(f"Width {width / 1000:g} keeps no unit of block '{empty[0]}': choose a larger one.")
 

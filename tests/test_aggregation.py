@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from edge_fl.aggregation import RULES, Accumulator, rule_names
 from edge_fl.bench.models import mlp_layout, random_weights
 from edge_fl.errors import ConfigError
-from edge_fl.layout import Mode
+from edge_fl.layout import Block, Layout, Mode, Segment, Tensor
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Selection
 
@@ -96,3 +96,26 @@ def test_a_rule_is_not_applied_to_sums_of_other_weights(rule: str) -> None:
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(ConfigError, match="no aggregation rule 'median'"):
         aggregate(np_xp, "cpu", "median", "rows", [0])
+
+
+@pytest.mark.parametrize("rule", rule_names())
+@pytest.mark.parametrize(("xp", "device"), BACKENDS)
+def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(xp: Any, device: str, rule: str) -> None:
+    units, rows = (Segment("conv"),), (Segment(None, inner=3),)
+    layout = Layout(
+        (Block("conv", 4),),
+        (Tensor("bn.var", (3, 4), rows=(rows, units), units=(rows, units), role="statistic"),),
+    )
+    old = {"bn.var": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    sums = Accumulator(layout, xp=xp, device=device, equally=RULES[rule].equally)
+    wide, narrow = np.zeros((3, 4), np.float32), np.zeros((3, 2), np.float32)
+    wide[0], wide[2] = 1.0, 3.0  # it drew the full width and the narrowest
+    narrow[2] = 9.0  # the narrowest is all that it can run
+    sums.add(Selection.of(Pattern.full(layout), "units"), {"bn.var": wide}, 10)
+    sums.add(Selection.of(Pattern.prefix(layout, 500), "units"), {"bn.var": narrow}, 30)
+
+    moved = sums.apply(rule, old)["bn.var"] - old["bn.var"]
+
+    share = 0.5 if RULES[rule].equally else 0.75
+    both = (1 - share) * 3 + share * 9
+    np.testing.assert_allclose(moved, [[1, 1, 1, 1], [0, 0, 0, 0], [both, both, 3, 3]], rtol=1e-6)

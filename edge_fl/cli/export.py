@@ -58,7 +58,8 @@ def export(
     widths: Annotated[
         str,
         typer.Option(
-            help="Kept shares of each block, such as 0.2,0.4,1.0; static runtimes get a program for each."
+            help="Kept shares of each block, such as 0.2,0.4,1.0: for each, static runtimes get programs, and "
+            "--batch-norm per-width statistics."
         ),
     ] = "1.0,0.8,0.6,0.5,0.4",
     batch: Annotated[int, typer.Option(help="Samples a training batch, for the same runtimes.")] = 20,
@@ -81,7 +82,11 @@ def export(
         ),
     ] = None,
     batch_norm: Annotated[
-        str, typer.Option(help="tracked (statistics travel), static (as HeteroFL) or frozen; such as static.")
+        str,
+        typer.Option(
+            help="tracked (statistics travel), per-width (and each of --widths has its own, as FjORD), static (as "
+            "HeteroFL) or frozen; such as static."
+        ),
     ] = "tracked",
     class_names: Annotated[
         Path | None,
@@ -136,7 +141,7 @@ def export(
             show_findings(found)
         return
     programs = count_programs(target)
-    with progress(f"exporting {programs} programs", programs + len(runtimes) + 3) as report:
+    with progress("exporting", programs + len(runtimes) + 3) as report:
         bundle = export_bundle(module, target, output, report=report)
     typer.echo(_written(bundle, as_json=json))
 

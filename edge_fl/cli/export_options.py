@@ -27,7 +27,7 @@ __all__ = [
 
 NO_DATASET = "none"
 """What a bundle names where there is only a shape."""
-_POLICIES = ("tracked", "static", "frozen")
+_POLICIES = ("tracked", "per-width", "static", "frozen")
 
 
 def parse_widths(text: str) -> tuple[int, ...]:

@@ -45,6 +45,7 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
         "loss": manifest.loss,
         "optimizer": msgspec.to_builtins(manifest.optimizer),
         "batch_norm": manifest.batch_norm,
+        "statistic_widths": [width / 1000 for width in manifest.statistic_widths],
         "variants": sorted({p.variant for made in manifest.programs.values() for p in made if p.kind == "step"}),
         "input": list(manifest.input.shape),
         "target": list(manifest.target.shape),
@@ -92,7 +93,7 @@ def _tensor(tensor: "Tensor") -> dict[str, Any]:
 def _show(found: dict[str, Any]) -> None:
     typer.echo(
         f"{found['name']} for {found['dataset']}: input {found['input']}, {found['classes']} classes, "
-        f"loss {found['loss']}, {_optimizer_text(found['optimizer'])}, batch-norm {found['batch_norm']}, "
+        f"loss {found['loss']}, {_optimizer_text(found['optimizer'])}, batch-norm {_batch_norm_text(found)}, "
         f"train steps {', '.join(found['variants'])}, layout {found['layout']}"
     )
     show_table("Blocks", ["block", "units"], found["blocks"].items())
@@ -121,6 +122,11 @@ def _show(found: dict[str, Any]) -> None:
     typer.echo("made with " + ", ".join(f"{name} {version}" for name, version in found["tools"].items()))
     for note in found["notes"]:
         typer.echo(f"note: {note}")
+
+
+def _batch_norm_text(found: "dict[str, Any]") -> str:
+    widths = ", ".join(f"{width:g}" for width in found["statistic_widths"])
+    return f"{found['batch_norm']} ({widths})" if widths else str(found["batch_norm"])
 
 
 def _optimizer_text(optimizer: "dict[str, Any]") -> str:

@@ -8,6 +8,10 @@ rule ``holders``).
 Drops, in ``units`` mode, the last rows and biases of every layer but the output's, and the columns that they
 would feed: with k = ceil(256 p_max) the MLP 784-256-256-10 sends 784 k + k + k*k + k + 10 k + 10 numbers; k is
 256, 205, 154, 103 and 52 at the default widths.
+
+BatchNorm: in a bundle exported with ``--batch-norm per-width`` each step brings the running statistics of the width it
+drew up to date, and no other's (:mod:`edge_fl.width_statistics`); export the widths P. All widths share the factors and
+biases of BatchNorm, where the paper's appendix trains independent layers.
 """
 
 import msgspec
@@ -15,7 +19,7 @@ import msgspec
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Mode
 from edge_fl.methods.base import Job, LocalHalf, Method, choose, of_tier
-from edge_fl.pattern import Pattern
+from edge_fl.pattern import Pattern, prefix_counts
 from edge_fl.randomness import Stream
 
 __all__ = ["METHOD", "Fjord", "FjordParameters"]
@@ -86,11 +90,11 @@ class Fjord(Method):
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """ceil(p_max J_b) of each block."""
-        return Pattern.prefix(layout, of_tier(self.parameters.widths, tier)).counts
+        return prefix_counts(layout, of_tier(self.parameters.widths, tier))
 
     def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
         """One for each width that a step may draw."""
-        return [Pattern.prefix(layout, width).counts for width in self._allowed(tier)]
+        return [prefix_counts(layout, width) for width in self._allowed(tier)]
 
     def local(self, job: Job) -> LocalHalf:
         """Draw a width for each step."""

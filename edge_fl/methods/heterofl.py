@@ -3,8 +3,9 @@
 Levels a, b, c, d, e keep the first 1, 1/2, 1/4, 1/8, 1/16 of the units of every block (hidden channels shrink
 at rate r). A client's level is its tier's, or drawn anew each round (``dynamic``), uniformly from all the
 levels given and whatever its tier. The scaler divides the outputs of every block's layer by r in training
-(``scale``). The server takes the plain mean over the clients that hold an entry (rule ``count``). Static
-BatchNorm and masked cross-entropy are not there yet.
+(``scale``). The server takes the plain mean over the clients that hold an entry (rule ``count``). Masked
+cross-entropy and the statistics that static BatchNorm gathers after training are not there yet; with
+``--batch-norm per-width`` a level has the statistics of the exported width nearest to its own.
 
 A width travels in thousandths, which cannot hold 1/16: level e keeps ceil(0.062 J_b) units. That is J_b/16
 wherever 16 divides J_b and J_b < 2000, and never more than the ceil(J_b/16) of the paper; the scaler is 16
@@ -22,7 +23,7 @@ import msgspec
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Mode
 from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, choose, of_tier
-from edge_fl.pattern import Pattern, Prefix
+from edge_fl.pattern import Pattern, Prefix, prefix_counts
 from edge_fl.randomness import Stream
 
 __all__ = ["METHOD", "HeteroFl", "HeteroFlParameters", "Level"]
@@ -69,11 +70,11 @@ class HeteroFl(Method):
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Of the tier's level; where levels are drawn, of the widest."""
-        return Pattern.prefix(layout, max(self._widths(tier))).counts
+        return prefix_counts(layout, max(self._widths(tier)))
 
     def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
         """One for each level that the tier may be given."""
-        return [Pattern.prefix(layout, width).counts for width in sorted(self._widths(tier))]
+        return [prefix_counts(layout, width) for width in sorted(self._widths(tier))]
 
     def assign(self, ask: Ask) -> Pattern:
         """The prefix of the tier's level, or of one drawn for this client and round."""

@@ -18,6 +18,7 @@ from edge_fl import runtimes
 from edge_fl.bundle import Bundle, Program
 from edge_fl.errors import RuntimeMissingError
 from edge_fl.selection import Weights
+from edge_fl.width_statistics import one_hot
 
 __all__ = ["Batch", "Compiled", "Evaluation", "Runtime", "Stepped", "TrainStep", "open_runtime", "runtime_names"]
 
@@ -58,10 +59,12 @@ class TrainStep:
         Says what the arrays are.
     run
         The program, loaded.
+    widths
+        Those that BatchNorm has statistics for, if it has them for each (the manifest's ``statistic_widths``).
     """
 
-    def __init__(self, program: Program, run: Compiled) -> None:
-        self._run = run
+    def __init__(self, program: Program, run: Compiled, widths: Sequence[int] = ()) -> None:
+        self._run, self._widths = run, widths
         self._inputs = program.inputs
         carried = [name.removeprefix(_NEW) for name in program.outputs[1:]]
         self._tensors = [name.removeprefix(_TENSOR) for name in carried if name.startswith(_TENSOR)]
@@ -81,6 +84,7 @@ class TrainStep:
         scale: float = 1.0,
         slots: Weights | None = None,
         number: int = 1,
+        width: int = 1000,
         extra: Mapping[str, NDArray[Any]] | None = None,
     ) -> Stepped:
         """Run one step on kept entries.
@@ -97,6 +101,9 @@ class TrainStep:
             The optimiser's state, from :meth:`fresh_slots` or the step before.
         number
             Which step since the state was fresh, from 1 (Adam's t).
+        width
+            The width, in thousandths, whose statistics BatchNorm brings up to date where it has them for each
+            (:func:`edge_fl.width_statistics.width_of`).
         extra
             Arrays by the names of further inputs of the program.
         """
@@ -107,6 +114,7 @@ class TrainStep:
             "lr": np.array(lr, dtype=np.float32),
             "scale": np.array(scale, dtype=np.float32),
             "number": np.array(number, dtype=np.float32),
+            **_width_input(self._widths, width),
             **(slots or {}),
             **(extra or {}),
         }
@@ -132,18 +140,24 @@ class Evaluation:
         Says what the arrays are, and what batch it was compiled for.
     run
         The program, loaded.
+    widths
+        As :class:`TrainStep`'s.
     """
 
-    def __init__(self, program: Program, run: Compiled) -> None:
-        self._run = run
+    def __init__(self, program: Program, run: Compiled, widths: Sequence[int] = ()) -> None:
+        self._run, self._widths = run, widths
         self._tensors = [n.removeprefix(_TENSOR) for n in program.inputs if n.startswith(_TENSOR)]
         self._size = program.batch
 
-    def __call__(self, tensors: Weights, batch: Batch) -> tuple[float, NDArray[np.float32]]:
-        """The mean loss over the batch, and the model's outputs ``[B, ...]``."""
-        held = [tensors[name] for name in self._tensors]
+    def __call__(self, tensors: Weights, batch: Batch, *, width: int = 1000) -> tuple[float, NDArray[np.float32]]:
+        """The mean loss over the batch, and the model's outputs ``[B, ...]``.
+
+        ``width`` (thousandths) says whose statistics BatchNorm normalises by, where it has them for each; the tensors
+        are those of the full model at any width (:func:`edge_fl.selection.masked`).
+        """
+        held, last = [tensors[name] for name in self._tensors], _width_input(self._widths, width).values()
         if self._size is None:
-            loss, outputs = self._run([*held, batch.x, batch.y, batch.weight])
+            loss, outputs = self._run([*held, batch.x, batch.y, batch.weight, *last])
             return float(loss), outputs
         total, pieces = 0.0, []
         for start in range(0, len(batch.x), self._size):
@@ -151,7 +165,7 @@ class Evaluation:
             x, y, weight = (_padded(array[piece], self._size) for array in (batch.x, batch.y, batch.weight))
             if not weight.any():
                 weight[0] = 1  # a mean over nothing would be NaN; it counts for nothing below
-            loss, outputs = self._run([*held, x, y, weight])
+            loss, outputs = self._run([*held, x, y, weight, *last])
             total += float(loss) * float(batch.weight[piece].sum())
             pieces.append(outputs[: len(batch.x[piece])])
         return total / float(batch.weight.sum()), np.concatenate(pieces)
@@ -193,19 +207,23 @@ class Runtime(ABC):
                 f"The bundle has no {self.name} '{variant}' program that trains {_words(counts)} units at batch "
                 f"{batch}; it holds {options or 'none'}."
             )
-        return TrainStep(program, self._program(program))
+        return TrainStep(program, self._program(program), self.bundle.manifest.statistic_widths)
 
     def evaluator(self) -> Evaluation:
         """The full model's evaluation program; raises RuntimeMissingError when the bundle holds none."""
         program = self.bundle.manifest.eval_program(self.name)
         if program is None:
             raise RuntimeMissingError(f"The bundle has no {self.name} program that evaluates.")
-        return Evaluation(program, self._program(program))
+        return Evaluation(program, self._program(program), self.bundle.manifest.statistic_widths)
 
     def _program(self, program: Program) -> Compiled:
         if program.file not in self._loaded:
             self._loaded[program.file] = self.load(program)
         return self._loaded[program.file]
+
+
+def _width_input(widths: Sequence[int], width: int) -> dict[str, NDArray[np.float32]]:
+    return {"width": one_hot(widths, width)} if widths else {}
 
 
 def _words(counts: Mapping[str, int]) -> str:

@@ -18,6 +18,7 @@ from edge_fl.bundle import Bundle
 from edge_fl.errors import ConfigError, RunError
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Selection, Weights
+from edge_fl.width_statistics import row_weights, without_rows
 from exporter.extract.card import About, Card, check_names
 from exporter.extract.formats import Format, find_format
 from exporter.extract.forward import load_forward
@@ -92,10 +93,10 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     _check_weights(bundle, trained.weights)
     pattern = chosen_units(bundle.layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
     x = random_inputs(bundle)
-    expected = expected_outputs(bundle, pattern, trained.weights, x)
+    expected = expected_outputs(bundle, pattern, trained.weights, x, width=wanted.width)
     about = _about(bundle, trained, wanted, pattern, outputs=expected.shape[1:], batch=chosen.BATCH)
     with quiet():
-        model = Narrowed(load_forward(bundle), pattern, trained.weights)
+        model = _narrowed(bundle, pattern, trained.weights, wanted.width)
         data = chosen.save(_exported(model, torch.from_numpy(x), chosen), about.properties())
         parity = check_file(bundle, data, chosen, x, expected)
     card = Card(
@@ -127,6 +128,12 @@ def _check_weights(bundle: Bundle, weights: Weights) -> None:
             )
         if not np.isfinite(found).all():
             raise RunError(f"The run's weights hold NaN or infinity in '{tensor.name}': its training diverged.")
+
+
+def _narrowed(bundle: Bundle, pattern: Pattern, weights: Weights, width: int) -> Narrowed:
+    """The kept units, with the statistics of ``width`` (thousandths) where BatchNorm has them for each."""
+    own = row_weights(bundle.layout, weights, bundle.manifest.statistic_widths, width)
+    return Narrowed(load_forward(bundle), Pattern(without_rows(bundle.layout), pattern.mask), own)
 
 
 def _exported(model: Narrowed, x: torch.Tensor, chosen: Format) -> ExportedProgram:

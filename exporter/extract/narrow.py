@@ -1,6 +1,5 @@
 """A model of some of its units, with weights of its own."""
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -9,7 +8,7 @@ from edge_fl.methods.fedmp import unit_norms
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Selection, Weights
 
-__all__ = ["Narrowed", "chosen_units", "masked"]
+__all__ = ["Narrowed", "chosen_units"]
 
 
 def chosen_units(layout: Layout, weights: Weights, *, width: int, sparse: bool) -> Pattern:
@@ -32,16 +31,6 @@ def chosen_units(layout: Layout, weights: Weights, *, width: int, sparse: bool) 
         mask[start] |= not mask[start : start + block.size].any()
         start += block.size
     return Pattern(layout, mask)
-
-
-def masked(weights: Weights, pattern: Pattern) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
-    """Full tensors with the rows of dropped units at zero; statistics as they are."""
-    rows = Selection.of(pattern, "rows")
-    result = {tensor.name: weights[tensor.name] for tensor in pattern.layout.tensors}
-    for tensor in pattern.layout.parameters:
-        result[tensor.name] = np.zeros_like(weights[tensor.name])
-        result[tensor.name][rows.index(tensor)] = weights[tensor.name][rows.index(tensor)]
-    return result
 
 
 class Narrowed(nn.Module):

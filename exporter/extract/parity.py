@@ -12,10 +12,9 @@ from edge_fl.bundle import Bundle, Program
 from edge_fl.errors import ParityError, RuntimeMissingError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch, Compiled, Runtime, open_runtime
-from edge_fl.selection import Weights
+from edge_fl.selection import Weights, masked
 from exporter.accept import Fit, example_inputs
 from exporter.extract.formats import Format
-from exporter.extract.narrow import masked
 from exporter.parity import LIMIT
 
 __all__ = ["SAMPLES", "check_file", "expected_outputs", "random_inputs"]
@@ -33,8 +32,12 @@ def random_inputs(bundle: Bundle) -> NDArray[Any]:
     return x
 
 
-def expected_outputs(bundle: Bundle, pattern: Pattern, weights: Weights, x: NDArray[Any]) -> NDArray[np.float32]:
+def expected_outputs(
+    bundle: Bundle, pattern: Pattern, weights: Weights, x: NDArray[Any], *, width: int
+) -> NDArray[np.float32]:
     """What the bundle's evaluation program, proven at export, gives with the rows of dropped units at zero.
+
+    BatchNorm has the statistics of ``width`` (thousandths).
 
     It runs on the full model and knows nothing of the forward program, of narrowing or of the format.
 
@@ -43,7 +46,7 @@ def expected_outputs(bundle: Bundle, pattern: Pattern, weights: Weights, x: NDAr
     target = bundle.manifest.target
     y = np.zeros((len(x), *target.shape), dtype=target.dtype)
     batch = Batch(x, y, np.ones(len(x), dtype=np.float32))
-    _, outputs = _opened(bundle).evaluator()(masked(weights, pattern), batch)
+    _, outputs = _opened(bundle).evaluator()(masked(weights, pattern), batch, width=width)
     return outputs
 
 

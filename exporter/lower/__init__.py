@@ -8,12 +8,21 @@ from dataclasses import dataclass
 from edge_fl.bundle import Program
 from edge_fl.errors import RuntimeMissingError
 from edge_fl.layout import Layout
-from edge_fl.pattern import kept_counts
+from edge_fl.pattern import kept_counts, prefix_counts
 from exporter import lower
 from exporter.quiet import quiet
 from exporter.source import Traceable
 
-__all__ = ["Lowered", "Report", "Request", "kept_at", "lower_for", "runtime_names"]
+__all__ = [
+    "DropoutWidth",
+    "Lowered",
+    "Report",
+    "Request",
+    "kept_at",
+    "lower_for",
+    "program_widths",
+    "runtime_names",
+]
 
 Report = Callable[[str], None]
 """Told in a few words what is being done."""
@@ -23,7 +32,9 @@ Lowered = list[tuple[Program, bytes]]
 
 @dataclass(frozen=True)
 class Request:
-    """What a runtime's programs are made from; ``widths`` (thousandths) and ``batch`` matter to static ones."""
+    """What a runtime's programs are made from; ``widths`` (of :func:`program_widths`) and ``batch`` matter to static
+    ones.
+    """
 
     steps: tuple[Traceable, ...]
     evaluation: Traceable
@@ -31,9 +42,33 @@ class Request:
     batch: int
 
 
+class DropoutWidth(int):
+    """A width in thousandths that keeps what dropout of the rest leaves, and is named so in a program's file."""
+
+    def __format__(self, spec: str) -> str:
+        return f"{super().__format__(spec)}-dropout"
+
+
 def kept_at(layout: Layout, width: int) -> dict[str, int]:
-    """Kept units of each block at a width (thousandths): what dropout 1 - width leaves."""
-    return kept_counts(layout, 1000 - width)
+    """Kept units of each block at a width (thousandths): ``ceil(width * J_b)``, of a :class:`DropoutWidth` S_b."""
+    if isinstance(width, DropoutWidth):
+        return kept_counts(layout, 1000 - width)
+    return prefix_counts(layout, width)
+
+
+def program_widths(layout: Layout, widths: tuple[int, ...]) -> tuple[int, ...]:
+    """The widths that a static runtime needs a program for, so that every method finds its own.
+
+    Ordered dropout keeps ``ceil(w J_b)`` units where dropout of 1 - w leaves ``floor(w J_b + 0.5)``. Each of ``widths``
+    stands for both, and counts that were there before need no second program.
+    """
+    found: list[tuple[int, dict[str, int]]] = []
+    for either in ((width, DropoutWidth(width)) for width in widths):
+        for rounded in either:
+            counts = kept_at(layout, rounded)
+            if all(counts != held for _, held in found):
+                found.append((rounded, counts))
+    return tuple(width for width, _ in found)
 
 
 def runtime_names() -> list[str]:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from edge_fl.layout import Segment
 from edge_fl.layout import Tensor as Spec
 from exporter.forward import training_forward, weighted_mean
-from exporter.source import Port, Source, Traceable, scalar
+from exporter.source import Port, Source, Traceable, scalar, width_ports
 from exporter.steps._parts import Arguments
 from exporter.steps._parts import build as build_step
 
@@ -23,20 +23,23 @@ def build(source: Source) -> Traceable:
 
     KL is that of the student's softmax from the teacher's at ``temperature`` T (``forward`` 1), or of the
     teacher's from the student's (``forward`` 0); the teacher is trained too. The loss reported is the student's
-    cross-entropy.
+    cross-entropy. BatchNorm's statistics are the teacher's; where each width has its own, those of ``student_width``
+    (``[W]``, as ``width`` is the teacher's) become the student's.
     """
     blocks = source.layout.blocks
     extra = (
         *(Port(f"student.{block.name}", ((Segment(block.name),),)) for block in blocks),
         *(scalar(name) for name in ("alpha", "temperature", "forward")),
+        *width_ports(source, "student_width"),
     )
 
     def objective(arguments: Arguments) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
         inputs = arguments.inputs
         weight, more = inputs["sample_weight"], arguments.loss_inputs(source)
-        teacher, statistics = training_forward(source, arguments.tensors, inputs["x"], inputs["scale"])
+        teacher, statistics = training_forward(source, arguments.tensors, inputs)
         narrow = {t.name: _masked(arguments.tensors[t.name], t, inputs) for t in source.layout.tensors}
-        student, _ = training_forward(source, narrow, inputs["x"], inputs["scale"])
+        slim_inputs = {**inputs, **({"width": inputs["student_width"]} if source.statistic_widths else {})}
+        student, after_both = training_forward(source, {**narrow, **statistics}, slim_inputs)
         wide, slim = (
             weighted_mean(source.loss.per_sample(outputs, inputs["y"], *more), weight)
             for outputs in (teacher, student)
@@ -44,7 +47,7 @@ def build(source: Source) -> Traceable:
         distance = weighted_mean(_divergence(teacher, student, inputs), weight)
         alpha, temperature = inputs["alpha"], inputs["temperature"]
         total = wide + (1 - alpha) * slim + alpha * temperature * temperature * distance
-        return total, (slim, statistics)
+        return total, (slim, after_both if source.statistic_widths else statistics)
 
     return build_step(source, "distil", objective, extra=extra)
 

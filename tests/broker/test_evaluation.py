@@ -26,14 +26,15 @@ def test_an_output_that_is_no_number_is_no_right_answer() -> None:
     assert share_right(outputs, np.array([1, 2]), 1).tolist() == [0.0, 0.0]
 
 
-def test_the_score_of_a_model_is_that_of_its_outputs(digits_bundle: Bundle) -> None:
-    """A padded tail (360 samples in batches of 200) counts for nothing."""
+@pytest.mark.parametrize(("width", "units"), [(1000, 32), (400, 13)])
+def test_the_score_of_a_model_is_that_of_its_outputs(width: int, units: int, digits_bundle: Bundle) -> None:
+    """A padded tail (360 samples in batches of 200) counts for nothing, nor do units beyond the width."""
     digits, weights = load_dataset("digits"), digits_bundle.weights()
-    score = Evaluator(digits_bundle, digits).score(weights)
+    score = Evaluator(digits_bundle, digits).score(weights, width)
     hidden = digits.test.x.reshape(360, 64)
     for layer in ("1", "3", "5"):
         hidden = hidden @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
-        hidden = np.maximum(hidden, 0) if layer != "5" else hidden
+        hidden = np.maximum(hidden, 0) * (np.arange(32) < units) if layer != "5" else hidden
     logs = hidden - np.log(np.exp(hidden).sum(axis=1, keepdims=True))
     assert score.accuracy == pytest.approx((hidden.argmax(axis=1) == digits.test.y).mean())
     assert score.loss == pytest.approx(-logs[np.arange(360), digits.test.y].mean(), rel=1e-5)

@@ -186,20 +186,21 @@ def test_every_setting_reaches_the_bundle_and_inspect_tells_it(
     names.write_text("".join(f"digit {i}\n" for i in range(10)))
     done = edge_fl(
         *("export", f"{model}:normalised", "--dataset", "digits", "-o", output, "--widths", "1.0,0.5", "--json"),
-        *("--momentum", "0.9", "--weight-decay", "0.0005", "--clip-norm", "1", "--batch-norm", "static"),
+        *("--momentum", "0.9", "--weight-decay", "0.0005", "--clip-norm", "1", "--batch-norm", "per-width"),
         *("--loss", "masked_cross_entropy", "--variant", "plain", "--variant", "noise", "--name", "small"),
         *("--class-names", names, "--metadata", "team=vision", "--metadata", "note=a=b"),
     )
     assert done.code == 0, done.err
     assert json.loads(done.out)["programs"] == {"onnx": 3}
-    assert "exporting 3 programs: onnx: comparing with torch" in done.err
+    assert "exporting: onnx: comparing with torch" in done.err
     manifest = Bundle.load(output).manifest
     assert manifest.class_names[9] == "digit 9"
     assert manifest.metadata == {"team": "vision", "note": "a=b"}
 
     found: dict[str, Any] = json.loads(edge_fl("inspect", output, "--json").out)
     assert found["name"] == "small"
-    assert (found["loss"], found["batch_norm"]) == ("masked_cross_entropy", "static")
+    assert found["loss"] == "masked_cross_entropy"
+    assert (found["batch_norm"], found["statistic_widths"]) == ("per-width", [1.0, 0.5])
     assert found["variants"] == ["noise", "plain"]
     optimizer = found["optimizer"]
     assert (optimizer["momentum"], optimizer["weight_decay"], optimizer["clip"]) == (0.9, 0.0005, 1.0)
@@ -209,7 +210,7 @@ def test_every_setting_reaches_the_bundle_and_inspect_tells_it(
     ]
     assert found["program_bytes"]["onnx"] == sum(program["bytes"] for program in found["programs"])
     told = edge_fl("inspect", output).out
-    assert "sgd momentum 0.9 weight_decay 0.0005 clip 1.0" in told
+    assert "sgd momentum 0.9 weight_decay 0.0005 clip 1.0, batch-norm per-width (1, 0.5)" in told
     assert "digit 9" in told
 
 
@@ -258,6 +259,7 @@ def test_check_names_what_a_runtime_cannot_train_and_how_batch_norm_is_treated(
     assert (policy["policy"], policy["layers"]) == ("frozen", ["2"])
     assert list(policy["alternatives"]) == [
         "--batch-norm tracked",
+        "--batch-norm per-width",
         "--batch-norm static",
         "GroupNorm in the model",
     ]

@@ -76,6 +76,8 @@ def test_an_altered_manifest_is_refused_or_read(data: st.DataObject) -> None:
         with_field("costs", [{"width": 500, "parameters": 1, "macs": -1}]),
         with_field("class_names", ["one", "two"]),
         with_field("metadata", {"version": 3}),
+        with_field("batch_norm", "per-width"),
+        with_field("statistic_widths", [1000]),
     ],
     ids=[
         "deep",
@@ -91,6 +93,8 @@ def test_an_altered_manifest_is_refused_or_read(data: st.DataObject) -> None:
         "macs",
         "names",
         "metadata",
+        "statistics",
+        "statistic-widths",
     ],
 )
 def test_a_manifest_that_makes_no_sense_is_refused(raw: bytes) -> None:
