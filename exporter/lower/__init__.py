@@ -38,7 +38,8 @@ def kept_at(layout: Layout, width: int) -> dict[str, int]:
 
 def runtime_names() -> list[str]:
     """The runtimes this version can export for."""
-    return sorted(module.name for module in pkgutil.iter_modules(lower.__path__))
+    names = (module.name for module in pkgutil.iter_modules(lower.__path__))
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def lower_for(runtimes: tuple[str, ...], request: Request, report: Report) -> dict[str, Lowered]:
