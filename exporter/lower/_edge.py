@@ -81,6 +81,8 @@ class _ToEdge(
         if op in _ARITHMETIC:
             args = _as_floats(args)
         result = super().call_operator(_COPIES.get(op, op), args, kwargs, meta)
+        if op is _aten.cat.default and len(args[0]) == 1:
+            return args[0][0]
         return args[0] if _nothing_done(op, args, result) else result
 
     def call(self, graph_module: GraphModule) -> PassResult:

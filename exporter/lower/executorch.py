@@ -98,6 +98,16 @@ def _unsqueeze(x: Tensor, dim: int) -> Tensor:
     return x.reshape([*x.shape[:axis], 1, *x.shape[axis:]])
 
 
+def _select(x: Tensor, dim: int, index: int) -> Tensor:
+    axis = dim % x.dim()
+    taken = x.narrow(axis, index % x.shape[axis], 1)
+    return taken.reshape([*x.shape[:axis], *x.shape[axis + 1 :]])
+
+
+def _div_scalar(x: Tensor, divisor: float) -> Tensor:
+    return x / divisor  # XNNPACK divides tensors, which numbers become
+
+
 def executorch_decompositions() -> Decompositions:
     """What is traced in place of operations whose kernels are wrong or slow, or that XNNPACK does not take."""
     table = core_decompositions()
@@ -108,6 +118,8 @@ def executorch_decompositions() -> Decompositions:
     table[_aten.constant_pad_nd.default] = _constant_pad
     table[_aten.squeeze.dim] = _squeeze
     table[_aten.unsqueeze.default] = _unsqueeze
+    table[_aten.select.int] = _select
+    table[_aten.div.Scalar] = _div_scalar
     fixed = table[_aten._native_batch_norm_legit_no_training.default]
     table[_aten.native_batch_norm.default] = lambda *args: _LEFT if args[5] else fixed(*args[:5], *args[6:])
     return table
