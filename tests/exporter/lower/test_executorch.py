@@ -10,6 +10,7 @@ from executorch.backends.xnnpack import xnnpack_preprocess
 from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
 from executorch.exir.lowered_backend_module import get_lowered_submodules
 from executorch.extension.pybindings import _C
 from torch import Tensor
@@ -24,6 +25,7 @@ from exporter.quiet import quiet
 from exporter.trace import export_function, trace_function
 from tests.exporter.programs import with_gradients
 
+MERGED = GroupBasedPartitioner._can_merge_partitions
 Case = tuple[Callable[..., Tensor], tuple[Tensor, ...]]
 
 
@@ -135,3 +137,4 @@ def test_xnnpacks_compiler_is_left_as_it_was(fails: bool, monkeypatch: pytest.Mo
         else:
             assert to_executorch(exported)
     assert xnnpack_preprocess.XNNPACKPassManager is XNNPACKPassManager
+    assert GroupBasedPartitioner._can_merge_partitions is MERGED
