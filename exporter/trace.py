@@ -40,11 +40,11 @@ __all__ = ["export_function", "export_static", "export_symbolic", "trace_functio
 def export_static(
     program: Traceable, counts: Mapping[str, int], batch: int, table: Decompositions
 ) -> ExportedProgram:
-    """Export for exactly ``counts`` kept units of each block and ``batch`` samples.
+    """Trace for exactly ``counts`` kept units of each block and ``batch`` samples; the program is not fit to be saved.
 
     Raises UnsupportedModelError when the model cannot be traced.
     """
-    return _refused(program, lambda: export_function(program.function, program.example(counts, batch), table))
+    return _refused(program, lambda: trace_function(program.function, program.example(counts, batch), table))
 
 
 def export_symbolic(program: Traceable, table: Decompositions, *, saved: bool = True) -> ExportedProgram:
@@ -99,7 +99,7 @@ def trace_function(
     function: Callable[..., tuple[Tensor, ...]],
     example: tuple[Tensor, ...],
     table: Decompositions,
-    free: Sequence[Sequence[int]],
+    free: Sequence[Sequence[int]] | None = None,
 ) -> ExportedProgram:
     """As :func:`export_function`, for a translator alone: not traced a second time, and not fit to be saved.
 
@@ -132,7 +132,7 @@ def _traced(
 ) -> GraphModule:
     with FlatLinear():
         if free is None:
-            graph = make_fx(function, decomposition_table=dict(table))(*example)
+            graph = make_fx(function, decomposition_table=dict(table), tracing_mode="fake")(*example)
         else:
             traced = _symbolic(example, free)
             graph = make_fx(function, decomposition_table=dict(table), tracing_mode="symbolic")(*traced)

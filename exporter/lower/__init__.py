@@ -73,7 +73,8 @@ def program_widths(layout: Layout, widths: tuple[int, ...]) -> tuple[int, ...]:
 
 def runtime_names() -> list[str]:
     """The runtimes this version can export for."""
-    return sorted(module.name for module in pkgutil.iter_modules(lower.__path__))
+    names = (module.name for module in pkgutil.iter_modules(lower.__path__))
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def lower_for(runtimes: tuple[str, ...], request: Request, report: Report) -> dict[str, Lowered]:

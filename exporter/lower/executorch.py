@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-from executorch.exir import to_edge_transform_and_lower
+from executorch.exir import EdgeProgramManager
 from torch import Tensor
 from torch.export import ExportedProgram
 
@@ -13,6 +12,8 @@ from edge_fl.bundle import Program
 from edge_fl.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request, kept_at
+from exporter.lower._edge import UNCHECKED, to_edge
+from exporter.lower._xnnpack import delegate
 from exporter.recurrent import unrolled
 from exporter.sentence import first_line
 from exporter.source import Traceable
@@ -97,6 +98,16 @@ def _unsqueeze(x: Tensor, dim: int) -> Tensor:
     return x.reshape([*x.shape[:axis], 1, *x.shape[axis:]])
 
 
+def _select(x: Tensor, dim: int, index: int) -> Tensor:
+    axis = dim % x.dim()
+    taken = x.narrow(axis, index % x.shape[axis], 1)
+    return taken.reshape([*x.shape[:axis], *x.shape[axis + 1 :]])
+
+
+def _div_scalar(x: Tensor, divisor: float) -> Tensor:
+    return x / divisor  # XNNPACK divides tensors, which numbers become
+
+
 def executorch_decompositions() -> Decompositions:
     """What is traced in place of operations whose kernels are wrong or slow, or that XNNPACK does not take."""
     table = core_decompositions()
@@ -107,6 +118,10 @@ def executorch_decompositions() -> Decompositions:
     table[_aten.constant_pad_nd.default] = _constant_pad
     table[_aten.squeeze.dim] = _squeeze
     table[_aten.unsqueeze.default] = _unsqueeze
+    table[_aten.select.int] = _select
+    table[_aten.div.Scalar] = _div_scalar
+    fixed = table[_aten._native_batch_norm_legit_no_training.default]
+    table[_aten.native_batch_norm.default] = lambda *args: _LEFT if args[5] else fixed(*args[:5], *args[6:])
     return table
 
 
@@ -117,10 +132,13 @@ def _compiled(program: Traceable, kept: dict[str, int], batch: int) -> bytes:
 
 
 def to_executorch(exported: ExportedProgram) -> bytes:
-    """The program as a ``.pte`` file; raises UnsupportedModelError when an operation has no kernel."""
+    """A program traced under :func:`executorch_decompositions` as a ``.pte`` file; it cannot be used any more.
+
+    Raises UnsupportedModelError when an operation has no kernel.
+    """
     try:
-        edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
-        return bytes(edge.to_executorch().buffer)
+        manager = EdgeProgramManager(delegate(to_edge(exported)), compile_config=UNCHECKED)
+        return bytes(manager.to_executorch().buffer)
     except Exception as error:  # its passes raise many types on what they do not know
         raise UnsupportedModelError(
             f"ExecuTorch cannot compile an operation of the model: {first_line(error)}."

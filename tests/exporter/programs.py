@@ -9,7 +9,7 @@ from torch import Tensor
 from exporter.lower.executorch import executorch_decompositions, to_executorch
 from exporter.lower.onnx import onnx_decompositions, to_onnx
 from exporter.quiet import quiet
-from exporter.trace import export_function
+from exporter.trace import export_function, trace_function
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -50,7 +50,7 @@ def in_executorch(function: Function, example: Sequence[Tensor]) -> Function:
     from executorch.extension.pybindings import _C
 
     with quiet():
-        data = to_executorch(export_function(function, tuple(example), executorch_decompositions()))
+        data = to_executorch(trace_function(function, tuple(example), executorch_decompositions()))
         program = _C._load_program_from_buffer(data)
         method = program.load_method("forward")
 

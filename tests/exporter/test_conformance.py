@@ -6,7 +6,6 @@ torch in double precision.
 
 import itertools
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -51,23 +50,16 @@ def target(what: Architecture, runtime: str, optimizer: Optimizer) -> Target:
     )
 
 
-COMPILED = ("executorch", "executorch_training")
-QUICKLY_COMPILED = ("digits-mlp", "femnist-cnn")
-
-
-def cases() -> list[Any]:
-    """Runtime, model and optimiser; what ExecuTorch takes half a minute to compile is for ``make test-all``."""
-    found = []
-    for runtime, model, optimizer in itertools.product(runtime_names(), ZOO, OPTIMIZERS):
-        if runtime == "executorch_training" and model in RECURRENT:
-            continue  # refused: see below
-        slow = runtime in COMPILED and (model not in QUICKLY_COMPILED or optimizer == "momentum")
-        found.append(pytest.param(runtime, model, optimizer, marks=[pytest.mark.exhaustive] if slow else []))
-    return found
+# All but what is refused: see below.
+CASES = [
+    case
+    for case in itertools.product(runtime_names(), ZOO, OPTIMIZERS)
+    if case[0] != "executorch_training" or case[1] not in RECURRENT
+]
 
 
 @pytest.mark.timeout(900)  # compilers on a busy machine
-@pytest.mark.parametrize(("runtime", "model", "optimizer"), cases())
+@pytest.mark.parametrize(("runtime", "model", "optimizer"), CASES)
 def test_the_zoo_trains_as_torch_trains_it(
     runtime: str, model: str, optimizer: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

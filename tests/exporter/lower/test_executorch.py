@@ -1,0 +1,140 @@
+"""Compiling for ExecuTorch in one walk, held to ExecuTorch's own way: the same parts, the same results, bit for bit."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack import xnnpack_preprocess
+from executorch.backends.xnnpack._passes import XNNPACKPassManager
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
+from executorch.exir.lowered_backend_module import get_lowered_submodules
+from executorch.extension.pybindings import _C
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.nn import functional
+
+from edge_fl.errors import UnsupportedModelError
+from exporter.lower._edge import UNCHECKED, to_edge
+from exporter.lower._xnnpack import delegate
+from exporter.lower.executorch import executorch_decompositions, to_executorch
+from exporter.quiet import quiet
+from exporter.trace import export_function, trace_function
+from tests.exporter.programs import with_gradients
+
+MERGED = GroupBasedPartitioner._can_merge_partitions
+Case = tuple[Callable[..., Tensor], tuple[Tensor, ...]]
+
+
+def convolutional() -> Case:
+    """Two convolutions, normalised over the batch, pooled: what a ResNet's step is made of."""
+
+    def outputs(x: Tensor, first: Tensor, scale: Tensor, second: Tensor, last: Tensor) -> Tensor:
+        hidden = functional.conv2d(x, first, padding=1)
+        mean = hidden.mean((0, 2, 3), keepdim=True)
+        hidden = functional.max_pool2d(functional.relu((hidden - mean) * scale.reshape(4, 1, 1) + 2), 2)
+        hidden = functional.relu(functional.conv2d(hidden, second, stride=2, padding=1) - 1)
+        return functional.log_softmax(functional.linear(hidden.flatten(1), last), dim=1)
+
+    shapes = [(2, 3, 8, 8), (4, 3, 3, 3), (4,), (5, 4, 3, 3), (3, 20)]
+    return outputs, tuple(torch.randn(shape) for shape in shapes)
+
+
+def joined() -> Case:
+    """Seven parts put together, of which XNNPACK takes five at once, and whole slices."""
+
+    def outputs(x: Tensor, w: Tensor) -> Tensor:
+        parts = [torch.tanh(x[:, i : i + 2] * w) for i in range(7)]
+        return torch.cat(parts, dim=1)[:, 0:14].mean(dim=1) / 3
+
+    return outputs, (torch.randn(4, 8), torch.randn(4, 2))
+
+
+def pooled() -> Case:
+    """The mean over an image, for which XNNPACK has another layout."""
+
+    def outputs(x: Tensor, w: Tensor) -> Tensor:
+        return functional.relu(x * w).mean(dim=[2, 3], keepdim=True) * w
+
+    return outputs, (torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 4))
+
+
+CASES = {"convolutional": convolutional, "joined": joined, "pooled": pooled}
+
+
+def plainly(exported: ExportedProgram) -> EdgeProgramManager:
+    return to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+
+
+def quickly(exported: ExportedProgram) -> EdgeProgramManager:
+    return EdgeProgramManager(delegate(to_edge(exported)), compile_config=UNCHECKED)
+
+
+def delegated(edge: EdgeProgramManager) -> list[Counter[str]]:
+    """The operations of each part, but for copies of copies."""
+    parts = get_lowered_submodules(edge.exported_program().graph_module)
+    nodes = [part.original_module.graph.nodes for _, part, _ in parts]
+    return [
+        Counter(
+            str(node.target) for node in part if node.op == "call_function" and "clone" not in str(node.target)
+        )
+        for part in nodes
+    ]
+
+
+def results(edge: EdgeProgramManager, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    data = edge.to_executorch().buffer
+    program = _C._load_program_from_buffer(data)
+    return [tensor.clone() for tensor in program.load_method("forward")(inputs)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_programs_are_those_of_executorchs_own_way(name: str) -> None:
+    torch.manual_seed(0)
+    function, inputs = CASES[name]()
+    step, table = with_gradients(function), executorch_decompositions()
+    with quiet():
+        plain = plainly(export_function(step, inputs, table))
+        quick = quickly(trace_function(step, inputs, table))
+        theirs, ours = results(plain, inputs), results(quick, inputs)
+
+    assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
+    assert len(delegated(quick)) == len(delegated(plain))
+    assert sum(delegated(quick), Counter()) == sum(delegated(plain), Counter())
+    for a, b in zip(ours, step(*inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_part_with_another_operation_gets_every_pass() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 3, 4, 4)
+    usual = executorch_decompositions()
+    table = {name: rule for name, rule in usual.items() if "avg_pool2d" not in str(name)}
+    with quiet():
+        edge = quickly(trace_function(lambda x: (functional.avg_pool2d(x * x, 2) + 1,), (x,), table))
+        (ours,) = results(edge, (x,))
+
+    assert "aten.avg_pool2d" in str(delegated(edge))
+    torch.testing.assert_close(ours, functional.avg_pool2d(x * x, 2) + 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_xnnpacks_compiler_is_left_as_it_was(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    if fails:
+        monkeypatch.setattr(xnnpack_preprocess, "serialize_xnnpack_binary", refuse)
+    exported = trace_function(lambda x: (x * 2,), (torch.ones(3),), executorch_decompositions())
+
+    with quiet():
+        if fails:
+            with pytest.raises(UnsupportedModelError, match=r"cannot compile .* no such kernel"):
+                to_executorch(exported)
+        else:
+            assert to_executorch(exported)
+    assert xnnpack_preprocess.XNNPACKPassManager is XNNPACKPassManager
+    assert GroupBasedPartitioner._can_merge_partitions is MERGED
