@@ -1,8 +1,9 @@
 """ExecuTorch's training format: a program holds its parameters and gives their gradients, for one width and batch.
 
-The files are those of ExecuTorch's own ``TrainingModule`` (C++, Java, Python): its outputs are the loss and what else
-the model gives, then gradients, then the parameters themselves; metadata methods say which are which. Its C++
-bindings are taken as they are: the module around them imports the whole compiler, and copies all gradients.
+The files are those of ExecuTorch's own ``TrainingModule`` (C++, Java, Python): its outputs are what is minimised, the
+loss and what else the model gives, then gradients, then the parameters themselves; metadata methods say which are
+which. Its C++ bindings are taken as they are: the module around them imports the whole compiler, and copies all
+gradients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ class _Step:
         for held, name in zip(self._held, self._names, strict=True):
             held[...] = inputs[name]
         outputs = self._module.uncopied(given)[: self._parameters]
-        loss, *statistics = outputs[: self._gradients]
+        _, loss, *statistics = outputs[: self._gradients]  # the first is what is minimised
         return Gradients(
             loss.copy(),
             dict(zip(self._names, outputs[self._gradients :], strict=True)),

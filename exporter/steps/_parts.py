@@ -8,7 +8,7 @@ from torch.func import grad_and_value
 
 from edge_fl.layout import Tensor as Spec
 from exporter import optimizers
-from exporter.source import Port, Source, Traceable, batch_ports, loss_ports, scalar, tensor_ports
+from exporter.source import Port, Source, Step, Traceable, batch_ports, loss_ports, scalar, tensor_ports
 
 __all__ = ["Arguments", "Objective", "build"]
 
@@ -29,7 +29,7 @@ Objective = Callable[[Arguments], tuple[Tensor, tuple[Tensor, dict[str, Tensor]]
 """From arguments to what is minimised, and beside it the loss to report and the statistics anew."""
 
 
-def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Port, ...] = ()) -> Traceable:
+def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Port, ...] = ()) -> Step:
     """Build ``(tensors..., slots..., x, y, sample_weight, lr, scale, ...) -> (loss, new tensors..., new slots...)``.
 
     Parameters
@@ -39,7 +39,7 @@ def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Po
     extra
         Ports of this variant only.
     """
-    parameters = [tensor.name for tensor in source.layout.parameters]
+    trained = [f"tensor.{tensor.name}" for tensor in source.layout.parameters]
     ports = (
         *tensor_ports(source.layout),
         *_slot_ports(source),
@@ -52,32 +52,54 @@ def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Po
     )
 
     def step(*inputs: Tensor) -> tuple[Tensor, ...]:
-        arguments = _arguments(ports, inputs)
+        named = _named(ports, inputs)
 
-        def minimised(trained: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-            tensors = {**arguments.tensors, **dict(zip(parameters, trained, strict=True))}
-            return objective(Arguments(tensors, arguments.inputs))
+        def minimised(values: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+            return objective(_arguments({**named, **dict(zip(trained, values, strict=True))}))
 
-        trained = tuple(arguments.tensors[name] for name in parameters)
-        gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(trained)
+        old = tuple(named[name] for name in trained)
+        gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(old)
         slots = {
-            slot: [arguments.inputs[f"{slot}.{name}"] for name in parameters] for slot in source.optimizer.slots
+            slot: [named[f"{slot}.{tensor.name}"] for tensor in source.layout.parameters]
+            for slot in source.optimizer.slots
         }
         new, kept = optimizers.apply(
             source.optimizer,
-            trained,
+            old,
             gradients,
             slots,
-            lr=arguments.inputs["lr"],
-            number=arguments.inputs.get("number", arguments.inputs["lr"]),
+            lr=named["lr"],
+            number=named.get("number", named["lr"]),
         )
-        anew = {**dict(zip(parameters, new, strict=True)), **statistics}
-        tensors = [anew[tensor.name] for tensor in _given(source)]
+        anew = dict(zip(trained, new, strict=True))
+        anew.update({f"tensor.{name}": tensor for name, tensor in statistics.items()})
+        tensors = [anew[f"tensor.{tensor.name}"] for tensor in _given(source)]
         return (loss, *tensors, *(tensor for slot in source.optimizer.slots for tensor in kept[slot]))
 
     outputs = [f"new.tensor.{tensor.name}" for tensor in _given(source)]
     outputs += [f"new.{port.name}" for port in _slot_ports(source)]
-    return Traceable(source, "step", step, ports, ("loss", *outputs), variant)
+    return Step(
+        source,
+        "step",
+        step,
+        ports,
+        ("loss", *outputs),
+        variant,
+        _alone(source, objective, extra),
+        tuple(trained),
+    )
+
+
+def _alone(source: Source, objective: Objective, extra: tuple[Port, ...]) -> Traceable:
+    """``(tensors..., x, y, sample_weight, scale, ...) -> (minimised, loss, new statistics...)``."""
+    ports = (*tensor_ports(source.layout), *batch_ports(source), scalar("scale"), *loss_ports(source), *extra)
+
+    def evaluate(*inputs: Tensor) -> tuple[Tensor, ...]:
+        minimised, (loss, statistics) = objective(_arguments(_named(ports, inputs)))
+        return (minimised, loss.detach(), *(statistics[tensor.name].detach() for tensor in source.tracked))
+
+    outputs = ("minimised", "loss", *(f"new.tensor.{tensor.name}" for tensor in source.tracked))
+    return Traceable(source, "step", evaluate, ports, outputs)
 
 
 def _slot_ports(source: Source) -> list[Port]:
@@ -93,7 +115,10 @@ def _given(source: Source) -> list[Spec]:
     return [t for t in source.layout.tensors if t.role == "parameter" or t in source.tracked]
 
 
-def _arguments(ports: tuple[Port, ...], inputs: tuple[Tensor, ...]) -> Arguments:
-    named = {port.name: tensor for port, tensor in zip(ports, inputs, strict=True)}
+def _named(ports: tuple[Port, ...], inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    return {port.name: tensor for port, tensor in zip(ports, inputs, strict=True)}
+
+
+def _arguments(named: dict[str, Tensor]) -> Arguments:
     tensors = {n.removeprefix("tensor."): t for n, t in named.items() if n.startswith("tensor.")}
     return Arguments(tensors, {n: t for n, t in named.items() if not n.startswith("tensor.")})

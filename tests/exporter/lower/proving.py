@@ -61,6 +61,25 @@ MODELS = {
 }
 
 
+def exported_variants(name: str, runtime: str, root: Path, *variants: str) -> Bundle:
+    """The model with these train steps and every part of SGD, proven by the exporter itself."""
+    torch.manual_seed(0)
+    entry = MODELS[name]
+    optimizer = Optimizer(momentum=0.9, weight_decay=0.01, clip=1.0)
+    target = Target(
+        name,
+        "made-up",
+        Input(entry.shape, "float32"),
+        3,
+        (runtime,),
+        widths=WIDTHS,
+        batch=BATCH,
+        variants=variants,
+        optimizer=optimizer,
+    )
+    return export_bundle(entry.build(), target, root)
+
+
 def exported(name: str, runtime: str, root: Path) -> tuple[Source, Bundle]:
     """The model with plain SGD, proven by the exporter itself; ``source`` is what it was proven with."""
     torch.manual_seed(0)
