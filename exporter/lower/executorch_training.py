@@ -39,7 +39,7 @@ def lower(request: Request, report: Report) -> Lowered:
             program = Program(
                 file, "step", step.inputs, step.outputs, variant=step.variant, kept=kept, batch=request.batch
             )
-            with unrolled():  # it has no loops
+            with unrolled(derived=True):  # it has no loops, and torch's joint export no autograd.Function
                 lowered.append((program, to_executorch(_joint(step, kept, request.batch))))
     report("evaluation")
     evaluation, full = request.evaluation, request.evaluation.source.full
@@ -73,7 +73,8 @@ class _Holding(nn.Module):
             owner.register_parameter(last, nn.Parameter(tensor))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        held, rest = dict(self.named_parameters()), iter(inputs)
+        # By a view of its own: torch's joint export names gradients, and two biases that are summed have one otherwise.
+        held, rest = {name: tensor.view(tensor.shape) for name, tensor in self.named_parameters()}, iter(inputs)
         return self._program.function(*(held[n] if n in held else next(rest) for n in self._program.inputs))
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from edge_fl.bundle import CLASS_INDEX, Input, Optimizer
-from edge_fl.errors import ParityError, UnsupportedModelError
+from edge_fl.errors import ParityError
 from edge_fl.runtimes.base import runtime_names
 from exporter.decompositions import pooling
 from exporter.export import Target, export_bundle
@@ -29,7 +29,6 @@ OPTIMIZERS = {
     "momentum": Optimizer(momentum=0.9, weight_decay=0.01, clip=1.0),
     "adam": Optimizer(name="adam", weight_decay=0.01),
 }
-RECURRENT = ("shakespeare-rnn", "wikitext-2-lstm")
 UNSEEN = {
     "mobilenet": Architecture(build=MobileNet, input_shape=(3, 12, 12), classes=5),
     "gru": Architecture(build=GRUClassifier, input_shape=(4, 3), classes=4),
@@ -59,8 +58,6 @@ def cases() -> list[Any]:
     """Runtime, model and optimiser; what ExecuTorch takes half a minute to compile is for ``make test-all``."""
     found = []
     for runtime, model, optimizer in itertools.product(runtime_names(), ZOO, OPTIMIZERS):
-        if runtime == "executorch_training" and model in RECURRENT:
-            continue  # refused: see below
         slow = runtime in COMPILED and (model not in QUICKLY_COMPILED or optimizer == "momentum")
         found.append(pytest.param(runtime, model, optimizer, marks=[pytest.mark.exhaustive] if slow else []))
     return found
@@ -82,14 +79,6 @@ def test_the_zoo_trains_as_torch_trains_it(
     assert parity.steps >= 5
     assert 0 < parity.weights <= (ADAM_LIMIT if optimizer == "adam" else LIMIT)
     assert 0 < parity.outputs <= LIMIT
-
-
-def test_recurrent_models_are_refused_by_executorchs_training_module(tmp_path: Path) -> None:
-    what = find_model("shakespeare-rnn").narrowed
-
-    with pytest.raises(UnsupportedModelError, match=r"torch\.export cannot give"):
-        export_bundle(what.build(), target(what, "executorch_training", Optimizer()), tmp_path / "bundle")
-    assert not (tmp_path / "bundle").exists()
 
 
 @pytest.mark.timeout(900)

@@ -33,6 +33,13 @@ def test_every_kind_of_train_step_is_as_in_torch(tmp_path: Path) -> None:
     assert bundle.manifest.parity[RUNTIME].weights <= LIMIT
 
 
+def test_recurrent_layers_train_as_in_torch(tmp_path: Path) -> None:
+    bundle = proving.exported_variants("recurrent", RUNTIME, tmp_path / "bundle", "plain")
+
+    assert bundle.layout.sizes == {"rnn.l0": 4}
+    assert bundle.manifest.parity[RUNTIME].weights <= LIMIT
+
+
 def test_a_file_is_one_that_executorchs_own_training_module_and_optimiser_take(
     proven: tuple[Source, Bundle],
 ) -> None:

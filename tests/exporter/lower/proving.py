@@ -58,6 +58,7 @@ MODELS = {
     "activations": Model(models.activations, (6,)),
     "cnn": Model(cnn, (1, 10, 10)),
     "pooled": Model(pooled, (1, 4, 4)),
+    "recurrent": Model(models.Recurrent, (6,)),
 }
 
 
