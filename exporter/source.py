@@ -129,11 +129,11 @@ class Traceable:
     def dynamic_axes(self, name: str) -> tuple[int, ...]:
         """The axes of an input whose length is not known before it runs: kept units, and the batch."""
         port = next(port for port in self.ports if port.name == name)
-        if port.batched:
-            return (0,)
+        batch = (0,) if port.batched else ()
         if self.kind == "eval":
-            return ()
-        return tuple(i for i, axis in enumerate(port.axes) if any(s.block is not None for s in axis))
+            return batch
+        units = (i for i, axis in enumerate(port.axes, len(batch)) if any(s.block is not None for s in axis))
+        return (*batch, *units)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import torch
 from executorch.extension.pybindings import _C
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Program
+from edge_fl.bundle import Bundle, Program, slot_name
 from edge_fl.errors import BundleError
 from edge_fl.runtimes._gradients import Gradients, step_of
 from edge_fl.runtimes._stderr import native_stderr_closed
@@ -58,8 +58,9 @@ class _Step:
         self._names: list[str] = module.metadata("fqn")
         self._gradients: int = module.metadata("gradients_index")[0]
         self._parameters: int = module.metadata("parameters_index")[0]
-        elsewhere = {*self._names, "lr", "number"}  # in the program itself, or with the optimiser
-        self._inputs = [n for n in program.inputs if n not in elsewhere and n.partition(".")[0] not in slots]
+        remembered = (slot_name(slot, name) for slot in slots for name in self._names)
+        elsewhere = {*self._names, *remembered, "lr", "number"}  # in the program itself, or with the optimiser
+        self._inputs = [name for name in program.inputs if name not in elsewhere]
         new = {f"new.{name}" for name in self._names}
         self._statistics = [n for n in program.outputs if n.startswith("new.tensor.") and n not in new]
         self._held: list[NDArray[np.float32]] = []

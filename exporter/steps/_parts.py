@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.func import grad_and_value
 
+from edge_fl.bundle import slot_name
 from edge_fl.layout import Tensor as Spec
 from exporter import optimizers
 from exporter.source import Port, Source, Step, Traceable, batch_ports, loss_ports, scalar, tensor_ports
@@ -29,20 +30,32 @@ Objective = Callable[[Arguments], tuple[Tensor, tuple[Tensor, dict[str, Tensor]]
 """From arguments to what is minimised, and beside it the loss to report and the statistics anew."""
 
 
-def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Port, ...] = ()) -> Step:
+def build(
+    source: Source,
+    variant: str,
+    objective: Objective,
+    *,
+    trained: tuple[Port, ...] = (),
+    extra: tuple[Port, ...] = (),
+) -> Step:
     """Build ``(tensors..., slots..., x, y, sample_weight, lr, scale, ...) -> (loss, new tensors..., new slots...)``.
 
     Parameters
     ----------
     objective
         What the step descends.
+    trained
+        Ports of this variant only that the step moves as it moves the model's parameters, and gives anew.
     extra
-        Ports of this variant only.
+        Other ports of this variant only.
     """
-    trained = [f"tensor.{tensor.name}" for tensor in source.layout.parameters]
+    moved = (*(Port(f"tensor.{tensor.name}", tensor.units) for tensor in source.layout.parameters), *trained)
+    names = [port.name for port in moved]
+    slots = [Port(slot_name(slot, p.name), p.axes) for slot in source.optimizer.slots for p in moved]
     ports = (
         *tensor_ports(source.layout),
-        *_slot_ports(source),
+        *trained,
+        *slots,
         *batch_ports(source),
         scalar("lr"),
         scalar("scale"),
@@ -55,39 +68,27 @@ def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Po
         named = _named(ports, inputs)
 
         def minimised(values: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-            return objective(_arguments({**named, **dict(zip(trained, values, strict=True))}))
+            return objective(_arguments({**named, **dict(zip(names, values, strict=True))}))
 
-        old = tuple(named[name] for name in trained)
+        old = tuple(named[name] for name in names)
         gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(old)
-        slots = {
-            slot: [named[f"{slot}.{tensor.name}"] for tensor in source.layout.parameters]
-            for slot in source.optimizer.slots
-        }
         new, kept = optimizers.apply(
             source.optimizer,
             old,
             gradients,
-            slots,
+            {slot: [named[slot_name(slot, name)] for name in names] for slot in source.optimizer.slots},
             lr=named["lr"],
             number=named.get("number", named["lr"]),
         )
-        anew = dict(zip(trained, new, strict=True))
+        anew = dict(zip(names, new, strict=True))
         anew.update({f"tensor.{name}": tensor for name, tensor in statistics.items()})
-        tensors = [anew[f"tensor.{tensor.name}"] for tensor in _given(source)]
-        return (loss, *tensors, *(tensor for slot in source.optimizer.slots for tensor in kept[slot]))
+        remembered = (tensor for slot in source.optimizer.slots for tensor in kept[slot])
+        return (loss, *(anew[name] for name in given), *remembered)
 
-    outputs = [f"new.tensor.{tensor.name}" for tensor in _given(source)]
-    outputs += [f"new.{port.name}" for port in _slot_ports(source)]
-    return Step(
-        source,
-        "step",
-        step,
-        ports,
-        ("loss", *outputs),
-        variant,
-        _alone(source, objective, extra),
-        tuple(trained),
-    )
+    given = [*(f"tensor.{tensor.name}" for tensor in _given(source)), *(port.name for port in trained)]
+    outputs = ("loss", *(f"new.{name}" for name in (*given, *(port.name for port in slots))))
+    alone = _alone(source, objective, (*trained, *extra))
+    return Step(source, "step", step, ports, outputs, variant, alone, tuple(names))
 
 
 def _alone(source: Source, objective: Objective, extra: tuple[Port, ...]) -> Traceable:
@@ -100,14 +101,6 @@ def _alone(source: Source, objective: Objective, extra: tuple[Port, ...]) -> Tra
 
     outputs = ("minimised", "loss", *(f"new.tensor.{tensor.name}" for tensor in source.tracked))
     return Traceable(source, "step", evaluate, ports, outputs)
-
-
-def _slot_ports(source: Source) -> list[Port]:
-    return [
-        Port(f"{slot}.{tensor.name}", tensor.units)
-        for slot in source.optimizer.slots
-        for tensor in source.layout.parameters
-    ]
 
 
 def _given(source: Source) -> list[Spec]:
