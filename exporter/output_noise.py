@@ -1,6 +1,7 @@
 """Which layers of a model can be trained with noise on their outputs, and what that noise looks like."""
 
 from collections import Counter
+from itertools import count
 from typing import Any
 
 import torch
@@ -12,8 +13,6 @@ from exporter.forward import training_forward
 from exporter.source import Source, batch_ports, scalar, tensor_ports
 
 __all__ = ["describe_outputs", "layer_of"]
-
-_BATCH = 3
 
 
 def describe_outputs(source: Source) -> tuple[Spec, ...]:
@@ -30,8 +29,9 @@ def describe_outputs(source: Source) -> tuple[Spec, ...]:
     for name, module in source.module.named_modules():
         if type(module) in (nn.Linear, nn.Conv2d) and owners[id(module.weight)] == 1:
             hooks.append(module.register_forward_hook(_noting(seen.setdefault(name, []))))
+    batch = next(number for number in count(3) if number not in source.input.shape)  # to know its axis by
     ports = (*tensor_ports(source.layout), *batch_ports(source), scalar("scale"))
-    inputs = {port.name: port.example(source.full, _BATCH) for port in ports}
+    inputs = {port.name: port.example(source.full, batch) for port in ports}
     try:
         with torch.no_grad():
             training_forward(source, {t.name: inputs[f"tensor.{t.name}"] for t in source.layout.tensors}, inputs)
@@ -39,7 +39,7 @@ def describe_outputs(source: Source) -> tuple[Spec, ...]:
         for hook in hooks:
             hook.remove()
     once = {name: shapes[0] for name, shapes in seen.items() if len(shapes) == 1}
-    return tuple(_described(source, name, shape[1:]) for name, shape in once.items() if shape[0] == _BATCH)
+    return tuple(_described(source, name, shape[1:]) for name, shape in once.items() if shape[0] == batch)
 
 
 def layer_of(outputs: Spec) -> str:
