@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from edge_fl.atomic import write_atomically
 from edge_fl.errors import BundleError
-from edge_fl.layout import Layout
+from edge_fl.layout import Layout, Tensor
 
 __all__ = [
     "CLASS_INDEX",
@@ -41,6 +41,7 @@ __all__ = [
     "Program",
     "parse_manifest",
     "seal_of",
+    "slot_name",
 ]
 
 SCHEMA = 2
@@ -78,9 +79,8 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``kept`` and ``batch`` are what a static program was compiled for; None stands for any. ``inputs`` and
     ``outputs`` name its arrays in order: ``tensor.NAME`` for the kept entries of a tensor of the layout,
-    ``SLOT.NAME`` for the optimiser's state of them, ``x``, ``y``, ``sample_weight``, ``lr``, ``scale``, ``width``
-    (:mod:`edge_fl.width_statistics`) and so on;
-    ``new.INPUT`` is what a step makes of an input.
+    ``SLOT.NAME`` for the optimiser's state of them (:func:`slot_name`), ``x``, ``y``, ``sample_weight``, ``lr``,
+    ``scale``, ``width`` (:mod:`edge_fl.width_statistics`) and so on; ``new.INPUT`` is what a step makes of an input.
     """
 
     file: str
@@ -120,6 +120,16 @@ class Optimizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.name == "adam":
             return ("exp_avg", "exp_avg_sq")
         return ("momentum",) if self.momentum else ()
+
+
+def slot_name(slot: str, trained: str) -> str:
+    """What a step calls the optimiser's ``slot`` of one of its trained inputs.
+
+    ``SLOT.NAME`` of ``tensor.NAME``, and ``SLOT_KIND.NAME`` of any other ``KIND.NAME``: what follows the first dot is
+    always the tensor of the layout whose entries they are.
+    """
+    kind, _, name = trained.partition(".")
+    return f"{slot}.{name}" if kind == "tensor" else f"{slot}_{kind}.{name}"
 
 
 class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,8 +174,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a coordinator or a device needs to know of a model.
 
     ``statistic_widths`` (thousandths) are those that BatchNorm has statistics for, in the order of their rows; none
-    unless the policy is ``per-width``. ``costs`` come widest first. ``class_names`` (one a class, or none at all) and
-    ``metadata`` are the user's own and mean nothing to training.
+    unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
+    ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
+    first. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and mean nothing to
+    training.
     """
 
     schema: int
@@ -182,6 +194,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimizer: Optimizer = PLAIN_SGD
     batch_norm: BatchNormPolicy = "none"
     statistic_widths: tuple[int, ...] = ()
+    output_noise: tuple[Tensor, ...] = ()
     costs: tuple[Cost, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = {}

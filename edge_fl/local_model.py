@@ -20,16 +20,19 @@ class LocalModel:
     ----------
     weights
         Copied.
+    slots
+        Full-size state by ``SLOT.TENSOR`` that does not start fresh, such as ``log_alpha.TENSOR`` (variational
+        dropout); copied.
     """
 
-    def __init__(self, weights: Weights) -> None:
-        self.weights = {name: np.array(tensor, dtype=np.float32) for name, tensor in weights.items()}
-        self._slots: dict[str, NDArray[np.float32]] = {}
+    def __init__(self, weights: Weights, slots: Weights | None = None) -> None:
+        self.weights = _copied(weights)
+        self.slots = _copied(slots or {})
 
     def gather_slots(self, selection: Selection, fresh: Weights) -> dict[str, NDArray[np.float32]]:
         """The optimiser's state of the kept entries, ``fresh`` (by ``SLOT.TENSOR``) where there is none yet."""
         return {
-            slot: self._slots[slot][selection.index(tensor)] if slot in self._slots else fresh[slot]
+            slot: self.slots[slot][selection.index(tensor)] if slot in self.slots else fresh[slot]
             for slot, tensor in _slots(selection, fresh)
         }
 
@@ -37,8 +40,12 @@ class LocalModel:
         """Write kept entries and their optimiser's state back."""
         selection.scatter(kept, self.weights)
         for slot, tensor in _slots(selection, slots):
-            full = self._slots.setdefault(slot, np.zeros(tensor.shape, dtype=np.float32))
+            full = self.slots.setdefault(slot, np.zeros(tensor.shape, dtype=np.float32))
             full[selection.index(tensor)] = slots[slot]
+
+
+def _copied(tensors: Weights) -> dict[str, NDArray[np.float32]]:
+    return {name: np.array(tensor, dtype=np.float32) for name, tensor in tensors.items()}
 
 
 def _slots(selection: Selection, slots: Weights) -> Iterator[tuple[str, Tensor]]:

@@ -3,6 +3,7 @@
 import importlib.metadata
 import platform
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from edge_fl.bundle import SCHEMA, WEIGHTS, Bundle, Manifest, Parity, Program
 from edge_fl.errors import ConfigError, UnsupportedModelError
+from edge_fl.layout import Tensor
 from edge_fl.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt
@@ -22,6 +24,7 @@ from exporter.forward import build_evaluation
 from exporter.kernels import refuse_missing_kernels
 from exporter.losses import find_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
+from exporter.output_noise import describe_outputs
 from exporter.parity import check_parity
 from exporter.report import Findings, examine
 from exporter.source import Source
@@ -163,6 +166,7 @@ def _manifest(
     lowered: dict[str, Lowered],
 ) -> Manifest:
     """Everything but the proof."""
+    noisy = describe_outputs(source) if "vardrop" in target.variants else ()
     programs: dict[str, tuple[Program, ...]] = {
         runtime: tuple(program for program, _ in held) for runtime, held in lowered.items()
     }
@@ -181,11 +185,26 @@ def _manifest(
         programs=programs,
         parity={},
         tools=_tools(),
+        output_noise=noisy,
         costs=costs_at(source.original, found.layout, target.input, target.widths),
         class_names=target.class_names,
         metadata=target.metadata,
-        notes=tuple(f"'{layer}' stays dense: {reason}." for layer, reason in found.dense.items()),
+        notes=(
+            *(f"'{layer}' stays dense: {reason}." for layer, reason in found.dense.items()),
+            *_exact(source, noisy),
+        ),
     )
+
+
+def _exact(source: Source, noisy: tuple[Tensor, ...]) -> Iterator[str]:
+    """A note on each weight that has no dropout rates in a model of which others have."""
+    rated = {outputs.name for outputs in noisy}
+    for tensor in source.layout.parameters if noisy else ():
+        if len(tensor.shape) > 1 and tensor.name not in rated:
+            yield (
+                f"'{tensor.name}' has no dropout rates in the step 'vardrop': only the weight of a Linear or Conv2d "
+                "layer has that is called once, on [B, ...]."
+            )
 
 
 def _tools() -> dict[str, str]:

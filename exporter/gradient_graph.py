@@ -15,8 +15,8 @@ __all__ = ["gradient_graph"]
 _REFUSED = 3
 
 
-def gradient_graph(python: str, model: bytes, parameters: Sequence[str]) -> bytes:
-    """Give the model an output ``NAME_grad``, the gradient of its output ``loss``, for each of ``parameters``.
+def gradient_graph(python: str, model: bytes, minimised: str, parameters: Sequence[str]) -> bytes:
+    """Give the model an output ``NAME_grad``, the gradient of its output ``minimised``, for each of ``parameters``.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def gradient_graph(python: str, model: bytes, parameters: Sequence[str]) -> byte
         When ``python`` has no onnxruntime-training.
     """
     command = [python, "-m", "exporter.gradient_graph"]
-    given = json.dumps(list(parameters)).encode() + b"\n" + model
+    given = json.dumps([minimised, *parameters]).encode() + b"\n" + model
     try:
         done = subprocess.run(command, input=given, capture_output=True, check=False)
     except OSError as error:
@@ -51,7 +51,8 @@ def _build() -> int:
     from onnxruntime.capi.onnxruntime_pybind11_state import GradientGraphBuilder, SessionOptions
 
     header, _, model = sys.stdin.buffer.read().partition(b"\n")
-    builder = GradientGraphBuilder(model, {"loss"}, set(json.loads(header)), "loss", SessionOptions())
+    minimised, *parameters = json.loads(header)
+    builder = GradientGraphBuilder(model, {minimised}, set(parameters), minimised, SessionOptions())
     try:
         builder.build()
     except RuntimeError as error:

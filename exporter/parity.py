@@ -10,12 +10,12 @@ from torch import nn
 
 from edge_fl.bundle import WHOLE_BATCHES, Bundle, Input, Parity
 from edge_fl.errors import ParityError
-from edge_fl.layout import Layout
+from edge_fl.layout import Layout, Tensor
 from edge_fl.local_model import LocalModel
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import Batch, Runtime, open_runtime
-from edge_fl.selection import Selection, Weights
+from edge_fl.selection import Index, Selection, Weights
 from edge_fl.width_statistics import one_hot
 from exporter.lower import kept_at, program_widths
 from exporter.reference import Given, Reference
@@ -26,7 +26,10 @@ __all__ = ["ADAM_LIMIT", "LIMIT", "check_parity"]
 LIMIT = 1e-4
 """The largest difference of any weight, loss or output that a program may show, over the largest one of its tensor."""
 ADAM_LIMIT = 1e-3
-"""The same for Adam's weights, as ``|difference| / |update|`` (2-norms): Adam divides by what may be nearly 0."""
+"""The same for Adam's weights, as ``|difference| / |update|`` (2-norms): Adam divides by what may be nearly 0.
+
+Also for the logarithms of variational dropout, whose size says nothing of how far they have moved.
+"""
 _LEAST_STEPS = 5
 _LR = 0.1
 _BATCH_NORM_LR = 0.01  # of deep models with BatchNorm even torch's own two precisions part at larger steps
@@ -75,20 +78,26 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
 
 def _trained(source: Source, runtime: Runtime, variant: str, widths: tuple[int, ...], batch: int) -> Parity:
     start = _start(source, runtime.bundle.weights())
-    model, expected = LocalModel(start), Reference(source, start)
+    noisy = runtime.bundle.manifest.output_noise if variant == "vardrop" else ()
+    rates = _rates(source, noisy)
+    model, expected = LocalModel(start, rates), Reference(source, start, rates)
     rng = np.random.default_rng(0)
     number, moved, answered = 0, 0.0, 0.0
     uneven = _any_width(runtime.bundle, runtime.name)
     for number, step in enumerate(_plan(source, widths, batch, uneven=uneven), start=1):
         data = _batch(source, rng, size=batch, real=step.samples)
-        extra = _extra(source, variant, rng, step.pattern, data)
+        extra = {
+            **_extra(source, variant, rng, step.pattern, data),
+            **_output_noise(noisy, rng, step.pattern, batch),
+        }
         lr = _step_size(source)
         given = Given(step.pattern, data, lr, step.scale, variant, extra, step.width)
         before = {name: array.copy() for name, array in model.weights.items()}
         loss = _run(runtime, model, given, number)
         true_loss = expected.step(given)
         _require_frozen(before, model.weights, given, source, runtime.name)
-        moved = max(moved, _moved(source, runtime.name, (start, model.weights), expected, number))
+        ours = {**model.weights, **{name: model.slots[name] for name in rates}}
+        moved = max(moved, _moved(source, runtime.name, ({**start, **rates}, ours), expected, number))
         answered = max(answered, _within(loss, true_loss, runtime.name, "the loss", number))
     return Parity(number, moved, answered)
 
@@ -153,12 +162,15 @@ def _moved(
     start, ours = weights
     theirs = expected.tensors
     worst = 0.0
-    for tensor in source.layout.tensors:
-        name = tensor.name
-        if source.optimizer.name == "adam" and tensor.role == "parameter":
-            compared = ~expected.moved_by_rounding(name)
+    statistics = {tensor.name for tensor in source.layout.tensors if tensor.role == "statistic"}
+    for name in ours:
+        adam = source.optimizer.name == "adam"
+        rate = name.startswith("log_alpha.")
+        if (adam and name not in statistics) or rate:
+            compared = ~expected.moved_by_rounding(name) if adam else slice(None)
             update = float(np.linalg.norm(theirs[name] - start[name]))
-            off = float(np.linalg.norm((ours[name] - theirs[name])[compared])) / max(update, _SMALLEST * _ADAM_LR)
+            least = _SMALLEST * (float(np.linalg.norm(start[name])) if rate else _ADAM_LR)
+            off = float(np.linalg.norm((ours[name] - theirs[name])[compared])) / max(update, least)
             _require(off, ADAM_LIMIT, runtime, f"the weight '{name}'", steps)
         else:
             off = _within(ours[name], theirs[name], runtime, f"the weight '{name}'", steps)
@@ -255,12 +267,41 @@ def _extra(
     return extra
 
 
+def _rates(source: Source, noisy: tuple[Tensor, ...]) -> dict[str, NDArray[np.float32]]:
+    """The full ``log_alpha.NAME`` that variational dropout starts from: rates from next to nothing to above 1/2."""
+    rng = np.random.default_rng(3)
+    shapes = {outputs.name: source.layout.tensor(outputs.name).shape for outputs in noisy}
+    return {f"log_alpha.{name}": rng.uniform(-4, 1, shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def _output_noise(
+    noisy: tuple[Tensor, ...], rng: np.random.Generator, pattern: Pattern, batch: int
+) -> dict[str, NDArray[np.float32]]:
+    """Full-size ``output_noise.NAME``, 0 where ``pattern`` drops a unit, and the weight ``kl`` of the divergence."""
+    extra: dict[str, NDArray[np.float32]] = {"kl": np.array(0.1, dtype=np.float32)} if noisy else {}
+    for outputs in noisy:
+        at = _places(outputs, pattern)
+        noise = np.zeros((batch, *outputs.shape), dtype=np.float32)
+        noise[at] = rng.standard_normal(noise[at].shape)
+        extra[f"output_noise.{outputs.name}"] = noise
+    return extra
+
+
+def _places(outputs: Tensor, pattern: Pattern) -> Index:
+    """Where the outputs ``[B, ...]`` of kept units are."""
+    layout = Layout(pattern.layout.blocks, (outputs,))
+    return (slice(None), *Selection.of(Pattern(layout, pattern.mask), "units").index(outputs))
+
+
 def _run(runtime: Runtime, model: LocalModel, given: Given, number: int) -> float:
     selection = Selection.of(given.pattern, "units")
     program = runtime.train_step(given.pattern.counts, len(given.batch.x), given.variant)
     kept = selection.gather(model.weights)
     slots = model.gather_slots(selection, program.fresh_slots(kept))
     extra = {name: _kept(array, name, given.pattern, selection) for name, array in given.extra.items()}
+    for outputs in runtime.bundle.manifest.output_noise if given.variant == "vardrop" else ():
+        name = f"output_noise.{outputs.name}"
+        extra[name] = np.ascontiguousarray(given.extra[name][_places(outputs, given.pattern)])
     done = program(
         kept,
         given.batch,

@@ -5,6 +5,7 @@ nothing here knows of compact execution, padding or the traced step.
 """
 
 import copy
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,7 @@ from exporter.source import Source
 
 __all__ = ["Given", "Reference"]
 
+_LEAST_VARIANCE = 1e-8  # added to that of outputs, as its root has no gradient at 0
 _ROUNDING = 1e-4  # of the largest gradient: a thousand times single precision's own
 
 
@@ -52,20 +54,23 @@ class Reference:
         The model and how it is trained.
     weights
         The full tensors that training starts from.
+    rates
+        Of variational dropout, the full ``log_alpha.NAME`` that training starts from.
     """
 
-    def __init__(self, source: Source, weights: Weights) -> None:
+    def __init__(self, source: Source, weights: Weights, rates: Weights | None = None) -> None:
         self._source = source
         self._module = copy.deepcopy(source.original).double()
         self._statistics = {t.name for t in source.layout.tensors if t.role == "statistic"}
         self._tensors = {name: torch.tensor(array, dtype=torch.float64) for name, array in weights.items()}
+        self._rates = {n: torch.tensor(array, dtype=torch.float64) for n, array in (rates or {}).items()}
         trained = [tensor.requires_grad_() for tensor in self._trained().values()]
         self._optimizer = _optimizer(source.optimizer, trained)
 
     @property
     def tensors(self) -> dict[str, NDArray[np.float64]]:
-        """The full tensors now."""
-        return {name: tensor.detach().numpy() for name, tensor in self._tensors.items()}
+        """The full tensors now, ``log_alpha.NAME`` among them."""
+        return {name: tensor.detach().numpy() for name, tensor in (self._tensors | self._rates).items()}
 
     def moved_by_rounding(self, name: str) -> NDArray[np.bool_]:
         """Which entries Adam has moved by gradients that rounding could have made.
@@ -79,7 +84,8 @@ class Reference:
         return found
 
     def _trained(self) -> dict[str, Tensor]:
-        return {name: tensor for name, tensor in self._tensors.items() if name not in self._statistics}
+        weights = {name: tensor for name, tensor in self._tensors.items() if name not in self._statistics}
+        return weights | self._rates
 
     def step(self, given: Given) -> float:
         """One step of the optimiser; gives the loss before it. Samples of weight 0 are left out."""
@@ -137,6 +143,8 @@ class Reference:
         effective = {n: (t + noise.get(n, 0)) * rows[n] for n, t in self._tensors.items()}
         outputs = self._outputs({**effective, **self._buffers(statistics, given.width)}, given)
         loss = self._mean_loss(outputs, given)
+        if given.variant == "vardrop":
+            return loss + float(given.extra["kl"]) * self._divergence(given.pattern), loss
         if given.variant != "distil":
             return loss, loss
         mask = np.concatenate([given.extra[f"student.{block.name}"] for block in given.pattern.layout.blocks])
@@ -150,6 +158,29 @@ class Reference:
         hard = self._mean_loss(slim, given)
         return loss + (1 - alpha) * hard + alpha * temperature**2 * distance, hard
 
+    def _divergence(self, pattern: Pattern) -> Tensor:
+        """Variational dropout's eq. (3), of the kept entries."""
+        units, total = Selection.of(pattern, "units"), torch.zeros((), dtype=torch.float64)
+        for name, rate in self._rates.items():
+            kept = rate[units.index(pattern.layout.tensor(_layout_name(name)))]
+            total = total - (0.64 * torch.sigmoid(1.87 + 1.49 * kept)).sum()
+            total = total + (0.5 * torch.log(1 + 1 / kept.exp())).sum()
+        return total
+
+    def _noise(self, layer: str, real: NDArray[np.bool_], given: Given) -> Any:
+        """A hook that adds noise of the outputs' variance under weights of variance alpha theta^2."""
+        noise = torch.from_numpy(given.extra[f"output_noise.{layer}.weight"][real]).double()
+        alpha = self._rates[f"log_alpha.{layer}.weight"].exp()
+
+        def add(module: nn.Linear | nn.Conv2d, inputs: tuple[Tensor], outputs: Tensor) -> Tensor:
+            noiseless = copy.copy(module)
+            noiseless._parameters = {"weight": alpha * module.weight**2, "bias": None}  # type: ignore[dict-item]
+            noiseless._forward_hooks = OrderedDict()
+            variance: Tensor = noiseless(inputs[0] ** 2) + _LEAST_VARIANCE
+            return outputs + noise * variance.sqrt()
+
+        return add
+
     def _outputs(self, tensors: dict[str, Tensor], given: Given) -> Tensor:
         def multiply(_: nn.Module, __: tuple[Tensor, ...], outputs: Any) -> Any:
             if isinstance(outputs, tuple):
@@ -159,8 +190,11 @@ class Reference:
         for module in self._module.modules():
             if self._source.batch_norm == "frozen" and isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
                 module.eval()
-        hooks = [self._module.get_submodule(n).register_forward_hook(multiply) for n in self._source.scaled]
-        x = _input(given.batch.x[given.batch.weight > 0])
+        real = given.batch.weight > 0
+        rated = [_layout_name(name).rpartition(".")[0] for name in self._rates]
+        hooks = [self._module.get_submodule(n).register_forward_hook(self._noise(n, real, given)) for n in rated]
+        hooks += [self._module.get_submodule(n).register_forward_hook(multiply) for n in self._source.scaled]
+        x = _input(given.batch.x[real])
         outputs: Tensor = functional_call(self._module, tensors, (x,))
         for hook in hooks:
             hook.remove()
@@ -173,8 +207,8 @@ class Reference:
 
     def _copies(self) -> list[tuple[str, Tensor, Tensor]]:
         """Every full tensor, parameters' optimiser states included, by the layout's name, and a copy of it."""
-        held = list(self._tensors.items())
-        for name, tensor in self._tensors.items():
+        held = list((self._tensors | self._rates).items())
+        for name, tensor in list(held):
             state = self._optimizer.state.get(tensor, {})
             held += [(name, s) for s in state.values() if isinstance(s, Tensor) and s.shape == tensor.shape]
         return [(name, tensor, tensor.detach().clone()) for name, tensor in held]
@@ -186,7 +220,7 @@ class Reference:
         first = {name: copied for name, _, copied in reversed(before)}
         for name, tensor, _ in self._copies():
             dropped = np.ones(tensor.shape, dtype=np.bool_)
-            dropped[units.index(pattern.layout.tensor(name))] = False
+            dropped[units.index(pattern.layout.tensor(_layout_name(name)))] = False
             at = torch.from_numpy(dropped)
             was = old.get(id(tensor))
             if was is None:  # statistics are new tensors, and a state is zero before the first step
@@ -200,6 +234,10 @@ def _optimizer(optimizer: Optimizer, trained: list[Tensor]) -> torch.optim.Optim
     if optimizer.name == "adam":
         return torch.optim.Adam(trained, betas=optimizer.betas, eps=optimizer.eps, weight_decay=decay)
     return torch.optim.SGD(trained, lr=0.1, momentum=optimizer.momentum, weight_decay=decay)
+
+
+def _layout_name(name: str) -> str:
+    return name.removeprefix("log_alpha.")
 
 
 def _input(array: NDArray[Any]) -> Tensor:

@@ -12,7 +12,17 @@ from edge_fl.layout import Axis, Layout, Segment
 from edge_fl.layout import Tensor as Spec
 from exporter.losses import Loss
 
-__all__ = ["Port", "Source", "Traceable", "batch_ports", "loss_ports", "scalar", "tensor_ports", "width_ports"]
+__all__ = [
+    "Port",
+    "Source",
+    "Step",
+    "Traceable",
+    "batch_ports",
+    "loss_ports",
+    "scalar",
+    "tensor_ports",
+    "width_ports",
+]
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,6 @@ class Traceable:
     function: Callable[..., tuple[Tensor, ...]]
     ports: tuple[Port, ...]
     outputs: tuple[str, ...]
-    variant: str = "plain"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -120,8 +129,21 @@ class Traceable:
     def dynamic_axes(self, name: str) -> tuple[int, ...]:
         """The axes of an input whose length is not known before it runs: kept units, and the batch."""
         port = next(port for port in self.ports if port.name == name)
-        if port.batched:
-            return (0,)
+        batch = (0,) if port.batched else ()
         if self.kind == "eval":
-            return ()
-        return tuple(i for i, axis in enumerate(port.axes) if any(s.block is not None for s in axis))
+            return batch
+        units = (i for i, axis in enumerate(port.axes, len(batch)) if any(s.block is not None for s in axis))
+        return (*batch, *units)
+
+
+@dataclass(frozen=True)
+class Step(Traceable):
+    """A train step, and what it descends by itself: for runtimes that differentiate and update in their own way.
+
+    ``objective`` has the ports of the step but the optimiser's, and gives ``minimised``, ``loss`` (what is reported)
+    and the tracked statistics anew; ``trained`` are those of its ports that the step moves.
+    """
+
+    variant: str
+    objective: Traceable
+    trained: tuple[str, ...]

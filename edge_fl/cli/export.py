@@ -65,7 +65,7 @@ def export(
     batch: Annotated[int, typer.Option(help="Samples a training batch, for the same runtimes.")] = 20,
     variant: Annotated[
         list[str] | None,
-        typer.Option(help="Train step: plain, noise or distil; repeat for several [default: plain]."),
+        typer.Option(help="Train step: plain, noise, distil or vardrop; repeat for several [default: plain]."),
     ] = None,
     optimizer: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
     momentum: Annotated[float, typer.Option(help="SGD's, such as 0.9.")] = 0.0,

@@ -11,18 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Optimizer, Program
+from edge_fl.bundle import Optimizer, Program, slot_name
 from edge_fl.runtimes.base import Compiled
 
 __all__ = ["Differentiate", "Gradients", "step_of"]
 
 Arrays = Mapping[str, NDArray[np.float32]]
-_TENSOR = "tensor."
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """The loss, the gradient of every parameter by ``tensor.NAME``, and tracked statistics by ``new.tensor.NAME``."""
+    """The loss, gradients by the names of trained inputs (``tensor.NAME``), and statistics by ``new.tensor.NAME``."""
 
     loss: NDArray[np.float32]
     gradients: Arrays
@@ -47,7 +46,7 @@ def step_of(program: Program, optimizer: Optimizer, differentiate: Differentiate
 
 
 def _updated(optimizer: Optimizer, inputs: Arrays, gradients: Arrays) -> dict[str, NDArray[np.float32]]:
-    """New parameters by ``tensor.NAME``, and new slots by ``SLOT.NAME``."""
+    """New values of what is trained, by name, and new slots (:func:`edge_fl.bundle.slot_name`)."""
     factor = 1.0 if optimizer.clip is None else _clipping(gradients, optimizer.clip)
     update = _adam if optimizer.name == "adam" else _sgd
     new: dict[str, NDArray[np.float32]] = {}
@@ -55,7 +54,7 @@ def _updated(optimizer: Optimizer, inputs: Arrays, gradients: Arrays) -> dict[st
         direction = gradient if optimizer.clip is None else gradient * factor
         if optimizer.weight_decay:
             direction = direction + optimizer.weight_decay * inputs[name]
-        new.update(update(optimizer, inputs, name.removeprefix(_TENSOR), direction))
+        new.update(update(optimizer, inputs, name, direction))
     return new
 
 
@@ -70,9 +69,10 @@ def _sgd(
 ) -> dict[str, NDArray[np.float32]]:
     new = {}
     if optimizer.momentum:
-        gradient = optimizer.momentum * inputs[f"momentum.{name}"] + gradient
-        new[f"momentum.{name}"] = gradient
-    new[_TENSOR + name] = inputs[_TENSOR + name] - inputs["lr"] * gradient
+        slot = slot_name("momentum", name)
+        gradient = optimizer.momentum * inputs[slot] + gradient
+        new[slot] = gradient
+    new[name] = inputs[name] - inputs["lr"] * gradient
     return new
 
 
@@ -81,8 +81,9 @@ def _adam(
 ) -> dict[str, NDArray[np.float32]]:
     """Kingma and Ba, Algorithm 1, with the bias corrections taken together as torch does."""
     (beta1, beta2), number = optimizer.betas, float(inputs["number"])
-    first = beta1 * inputs[f"exp_avg.{name}"] + (1 - beta1) * gradient
-    second = beta2 * inputs[f"exp_avg_sq.{name}"] + (1 - beta2) * (gradient * gradient)
+    slots = [slot_name(slot, name) for slot in optimizer.slots]
+    first = beta1 * inputs[slots[0]] + (1 - beta1) * gradient
+    second = beta2 * inputs[slots[1]] + (1 - beta2) * (gradient * gradient)
     size, root = float(inputs["lr"]) / (1 - beta1**number), (1 - beta2**number) ** 0.5
-    moved = inputs[_TENSOR + name] - size * (first / (np.sqrt(second) / root + optimizer.eps))
-    return {_TENSOR + name: moved, f"exp_avg.{name}": first, f"exp_avg_sq.{name}": second}
+    moved = inputs[name] - size * (first / (np.sqrt(second) / root + optimizer.eps))
+    return {name: moved, slots[0]: first, slots[1]: second}

@@ -72,7 +72,10 @@ class TrainStep:
         self._slots_first = next((i for i, name in enumerate(carried) if name in self._slots), len(carried))
 
     def fresh_slots(self, tensors: Weights) -> dict[str, NDArray[np.float32]]:
-        """The optimiser's state at the start of a round: zeros of the shapes of the kept ``tensors``."""
+        """The state that a step gives anew at the start of a round: zeros of the shapes of the kept ``tensors``.
+
+        That is right for an optimiser's; ``log_alpha.TENSOR`` (variational dropout) at 0 is a dropout rate of 1/2.
+        """
         return {slot: np.zeros_like(tensors[slot.partition(".")[2]]) for slot in self._slots}
 
     def __call__(

@@ -1,8 +1,9 @@
 """ExecuTorch's training format: a program holds its parameters and gives their gradients, for one width and batch.
 
-The files are those of ExecuTorch's own ``TrainingModule`` (C++, Java, Python): its outputs are the loss and what else
-the model gives, then gradients, then the parameters themselves; metadata methods say which are which. Its C++
-bindings are taken as they are: the module around them imports the whole compiler, and copies all gradients.
+The files are those of ExecuTorch's own ``TrainingModule`` (C++, Java, Python): its outputs are what is minimised, the
+loss and what else the model gives, then gradients, then the parameters themselves; metadata methods say which are
+which. Its C++ bindings are taken as they are: the module around them imports the whole compiler, and copies all
+gradients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import torch
 from executorch.extension.pybindings import _C
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Program
+from edge_fl.bundle import Bundle, Program, slot_name
 from edge_fl.errors import BundleError
 from edge_fl.runtimes._gradients import Gradients, step_of
 from edge_fl.runtimes._stderr import native_stderr_closed
@@ -57,8 +58,9 @@ class _Step:
         self._names: list[str] = module.metadata("fqn")
         self._gradients: int = module.metadata("gradients_index")[0]
         self._parameters: int = module.metadata("parameters_index")[0]
-        elsewhere = {*self._names, "lr", "number"}  # in the program itself, or with the optimiser
-        self._inputs = [n for n in program.inputs if n not in elsewhere and n.partition(".")[0] not in slots]
+        remembered = (slot_name(slot, name) for slot in slots for name in self._names)
+        elsewhere = {*self._names, *remembered, "lr", "number"}  # in the program itself, or with the optimiser
+        self._inputs = [name for name in program.inputs if name not in elsewhere]
         new = {f"new.{name}" for name in self._names}
         self._statistics = [n for n in program.outputs if n.startswith("new.tensor.") and n not in new]
         self._held: list[NDArray[np.float32]] = []
@@ -70,7 +72,7 @@ class _Step:
         for held, name in zip(self._held, self._names, strict=True):
             held[...] = inputs[name]
         outputs = self._module.uncopied(given)[: self._parameters]
-        loss, *statistics = outputs[: self._gradients]
+        _, loss, *statistics = outputs[: self._gradients]  # the first is what is minimised
         return Gradients(
             loss.copy(),
             dict(zip(self._names, outputs[self._gradients :], strict=True)),

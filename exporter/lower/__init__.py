@@ -11,7 +11,7 @@ from edge_fl.layout import Layout
 from edge_fl.pattern import kept_counts, prefix_counts
 from exporter import lower
 from exporter.quiet import quiet
-from exporter.source import Traceable
+from exporter.source import Step, Traceable
 
 __all__ = [
     "DropoutWidth",
@@ -36,7 +36,7 @@ class Request:
     ones.
     """
 
-    steps: tuple[Traceable, ...]
+    steps: tuple[Step, ...]
     evaluation: Traceable
     widths: tuple[int, ...]
     batch: int

@@ -14,22 +14,21 @@ from edge_fl.bundle import Program
 from edge_fl.errors import UnsupportedModelError
 from exporter.lower import Lowered, Report, Request, kept_at
 from exporter.lower.executorch import EVALUATION_BATCH, executorch_decompositions, to_executorch
-from exporter.objective import build_objective
 from exporter.recurrent import unrolled
 from exporter.sentence import first_line
-from exporter.source import Traceable
+from exporter.source import Step, Traceable
 from exporter.trace import export_static
 
 __all__ = ["lower"]
 
 
 def lower(request: Request, report: Report) -> Lowered:
-    """One ``.pte`` a width, and one that evaluates.
+    """One ``.pte`` a step variant and width, and one that evaluates.
 
     Raises
     ------
     UnsupportedModelError
-        When another variant than the plain one is asked for, or ExecuTorch has no kernel for an operation.
+        When ExecuTorch has no kernel for an operation of the model.
     """
     lowered: Lowered = []
     for step in request.steps:
@@ -40,7 +39,7 @@ def lower(request: Request, report: Report) -> Lowered:
             program = Program(
                 file, "step", step.inputs, step.outputs, variant=step.variant, kept=kept, batch=request.batch
             )
-            with unrolled():  # it has no loops
+            with unrolled(derived=True):  # it has no loops, and torch's joint export no autograd.Function
                 lowered.append((program, to_executorch(_joint(step, kept, request.batch))))
     report("evaluation")
     evaluation, full = request.evaluation, request.evaluation.source.full
@@ -74,14 +73,15 @@ class _Holding(nn.Module):
             owner.register_parameter(last, nn.Parameter(tensor))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        held, rest = dict(self.named_parameters()), iter(inputs)
+        # By a view of its own: torch's joint export names gradients, and two biases that are summed have one otherwise.
+        held, rest = {name: tensor.view(tensor.shape) for name, tensor in self.named_parameters()}, iter(inputs)
         return self._program.function(*(held[n] if n in held else next(rest) for n in self._program.inputs))
 
 
-def _joint(step: Traceable, kept: Mapping[str, int], batch: int) -> ExportedProgram:
-    objective = build_objective(step, "executorch_training")
+def _joint(step: Step, kept: Mapping[str, int], batch: int) -> ExportedProgram:
+    objective = step.objective
     arguments = dict(zip(objective.inputs, objective.example(kept, batch), strict=True))
-    held = {name: arguments.pop(name) for name in (f"tensor.{t.name}" for t in step.source.layout.parameters)}
+    held = {name: arguments.pop(name) for name in step.trained}
     try:
         forward = export(_Holding(objective, held), tuple(arguments.values()), strict=False)
         # What torch.export.experimental._export_forward_backward does, but for its table.

@@ -17,9 +17,8 @@ from exporter.decompositions import Decompositions
 from exporter.gradient_graph import gradient_graph
 from exporter.lower import Lowered, Report, Request
 from exporter.lower.onnx import onnx_decompositions, to_onnx
-from exporter.objective import build_objective
 from exporter.recurrent import unrolled
-from exporter.source import Traceable
+from exporter.source import Step
 from exporter.trace import export_symbolic
 
 __all__ = ["lower"]
@@ -29,15 +28,14 @@ _WHOLE = (_aten.convolution.default, _aten.native_layer_norm.default)
 
 
 def lower(request: Request, report: Report) -> Lowered:
-    """One ``.onnx`` that gives the plain step's gradients, and one that evaluates.
+    """One ``.onnx`` a step variant, which gives the gradients of what it descends, and one that evaluates.
 
     Raises
     ------
     RuntimeMissingError
         When there is no environment with onnxruntime-training.
     UnsupportedModelError
-        When another variant is asked for, an operation has no translation or no gradient, or kept units would
-        not stay free.
+        When an operation has no translation or no gradient, or kept units would not stay free.
     """
     lowered: Lowered = []
     for step in request.steps:
@@ -70,14 +68,13 @@ def _table() -> Decompositions:
     return table
 
 
-def _gradients(step: Traceable) -> bytes:
-    objective = build_objective(step, "ort_training")
+def _gradients(step: Step) -> bytes:
+    objective = step.objective
     with unrolled():  # onnxruntime has no gradient of loops
         exported = export_symbolic(objective, _table(), saved=False)
     forward = to_onnx(exported, objective.inputs, objective.outputs)
-    parameters = [f"tensor.{tensor.name}" for tensor in step.source.layout.parameters]
-    model = gradient_graph(training_python(), _with_moments(forward), parameters)
-    _require_gradients(model, parameters)
+    model = gradient_graph(training_python(), _with_moments(forward), objective.outputs[0], step.trained)
+    _require_gradients(model, step.trained)
     return model
 
 

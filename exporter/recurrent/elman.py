@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from exporter.recurrent.gates import before, flat
-from exporter.recurrent.loop import Tensors, time_loop
+from exporter.recurrent.loop import Tensors, run_layer, time_loop
 
 __all__ = ["elman"]
 
@@ -32,7 +32,7 @@ def elman(projected: Tensor, weight: Tensor, h: Tensor, nonlinearity: str) -> tu
     -------
     The outputs ``[T, B, H]`` and the last state ``[B, H]``.
     """
-    outputs, h = _Elman.apply(projected, weight, h, nonlinearity)  # type: ignore[no-untyped-call]
+    outputs, h = run_layer(_Elman, projected, weight, h, nonlinearity)
     return outputs, h
 
 

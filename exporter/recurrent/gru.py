@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from exporter.recurrent.gates import before, flat, gate_blocks, gate_weights
-from exporter.recurrent.loop import Tensors, time_loop
+from exporter.recurrent.loop import Tensors, run_layer, time_loop
 
 __all__ = ["gru"]
 
@@ -31,7 +31,7 @@ def gru(projected: Tensor, weight: Tensor, bias: Tensor, h: Tensor) -> tuple[Ten
     -------
     The outputs ``[T, B, H]`` and the last state ``[B, H]``.
     """
-    outputs, h, *_ = _Gru.apply(projected, weight, bias, h)  # type: ignore[no-untyped-call]
+    outputs, h, *_ = run_layer(_Gru, projected, weight, bias, h)
     return outputs, h
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._higher_order_ops.scan import scan_op
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-__all__ = ["Step", "Tensors", "time_loop", "unrolled"]
+__all__ = ["Step", "Tensors", "run_layer", "time_loop", "unrolled"]
 
 Tensors = tuple[Tensor, ...]
 
@@ -22,16 +22,31 @@ Step = Callable[..., Tensors]
 """``(*carry, *inputs, *constants) -> (*carry, *outputs)`` of one time step; no result may be a view or an argument."""
 
 _unrolled: ContextVar[bool] = ContextVar("unrolled", default=False)
+_derived: ContextVar[bool] = ContextVar("derived", default=False)
 
 
 @contextlib.contextmanager
-def unrolled() -> Iterator[None]:
-    """Write out the loops of everything traced inside; the number of time steps must be static."""
-    token = _unrolled.set(True)
+def unrolled(*, derived: bool = False) -> Iterator[None]:
+    """Write out the loops of everything traced inside; the number of time steps must be static.
+
+    Parameters
+    ----------
+    derived
+        Leave the backward pass to autograd, which derives it from the steps written out: for tracers that know no
+        autograd.Function. Otherwise it is the layers' own.
+    """
+    tokens = _unrolled.set(True), _derived.set(derived)
     try:
         yield
     finally:
-        _unrolled.reset(token)
+        _unrolled.reset(tokens[0])
+        _derived.reset(tokens[1])
+
+
+def run_layer(layer: type[torch.autograd.Function], *arguments: Any) -> Tensors:
+    """The results of a layer, differentiated by its own backward pass or by autograd, as :func:`unrolled` says."""
+    run = layer.forward if _derived.get() else layer.apply
+    return run(*arguments)  # type: ignore[no-any-return]
 
 
 def time_loop(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from exporter.recurrent.gates import before, flat, gate_blocks, gate_weights
-from exporter.recurrent.loop import Tensors, time_loop
+from exporter.recurrent.loop import Tensors, run_layer, time_loop
 
 __all__ = ["lstm"]
 
@@ -34,7 +34,7 @@ def lstm(projected: Tensor, weight: Tensor, h: Tensor, c: Tensor) -> tuple[Tenso
     -------
     The outputs ``[T, B, H]`` and the last h and c ``[B, H]``.
     """
-    outputs, h, c, *_ = _Lstm.apply(projected, weight, h, c)  # type: ignore[no-untyped-call]
+    outputs, h, c, *_ = run_layer(_Lstm, projected, weight, h, c)
     return outputs, h, c
 
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.func import grad_and_value
 
+from edge_fl.bundle import slot_name
 from edge_fl.layout import Tensor as Spec
 from exporter import optimizers
-from exporter.source import Port, Source, Traceable, batch_ports, loss_ports, scalar, tensor_ports
+from exporter.source import Port, Source, Step, Traceable, batch_ports, loss_ports, scalar, tensor_ports
 
 __all__ = ["Arguments", "Objective", "build"]
 
@@ -29,20 +30,32 @@ Objective = Callable[[Arguments], tuple[Tensor, tuple[Tensor, dict[str, Tensor]]
 """From arguments to what is minimised, and beside it the loss to report and the statistics anew."""
 
 
-def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Port, ...] = ()) -> Traceable:
+def build(
+    source: Source,
+    variant: str,
+    objective: Objective,
+    *,
+    trained: tuple[Port, ...] = (),
+    extra: tuple[Port, ...] = (),
+) -> Step:
     """Build ``(tensors..., slots..., x, y, sample_weight, lr, scale, ...) -> (loss, new tensors..., new slots...)``.
 
     Parameters
     ----------
     objective
         What the step descends.
+    trained
+        Ports of this variant only that the step moves as it moves the model's parameters, and gives anew.
     extra
-        Ports of this variant only.
+        Other ports of this variant only.
     """
-    parameters = [tensor.name for tensor in source.layout.parameters]
+    moved = (*(Port(f"tensor.{tensor.name}", tensor.units) for tensor in source.layout.parameters), *trained)
+    names = [port.name for port in moved]
+    slots = [Port(slot_name(slot, p.name), p.axes) for slot in source.optimizer.slots for p in moved]
     ports = (
         *tensor_ports(source.layout),
-        *_slot_ports(source),
+        *trained,
+        *slots,
         *batch_ports(source),
         scalar("lr"),
         scalar("scale"),
@@ -52,40 +65,42 @@ def build(source: Source, variant: str, objective: Objective, *, extra: tuple[Po
     )
 
     def step(*inputs: Tensor) -> tuple[Tensor, ...]:
-        arguments = _arguments(ports, inputs)
+        named = _named(ports, inputs)
 
-        def minimised(trained: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-            tensors = {**arguments.tensors, **dict(zip(parameters, trained, strict=True))}
-            return objective(Arguments(tensors, arguments.inputs))
+        def minimised(values: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+            return objective(_arguments({**named, **dict(zip(names, values, strict=True))}))
 
-        trained = tuple(arguments.tensors[name] for name in parameters)
-        gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(trained)
-        slots = {
-            slot: [arguments.inputs[f"{slot}.{name}"] for name in parameters] for slot in source.optimizer.slots
-        }
+        old = tuple(named[name] for name in names)
+        gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(old)
         new, kept = optimizers.apply(
             source.optimizer,
-            trained,
+            old,
             gradients,
-            slots,
-            lr=arguments.inputs["lr"],
-            number=arguments.inputs.get("number", arguments.inputs["lr"]),
+            {slot: [named[slot_name(slot, name)] for name in names] for slot in source.optimizer.slots},
+            lr=named["lr"],
+            number=named.get("number", named["lr"]),
         )
-        anew = {**dict(zip(parameters, new, strict=True)), **statistics}
-        tensors = [anew[tensor.name] for tensor in _given(source)]
-        return (loss, *tensors, *(tensor for slot in source.optimizer.slots for tensor in kept[slot]))
+        anew = dict(zip(names, new, strict=True))
+        anew.update({f"tensor.{name}": tensor for name, tensor in statistics.items()})
+        remembered = (tensor for slot in source.optimizer.slots for tensor in kept[slot])
+        return (loss, *(anew[name] for name in given), *remembered)
 
-    outputs = [f"new.tensor.{tensor.name}" for tensor in _given(source)]
-    outputs += [f"new.{port.name}" for port in _slot_ports(source)]
-    return Traceable(source, "step", step, ports, ("loss", *outputs), variant)
+    given = [*(f"tensor.{tensor.name}" for tensor in _given(source)), *(port.name for port in trained)]
+    outputs = ("loss", *(f"new.{name}" for name in (*given, *(port.name for port in slots))))
+    alone = _alone(source, objective, (*trained, *extra))
+    return Step(source, "step", step, ports, outputs, variant, alone, tuple(names))
 
 
-def _slot_ports(source: Source) -> list[Port]:
-    return [
-        Port(f"{slot}.{tensor.name}", tensor.units)
-        for slot in source.optimizer.slots
-        for tensor in source.layout.parameters
-    ]
+def _alone(source: Source, objective: Objective, extra: tuple[Port, ...]) -> Traceable:
+    """``(tensors..., x, y, sample_weight, scale, ...) -> (minimised, loss, new statistics...)``."""
+    ports = (*tensor_ports(source.layout), *batch_ports(source), scalar("scale"), *loss_ports(source), *extra)
+
+    def evaluate(*inputs: Tensor) -> tuple[Tensor, ...]:
+        minimised, (loss, statistics) = objective(_arguments(_named(ports, inputs)))
+        return (minimised, loss.detach(), *(statistics[tensor.name].detach() for tensor in source.tracked))
+
+    outputs = ("minimised", "loss", *(f"new.tensor.{tensor.name}" for tensor in source.tracked))
+    return Traceable(source, "step", evaluate, ports, outputs)
 
 
 def _given(source: Source) -> list[Spec]:
@@ -93,7 +108,10 @@ def _given(source: Source) -> list[Spec]:
     return [t for t in source.layout.tensors if t.role == "parameter" or t in source.tracked]
 
 
-def _arguments(ports: tuple[Port, ...], inputs: tuple[Tensor, ...]) -> Arguments:
-    named = {port.name: tensor for port, tensor in zip(ports, inputs, strict=True)}
+def _named(ports: tuple[Port, ...], inputs: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    return {port.name: tensor for port, tensor in zip(ports, inputs, strict=True)}
+
+
+def _arguments(named: dict[str, Tensor]) -> Arguments:
     tensors = {n.removeprefix("tensor."): t for n, t in named.items() if n.startswith("tensor.")}
     return Arguments(tensors, {n: t for n, t in named.items() if not n.startswith("tensor.")})

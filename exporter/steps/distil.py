@@ -11,14 +11,14 @@ from torch.nn import functional
 from edge_fl.layout import Segment
 from edge_fl.layout import Tensor as Spec
 from exporter.forward import training_forward, weighted_mean
-from exporter.source import Port, Source, Traceable, scalar, width_ports
+from exporter.source import Port, Source, Step, scalar, width_ports
 from exporter.steps._parts import Arguments
 from exporter.steps._parts import build as build_step
 
 __all__ = ["build"]
 
 
-def build(source: Source) -> Traceable:
+def build(source: Source) -> Step:
     """Minimise ``CE(teacher) + (1 - alpha) CE(student) + alpha T^2 KL``, all means over the batch.
 
     KL is that of the student's softmax from the teacher's at ``temperature`` T (``forward`` 1), or of the

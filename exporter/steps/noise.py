@@ -3,14 +3,14 @@
 from torch import Tensor
 
 from exporter.forward import training_loss
-from exporter.source import Port, Source, Traceable
+from exporter.source import Port, Source, Step
 from exporter.steps._parts import Arguments
 from exporter.steps._parts import build as build_step
 
 __all__ = ["build"]
 
 
-def build(source: Source) -> Traceable:
+def build(source: Source) -> Step:
     """Minimise the loss at theta = U + noise; ``noise.NAME`` has the shape of each parameter's kept entries."""
     parameters = source.layout.parameters
 

@@ -3,14 +3,14 @@
 from torch import Tensor
 
 from exporter.forward import training_loss
-from exporter.source import Source, Traceable
+from exporter.source import Source, Step
 from exporter.steps._parts import Arguments
 from exporter.steps._parts import build as build_step
 
 __all__ = ["build"]
 
 
-def build(source: Source) -> Traceable:
+def build(source: Source) -> Step:
     """Minimise sum(w l) / sum(w) over the batch."""
 
     def objective(arguments: Arguments) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:

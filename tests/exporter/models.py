@@ -94,6 +94,19 @@ class Noisy(nn.Module):
         return out
 
 
+class Recurrent(nn.Module):
+    """Two steps of three features each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.RNN(3, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.rnn(x.reshape(-1, 2, 3))
+        out: Tensor = self.out(states[:, -1])
+        return out
+
+
 class Attention(nn.Module):
     """Two tokens of three features each, which linear layers take as a sequence."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from edge_fl.bundle import CLASS_INDEX, Input, Optimizer
-from edge_fl.errors import ParityError, UnsupportedModelError
+from edge_fl.errors import ParityError
 from edge_fl.runtimes.base import runtime_names
 from exporter.decompositions import pooling
 from exporter.export import Target, export_bundle
@@ -28,7 +28,6 @@ OPTIMIZERS = {
     "momentum": Optimizer(momentum=0.9, weight_decay=0.01, clip=1.0),
     "adam": Optimizer(name="adam", weight_decay=0.01),
 }
-RECURRENT = ("shakespeare-rnn", "wikitext-2-lstm")
 UNSEEN = {
     "mobilenet": Architecture(build=MobileNet, input_shape=(3, 12, 12), classes=5),
     "gru": Architecture(build=GRUClassifier, input_shape=(4, 3), classes=4),
@@ -50,12 +49,7 @@ def target(what: Architecture, runtime: str, optimizer: Optimizer) -> Target:
     )
 
 
-# All but what is refused: see below.
-CASES = [
-    case
-    for case in itertools.product(runtime_names(), ZOO, OPTIMIZERS)
-    if case[0] != "executorch_training" or case[1] not in RECURRENT
-]
+CASES = list(itertools.product(runtime_names(), ZOO, OPTIMIZERS))
 
 
 @pytest.mark.timeout(900)  # compilers on a busy machine
@@ -74,14 +68,6 @@ def test_the_zoo_trains_as_torch_trains_it(
     assert parity.steps >= 5
     assert 0 < parity.weights <= (ADAM_LIMIT if optimizer == "adam" else LIMIT)
     assert 0 < parity.outputs <= LIMIT
-
-
-def test_recurrent_models_are_refused_by_executorchs_training_module(tmp_path: Path) -> None:
-    what = find_model("shakespeare-rnn").narrowed
-
-    with pytest.raises(UnsupportedModelError, match=r"torch\.export cannot give"):
-        export_bundle(what.build(), target(what, "executorch_training", Optimizer()), tmp_path / "bundle")
-    assert not (tmp_path / "bundle").exists()
 
 
 @pytest.mark.timeout(900)

@@ -35,7 +35,7 @@ def interpolating() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 1), Enlarging(), nn.Linear(4, 3))
 
 
-@pytest.mark.parametrize("variant", ["plain", "noise", "distil"])
+@pytest.mark.parametrize("variant", ["plain", "noise", "distil", "vardrop"])
 @pytest.mark.parametrize("name", ["digits-mlp", "femnist-cnn"])
 def test_onnx_has_every_kernel_of_the_zoo(name: str, variant: str) -> None:
     small = find_model(name).narrowed

@@ -7,6 +7,7 @@ import torch
 from edge_fl.bundle import Bundle
 from edge_fl.errors import BundleError
 from edge_fl.runtimes.base import Batch, open_runtime
+from exporter.parity import LIMIT
 from exporter.source import Source
 from tests.exporter.lower import proving
 
@@ -23,6 +24,20 @@ def test_models_train_as_in_torch_with_every_optimiser(proven: tuple[Source, Bun
     assert bundle.manifest.parity[RUNTIME].steps >= 5
     for name, optimizer in proving.OPTIMIZERS.items():
         proving.prove(source, bundle, RUNTIME, optimizer, tmp_path / name)
+
+
+def test_every_kind_of_train_step_is_as_in_torch(tmp_path: Path) -> None:
+    bundle = proving.exported_variants("mlp", RUNTIME, tmp_path / "bundle", "noise", "distil")
+
+    assert {program.variant for program in bundle.manifest.programs[RUNTIME]} >= {"noise", "distil"}
+    assert bundle.manifest.parity[RUNTIME].weights <= LIMIT
+
+
+def test_recurrent_layers_train_as_in_torch(tmp_path: Path) -> None:
+    bundle = proving.exported_variants("recurrent", RUNTIME, tmp_path / "bundle", "plain")
+
+    assert bundle.layout.sizes == {"rnn.l0": 4}
+    assert bundle.manifest.parity[RUNTIME].weights <= LIMIT
 
 
 def test_a_file_is_one_that_executorchs_own_training_module_and_optimiser_take(
@@ -45,7 +60,7 @@ def test_a_file_is_one_that_executorchs_own_training_module_and_optimiser_take(
     held = module.named_parameters()
     for name, tensor in held.items():
         tensor.copy_(torch.from_numpy(start[name.removeprefix("tensor.")]))
-    (loss,) = module.forward_backward("forward", inputs)
+    _, loss = module.forward_backward("forward", inputs)
     get_sgd_optimizer(held, 0.1).step(module.named_gradients())
 
     assert float(loss) == ours.loss

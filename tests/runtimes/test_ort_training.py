@@ -9,8 +9,8 @@ import pytest
 from edge_fl.bundle import Bundle
 from edge_fl.errors import RuntimeMissingError, UnsupportedModelError
 from edge_fl.runtimes.base import open_runtime
-from exporter.export import Target, export_bundle
 from exporter.gradient_graph import gradient_graph
+from exporter.parity import LIMIT
 from exporter.source import Source
 from tests.exporter.lower import proving
 
@@ -84,12 +84,12 @@ def test_without_an_environment_of_its_own_it_is_refused_with_what_to_do(
     assert not (tmp_path / "bundle").exists()
 
 
-def test_other_steps_than_the_plain_one_are_refused(ort_training_python: str, tmp_path: Path) -> None:
-    target = Target(
-        "m", "made-up", proving.Input((6,), "float32"), 3, ("ort_training",), variants=("distil",), batch=6
-    )
-    with pytest.raises(UnsupportedModelError, match="'ort_training' has no 'distil' train step"):
-        export_bundle(proving.mlp(), target, tmp_path / "bundle")
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_every_kind_of_train_step_is_as_in_torch(name: str, ort_training_python: str, tmp_path: Path) -> None:
+    bundle = proving.exported_variants(name, "ort_training", tmp_path / "bundle", "noise", "distil")
+
+    assert {program.variant for program in bundle.manifest.programs["ort_training"]} >= {"noise", "distil"}
+    assert bundle.manifest.parity["ort_training"].weights <= LIMIT
 
 
 def test_an_operation_without_gradient_is_refused_by_its_name(ort_training_python: str) -> None:
@@ -103,6 +103,6 @@ def test_an_operation_without_gradient_is_refused_by_its_name(ort_training_pytho
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
 
     with pytest.raises(UnsupportedModelError, match="gradient builder has not been registered: Celu"):
-        gradient_graph(ort_training_python, model.SerializeToString(), ["w"])
+        gradient_graph(ort_training_python, model.SerializeToString(), "loss", ["w"])
     with pytest.raises(RuntimeMissingError, match="no Python at '/nowhere'"):
-        gradient_graph("/nowhere", b"", [])
+        gradient_graph("/nowhere", b"", "loss", [])

@@ -58,7 +58,27 @@ MODELS = {
     "activations": Model(models.activations, (6,)),
     "cnn": Model(cnn, (1, 10, 10)),
     "pooled": Model(pooled, (1, 4, 4)),
+    "recurrent": Model(models.Recurrent, (6,)),
 }
+
+
+def exported_variants(name: str, runtime: str, root: Path, *variants: str) -> Bundle:
+    """The model with these train steps and every part of SGD, proven by the exporter itself."""
+    torch.manual_seed(0)
+    entry = MODELS[name]
+    optimizer = Optimizer(momentum=0.9, weight_decay=0.01, clip=1.0)
+    target = Target(
+        name,
+        "made-up",
+        Input(entry.shape, "float32"),
+        3,
+        (runtime,),
+        widths=WIDTHS,
+        batch=BATCH,
+        variants=variants,
+        optimizer=optimizer,
+    )
+    return export_bundle(entry.build(), target, root)
 
 
 def exported(name: str, runtime: str, root: Path) -> tuple[Source, Bundle]:

@@ -155,14 +155,18 @@ def test_the_gradients_of_what_is_kept_are_those_of_the_full_layer() -> None:
     torch.testing.assert_close(less["bias_hh_l1"], full["bias_hh_l1"][rows])
 
 
-def test_written_out_loops_compute_the_same() -> None:
+@pytest.mark.parametrize("derived", [False, True])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_written_out_loops_compute_the_same(kind: str, derived: bool) -> None:
     torch.manual_seed(0)
-    module = replace_recurrent(nn.GRU(3, 4).double())
+    module = replace_recurrent(LAYERS[kind](3, 4).double())
     x = _leaf(5, 2, 3)
     looped = _gradients(module, x)
-    with unrolled():
+    with unrolled(derived=derived):
         written = _gradients(module, x)
+        own = type(module(x)[0].grad_fn).__name__
     torch.testing.assert_close(written, looped)
+    assert (own == "StackBackward0") == derived
 
 
 def test_last_states_act_as_torchs_where_layers_keep_as_many() -> None:
