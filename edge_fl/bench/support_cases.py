@@ -2,12 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from edge_fl.bundle import Input
+from edge_fl.bundle import BatchNormPolicy, Input
 
 __all__ = ["CASES", "CLASSES", "SupportCase"]
 
@@ -17,7 +16,6 @@ _SIGNAL = Input((2, 8), "float32")
 _IMAGE = Input((2, 8, 8), "float32")
 _SERIES = Input((4, 3), "float32")
 _TOKENS = Input((4,), "int64")
-Policy = Literal["tracked", "static", "frozen"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class SupportCase:
     name: str
     build: Callable[[], nn.Module]
     input: Input = field(default=_VECTOR)
-    batch_norm: Policy = "tracked"
+    batch_norm: BatchNormPolicy = "tracked"
 
 
 class _Of(nn.Module):
@@ -198,14 +196,16 @@ _LAYERS = (
     SupportCase("ConvTranspose2d", lambda: _images(nn.ConvTranspose2d(2, 4, 2, 2), channels=4), _IMAGE),
 )
 
+_POLICIES: tuple[BatchNormPolicy, ...] = ("tracked", "per-width", "static", "frozen")
+
 _NORMALISATIONS = (
     *(
         SupportCase(f"BatchNorm1d, {policy}", lambda: _dense(nn.BatchNorm1d(8), nn.ReLU()), batch_norm=policy)
-        for policy in ("tracked", "static", "frozen")
+        for policy in _POLICIES
     ),
     *(
         SupportCase(f"BatchNorm2d, {policy}", lambda: _normalised(nn.BatchNorm2d(8)), _IMAGE, batch_norm=policy)
-        for policy in ("tracked", "static", "frozen")
+        for policy in _POLICIES
     ),
     SupportCase("GroupNorm", lambda: _normalised(nn.GroupNorm(4, 8)), _IMAGE),
     SupportCase("LayerNorm", lambda: _dense(nn.LayerNorm(8), nn.ReLU())),
