@@ -1,11 +1,7 @@
-"""A run in this process: the tasks, frames, checks and rules of a fleet, without a network between.
-
-Every client is trained through a runtime, as its agent would, so that a simulation gives the bits that a fleet
-of the same clients gives.
-"""
+"""A run in this process: the tasks, frames, checks and rules of a fleet, without a network between."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,36 +17,21 @@ from broker.run_folder import RoundMetrics, RunFolder
 from broker.session import check_recipe
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
+from device_sim.settings import Population, TrainerSettings
+from device_sim.stacked import RUNTIME as STACKED
 from edge_fl import __version__
 from edge_fl.bundle import Bundle
-from edge_fl.data.partition import IID, Kind, partition
+from edge_fl.data.partition import partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError
 from edge_fl.methods.base import State
 from edge_fl.recipe import open_recipe
-from edge_fl.runtimes.base import open_runtime
 from edge_fl.transport.transfer import ref_of
-from edge_fl.update import assigned_pattern, make_update
+from edge_fl.update import Visit, assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame
-from edge_fl.wire.messages import PROTOCOL, Register, Task
+from edge_fl.wire.messages import PROTOCOL, Ref, Register, Task
 
-__all__ = ["Population", "Simulation"]
-
-
-@dataclass(frozen=True)
-class Population:
-    """The clients of a simulation: ``client-0`` ..., parts of the bundle's data set cut as ``kind`` says, client i in
-    tier i mod ``tiers``, all on one runtime.
-    """
-
-    clients: int
-    tiers: int = 1
-    runtime: str = "onnx"
-    kind: Kind = IID
-
-    def __post_init__(self) -> None:
-        if self.clients < 1 or self.tiers < 1:
-            raise ConfigError(f"A simulation needs clients and tiers, not {self.clients} in {self.tiers} tiers.")
+__all__ = ["Simulation"]
 
 
 class Simulation:
@@ -64,10 +45,12 @@ class Simulation:
         How; ``clients_per_round`` of the population are picked a round, as a coordinator picks devices.
     population
         By whom.
+    trainer
+        What computes their training.
     root
         The run folder.
     observer
-        Told of every round.
+        Told of every round, and of every client that is done.
 
     Raises
     ------
@@ -76,7 +59,14 @@ class Simulation:
     """
 
     def __init__(
-        self, *, bundle: Bundle, config: RunConfig, population: Population, root: Path, observer: Observer
+        self,
+        *,
+        bundle: Bundle,
+        config: RunConfig,
+        population: Population,
+        trainer: TrainerSettings,
+        root: Path,
+        observer: Observer,
     ) -> None:
         if config.clients_per_round > population.clients:
             raise ConfigError(
@@ -84,14 +74,14 @@ class Simulation:
             )
         self._recipe = open_recipe(config.method, config.parameters)
         check_recipe(bundle, self._recipe, config)
-        self._bundle, self._config, self._population, self._observer = bundle, config, population, observer
-        self._runtime = open_runtime(population.runtime, bundle)
+        self._bundle, self._config, self._observer = bundle, config, observer
+        self._trainer = trainer.open(bundle)
         self._model = GlobalModel(bundle.layout, bundle.weights())
         dataset = load_dataset(bundle.manifest.dataset)
-        self._train, self._evaluator = dataset.train, Evaluator(bundle, dataset)
+        self._samples, self._evaluator = dataset.train, Evaluator(bundle, dataset)
         parts = partition(dataset.train, population.clients, population.kind)
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
-        self._registry = _registered(self._parts, population)
+        self._registry = _registered(self._parts, population, trainer)
         self._folder = RunFolder(root, config)
         self._states: dict[str, State] = {}
 
@@ -110,15 +100,13 @@ class Simulation:
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
         content = self._model_frame(number)
-        model = decode_frame(content, self._bundle.layout)
         config = self._config
         picked = self._registry.pick(
             config.clients_per_round, seed=config.seed, round=number, attempt=0, excluding=set()
         )
         self._observer.round_started(number, picked)
-        reports = {client: self._visit(self._registry[client], number, content, model) for client in picked}
-        ordered = [reports[client] for client in sorted(reports)]
-        updates = ((self._registry[u.header.client].profile.tier, u) for u, _ in ordered)
+        sizes: dict[str, int] = {}
+        updates = self._updates(number, picked, content, sizes)
         train_loss = self._model.aggregate(self._recipe.method, number, updates)
         score = self._evaluator.score(self._model.weights)
         metrics = RoundMetrics(
@@ -127,7 +115,7 @@ class Simulation:
             accuracy=score.accuracy,
             loss=score.loss,
             train_loss=train_loss,
-            uplink={update.header.client: size for update, size in ordered},
+            uplink=sizes,
             downlink=len(content) * len(picked),
             excused={},
             rejections={},
@@ -136,9 +124,28 @@ class Simulation:
         self._observer.round_closed(metrics)
         return metrics
 
-    def _visit(self, device: Device, number: int, content: bytes, model: Frame) -> tuple[Frame, int]:
-        """What a device does in a round, and what the coordinator does with it; the update and its size."""
-        task = make_task(
+    def _updates(
+        self, number: int, picked: list[str], content: bytes, sizes: dict[str, int]
+    ) -> Iterator[tuple[int, Frame]]:
+        """What the coordinator gets of the round's devices, in the order of their ids, each with its tier.
+
+        Only as many are in memory as the trainer trains at once. ``sizes`` are filled in as they come.
+        """
+        model = decode_frame(content, self._bundle.layout)
+        devices = [self._registry[client] for client in sorted(picked)]
+        ref = ref_of(content)
+        tasks = [self._task(device, number, ref) for device in devices]
+        visits = (self._visit(device, task, model) for device, task in zip(devices, tasks, strict=True))
+        updates = self._trainer.updates(visits)
+        for device, task, update in zip(devices, tasks, updates, strict=True):
+            frame = check_update(update.frame, self._expected(device, task))
+            self._states[device.client], device.accepted = update.state, number
+            sizes[device.client] = len(update.frame)
+            self._observer.device(device.client, "accepted")
+            yield device.profile.tier, frame
+
+    def _task(self, device: Device, number: int, model: Ref) -> Task:
+        return make_task(
             self._config,
             self._recipe,
             self._bundle.layout,
@@ -146,19 +153,18 @@ class Simulation:
             tier=device.profile.tier,
             round=number,
             accepted=device.accepted,
-            model=ref_of(content),
+            model=model,
         )
-        update = make_update(
+
+    def _visit(self, device: Device, task: Task, model: Frame) -> Visit:
+        return Visit(
             task,
             client=device.client,
+            manifest=self._bundle.manifest,
             model=model,
-            runtime=self._runtime,
-            samples=self._train.take(self._parts[device.client]),
+            samples=self._samples.take(self._parts[device.client]),
             state=self._states.get(device.client, {}),
         )
-        frame = check_update(update.frame, self._expected(device, task))
-        self._states[device.client], device.accepted = update.state, number
-        return frame, len(update.frame)
 
     def _expected(self, device: Device, task: Task) -> Expected:
         return Expected(
@@ -174,13 +180,13 @@ class Simulation:
         )
 
 
-def _registered(parts: dict[str, NDArray[np.int64]], population: Population) -> Registry:
+def _registered(parts: dict[str, NDArray[np.int64]], population: Population, trainer: TrainerSettings) -> Registry:
     registry = Registry()
     for i, (client, part) in enumerate(parts.items()):
         profile = Register(
             protocol=PROTOCOL,
             agent=__version__,
-            runtime=population.runtime,
+            runtime=trainer.runtime if trainer.kind == "runtime" else STACKED,
             samples=len(part),
             tier=i % population.tiers,
         )

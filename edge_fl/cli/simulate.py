@@ -34,9 +34,14 @@ def simulate(
     fraction: Annotated[float, typer.Option(help="Share of them picked a round (kappa).")] = 0.1,
     tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
     partition: Partition = "iid",
+    trainer: Annotated[
+        str, typer.Option(help="stacked (many clients at once) or runtime (each as its agent would, bit for bit).")
+    ] = "stacked",
     runtime: Annotated[
-        str, typer.Option(help="The runtime that every client trains in.", parser=runtime_name)
+        str, typer.Option(help="With --trainer runtime: what every client trains in.", parser=runtime_name)
     ] = "onnx",
+    device: Annotated[str, typer.Option(help="With --trainer stacked: cpu or cuda.")] = "cpu",
+    threads: Annotated[int, typer.Option(help="CPU threads of a training step.")] = 1,
     method: Recipe = "fedavg",
     dropout: Dropout = None,
     mode: Mode = None,
@@ -59,20 +64,18 @@ def simulate(
     from broker.config import RunConfig
     from broker.live import PlainView
     from broker.session import new_run_id
-    from device_sim.simulate import Population, Simulation
+    from device_sim.settings import Population, TrainerSettings
+    from device_sim.simulate import Simulation
     from edge_fl.bundle import Bundle
     from edge_fl.data.partition import Kind
-    from edge_fl.errors import ConfigError
 
-    if not 0 < fraction <= 1:
-        raise ConfigError(f"The fraction of clients picked a round is in (0, 1], not {fraction}.")
-    run = new_run_id()
+    run, population = new_run_id(), Population(clients, tiers, Kind.parse(partition))
     config = RunConfig(
         run=run,
         method=method,
         parameters=method_parameters(dropout=dropout, mode=mode, rule=rule, settings=set_ or []),
         rounds=rounds,
-        clients_per_round=max(int(fraction * clients), 1),
+        clients_per_round=population.share(fraction),
         local_steps=local_steps,
         batch=batch,
         lr=lr,
@@ -81,7 +84,8 @@ def simulate(
     summary = Simulation(
         bundle=Bundle.load(bundle),
         config=config,
-        population=Population(clients, tiers, runtime, Kind.parse(partition)),
+        population=population,
+        trainer=TrainerSettings(trainer, runtime, device, threads),
         root=output if output is not None else Path("runs") / run,
         observer=PlainView(Console(stderr=True)),
     ).run()
