@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,16 @@ from edge_fl.update import Visit, assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import PROTOCOL, Ref, Register, Task
 
-__all__ = ["Simulation"]
+__all__ = ["Simulation", "TrainedRound"]
+
+
+@dataclass(frozen=True)
+class TrainedRound:
+    """The clients' mean training loss, the bytes of each update by client, and of all the models sent."""
+
+    loss: float
+    uplink: dict[str, int]
+    downlink: int
 
 
 class Simulation:
@@ -99,30 +109,34 @@ class Simulation:
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
-        content = self._model_frame(number)
-        config = self._config
-        picked = self._registry.pick(
-            config.clients_per_round, seed=config.seed, round=number, attempt=0, excluding=set()
-        )
-        self._observer.round_started(number, picked)
-        sizes: dict[str, int] = {}
-        updates = self._updates(number, picked, content, sizes)
-        train_loss = self._model.aggregate(self._recipe.method, number, updates)
+        trained = self.train_round(number)
         score = self._evaluator.score(self._model.weights)
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,
             accuracy=score.accuracy,
             loss=score.loss,
-            train_loss=train_loss,
-            uplink=sizes,
-            downlink=len(content) * len(picked),
+            train_loss=trained.loss,
+            uplink=trained.uplink,
+            downlink=trained.downlink,
             excused={},
             rejections={},
         )
         self._folder.close_round(metrics, self._model.weights)
         self._observer.round_closed(metrics)
         return metrics
+
+    def train_round(self, number: int) -> TrainedRound:
+        """Pick clients, train them, and make the new model of their updates; nothing is evaluated or kept."""
+        config, content = self._config, self._model_frame(number)
+        picked = self._registry.pick(
+            config.clients_per_round, seed=config.seed, round=number, attempt=0, excluding=set()
+        )
+        self._observer.round_started(number, picked)
+        sizes: dict[str, int] = {}
+        updates = self._updates(number, picked, content, sizes)
+        loss = self._model.aggregate(self._recipe.method, number, updates)
+        return TrainedRound(loss, sizes, len(content) * len(picked))
 
     def _updates(
         self, number: int, picked: list[str], content: bytes, sizes: dict[str, int]

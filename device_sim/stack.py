@@ -42,7 +42,7 @@ class Stack:
     Parameters
     ----------
     members
-        The clients; their selections have the same shapes.
+        The clients; their selections have the same shapes, their scales and settings are equal.
     program
         The step that will be made, which says what optimiser state there is.
     device
@@ -61,6 +61,8 @@ class Stack:
         self._held = {
             name: torch.empty((count, *shape), device=device) for name, shape in {**shapes, **self._slots}.items()
         }
+        shared = {"lr": members[0].run.settings.lr, "scale": members[0].run.scale}
+        self._shared = {name: torch.tensor(value, device=device) for name, value in shared.items()}
         self.load(self.members)
 
     def load(self, members: Iterable[Member]) -> None:
@@ -87,15 +89,15 @@ class Stack:
     def inputs(self) -> dict[str, Tensor]:
         """Every input of the members' next step, by name."""
         each = [member.run.inputs(member.selection) for member in self.members]
-        first, settings = each[0], self.members[0].run.settings
-        shared = {"lr": settings.lr, "scale": first.scale, "number": float(first.number)}
+        first = each[0]
         return {
             **self._held,
+            **self._shared,
+            "number": torch.tensor(float(first.number), device=self._device),
             "x": self._stacked([one.batch.x for one in each]),
             "y": self._stacked([one.batch.y for one in each]),
             "sample_weight": self._stacked([one.batch.weight for one in each]),
             **{name: self._stacked([one.extra[name] for one in each]) for name in first.extra},
-            **{name: torch.tensor(value, device=self._device) for name, value in shared.items()},
         }
 
     def step(self, program: StackedStep, inputs: dict[str, Tensor]) -> None:

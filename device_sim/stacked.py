@@ -5,6 +5,7 @@ clients of a slice advance in lock step; after every step those whose pattern ch
 formed of those that keep equally many units of every block.
 """
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -18,6 +19,7 @@ from device_sim.stacked_program import StackedStep, StepGraph
 from device_sim.trainer import Trainer
 from edge_fl.bundle import Bundle, Program
 from edge_fl.errors import ConfigError, RuntimeMissingError
+from edge_fl.selection import Selection
 from edge_fl.training import LocalRun, LocalSettings
 from edge_fl.update import Update, Visit
 
@@ -26,7 +28,7 @@ __all__ = ["RUNTIME", "StackedTrainer"]
 RUNTIME = "torch_eager"
 """The runtime whose programs are stacked."""
 
-_SLICE_BYTES = {"cpu": 5 << 20, "cuda": 1 << 30}  # of full models: on a CPU, what stays in its caches
+_SLICE_BYTES = {"cpu": 6 << 20, "cuda": 1 << 30}  # of kept entries: on a CPU, what stays in its caches
 _MOST = {"cpu": 64, "cuda": 1024}
 
 
@@ -92,8 +94,9 @@ class StackedTrainer(Trainer):
         kind = self._device.type
         if kind == "cpu" and self._graph(run.variant).convolves:
             return 1
-        fitting = _SLICE_BYTES[kind] // (4 * self._bundle.layout.size)
-        return _power(min(max(fitting, 1), _MOST[kind]))
+        kept = Selection.of(run.pattern, "units")
+        size = 4 * sum(math.prod(kept.shape(tensor)) for tensor in kept.layout.tensors)
+        return _power(min(max(_SLICE_BYTES[kind] // size, 1), _MOST[kind]))
 
     def _train(self, members: Sequence[Member]) -> None:
         stacks = self._restacked({}, members)

@@ -100,14 +100,17 @@ class _Rewriting:
         nodes = [node for node in graph.nodes if node.op == "placeholder"]
         self._given = dict(zip(inputs, nodes, strict=True))
         self._end = next(node for node in graph.nodes if node.op == "output")
+        self._written: set[Node] = set()
 
     def run(self, outputs: Sequence[str]) -> None:
         """Rewrite the graph, whose results are ``outputs``, to one that gives the loss alone."""
         for node in list(self._graph.nodes):
             self._drop(node)
             self._add_while_multiplying(node)
+            self._scale_while_multiplying(node)
         loss, *new = self._end.args[0]
         olds = [self._given[name.removeprefix(_NEW)] for name in outputs[1:]]
+        self._written.update(olds)
         # Everything is read before anything is written.
         writes = [self._write(old, value) for old, value in zip(olds, new, strict=True)]
         for write in writes:
@@ -138,12 +141,22 @@ class _Rewriting:
             node.replace_all_uses_with(fused)
             self._graph.erase_node(node)
 
+    def _scale_while_multiplying(self, node: Node) -> None:
+        """``(a + b @ c) scale`` in one operation."""
+        if node.target is not _aten.mul.Tensor or node.args[1] is not self._given["scale"]:
+            return
+        layer = node.args[0]
+        if _is_used_once(layer, (_aten.baddbmm.default, _aten.addmm.default)):
+            layer.kwargs = {"beta": self._scale, "alpha": self._scale}  # type: ignore[union-attr]
+            node.replace_all_uses_with(layer)  # type: ignore[arg-type]
+            self._graph.erase_node(node)
+
     def _write(self, old: Node, new: Node) -> Callable[[], Node]:
         """What will write ``new`` over ``old``: a descent in place where it is one, else a copy."""
         gradient = self._gradient(old, new)
         if gradient is None:
             return self._later(_aten.copy_.default, old, self._own(new))
-        if _is_used_once(gradient, tuple(_PRODUCTS)) and not any(_is_given(part) for part in gradient.args):
+        if _is_used_once(gradient, tuple(_PRODUCTS)) and not any(self._is_written(part) for part in gradient.args):
             return self._later(_PRODUCTS[gradient.target], old, *gradient.args, alpha=-self._lr)
         return self._later(_aten.add_.Tensor, old, self._own(gradient), alpha=-self._lr)
 
@@ -161,22 +174,21 @@ class _Rewriting:
         return gradient if _shape(gradient) == _shape(old) else None  # type: ignore[return-value]
 
     def _own(self, node: Node) -> Node:
-        """A copy of what lies in an input's memory, where others may be written to first."""
-        if not _is_given(node):
+        """A copy of what lies in memory that may be written to before it is read."""
+        if not self._is_written(node):
             return node
         with self._graph.inserting_before(self._end):
             return self._graph.call_function(_aten.clone.default, (node,))
 
+    def _is_written(self, node: object) -> bool:
+        """Whether a node is an input that is written over, or a view of one."""
+        while isinstance(node, Node) and node.target in _VIEWS:
+            node = node.args[0]
+        return node in self._written
+
 
 def _is_used_once(node: object, targets: Sequence[object]) -> bool:
     return isinstance(node, Node) and node.target in targets and len(node.users) == 1
-
-
-def _is_given(node: object) -> bool:
-    """Whether a node is an input of the step, or a view of one."""
-    while isinstance(node, Node) and node.target in _VIEWS:
-        node = node.args[0]
-    return isinstance(node, Node) and node.op == "placeholder"
 
 
 def _shape(node: Any) -> tuple[int, ...]:

@@ -92,8 +92,9 @@ class Accumulator:
         xp, weight = self._xp, 1 if self._equally else samples
         for tensor in self._layout.tensors:
             index = self._on_device(selection.index(tensor))
-            kept = xp.asarray(np.array(values[tensor.name]), device=self._device)
-            self._total[tensor.name][index] += weight * xp.astype(kept, xp.float64)
+            moved = xp.asarray(np.array(values[tensor.name], dtype=np.float64), device=self._device)
+            moved *= weight
+            _add(self._total[tensor.name], index, moved)
             self._held[tensor.name][self._on_device(_held_index(tensor, selection))] += weight
         self._weight += weight
 
@@ -116,6 +117,14 @@ class Accumulator:
 
     def _on_device(self, index: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(i if isinstance(i, slice) else self._xp.asarray(i, device=self._device) for i in index)
+
+
+def _add(total: Any, index: tuple[Any, ...], moved: Any) -> None:
+    if all(isinstance(i, slice) for i in index):
+        part = total[index]
+        part += moved  # a view: `total[index] += moved` would write it once more
+    else:
+        total[index] += moved
 
 
 def _held_shape(tensor: Tensor) -> tuple[int, ...]:
