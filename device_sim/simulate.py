@@ -1,5 +1,6 @@
 """A run in this process: the tasks, frames, checks and rules of a fleet, without a network between."""
 
+import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +21,12 @@ from broker.summary import RunSummary, draw
 from broker.tasks import make_task
 from device_sim.settings import Population, TrainerSettings
 from device_sim.stacked import RUNTIME as STACKED
+from device_sim.store import SimulationSettings, Store
 from edge_fl import __version__
-from edge_fl.bundle import Bundle
+from edge_fl.bundle import MANIFEST, Bundle
 from edge_fl.data.partition import partition
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import ConfigError
+from edge_fl.errors import BundleError, ConfigError
 from edge_fl.methods.base import State
 from edge_fl.recipe import open_recipe
 from edge_fl.transport.transfer import ref_of
@@ -61,11 +63,15 @@ class Simulation:
         The run folder.
     observer
         Told of every round, and of every client that is done.
+    store
+        That of the interrupted run which goes on, as :meth:`resume` opens it; None for a new run.
 
     Raises
     ------
     ConfigError
         When more clients are to be picked than there are, or the recipe does not fit the bundle.
+    StateError
+        When the run folder cannot be used.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class Simulation:
         trainer: TrainerSettings,
         root: Path,
         observer: Observer,
+        store: Store | None = None,
     ) -> None:
         if config.clients_per_round > population.clients:
             raise ConfigError(
@@ -87,20 +94,75 @@ class Simulation:
         self._bundle, self._config, self._observer = bundle, config, observer
         self._trainer = trainer.open(bundle)
         self._model = GlobalModel(bundle.layout, bundle.weights())
+        self._states: dict[str, State] = {}
         dataset = load_dataset(bundle.manifest.dataset)
         self._samples, self._evaluator = dataset.train, Evaluator(bundle, dataset)
         parts = partition(dataset.train, population.clients, population.kind)
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
         self._registry = _registered(self._parts, population, trainer)
-        self._folder = RunFolder(root, config)
-        self._states: dict[str, State] = {}
+        self._rounds = [] if store is None else store.rounds()
+        self._folder = RunFolder(root, config, finished=None if store is None else self._rounds)
+        settings = SimulationSettings(str(bundle.root.resolve()), _digest(bundle), config, population, trainer)
+        self._store = Store(root, settings) if store is None else store
+        self._recall()
+
+    @classmethod
+    def resume(cls, root: Path, *, observer: Observer, bundle: Path | None = None) -> "Simulation":
+        """Continue the run in ``root`` after its last finished round, as if it had never been interrupted.
+
+        Parameters
+        ----------
+        bundle
+            Where the run's bundle is now; None for where it was.
+
+        Raises
+        ------
+        StateError
+            When ``root`` holds no simulation, or one that cannot be continued.
+        BundleError
+            When the bundle is not the run's, or cannot be had.
+        """
+        store = Store(root)
+        settings = store.settings
+        try:
+            found = Bundle.load(bundle or Path(settings.bundle))
+            if _digest(found) != settings.manifest:
+                raise BundleError(f"The run in '{root}' trains another bundle than the one at '{found.root}'.")
+            return cls(
+                bundle=found,
+                config=settings.config,
+                population=settings.population,
+                trainer=settings.trainer,
+                root=root,
+                observer=observer,
+                store=store,
+            )
+        except BaseException:
+            store.close()
+            raise
+
+    def _recall(self) -> None:
+        """Go on from the last finished round."""
+        self._model.weights = self._store.weights() or self._model.weights
+        self._model.version = len(self._rounds)
+        self._recipe.method.recall(self._bundle.layout, self._store.method())
+        for client, number in self._store.accepted().items():
+            self._registry[client].accepted = number
 
     def run(self) -> RunSummary:
-        """Run every round; raises RunError when a loss is no longer finite."""
+        """Run every round that is left; raises RunError when a loss is no longer finite.
+
+        Another process may continue the run once this returns or raises.
+        """
         dense = len(self._model_frame(1))
         self._observer.started(self._config, dense)
-        rounds = [self._run_round(number) for number in range(1, self._config.rounds + 1)]
-        summary = RunSummary(self._config, dense, tuple(rounds), self._folder.finish(self._model.weights))
+        try:
+            for number in range(len(self._rounds) + 1, self._config.rounds + 1):
+                self._rounds.append(self._run_round(number))
+        finally:
+            self._store.close()
+        weights = self._folder.finish(self._model.weights)
+        summary = RunSummary(self._config, dense, tuple(self._rounds), weights)
         draw(summary)
         return summary
 
@@ -123,6 +185,8 @@ class Simulation:
             rejections={},
         )
         self._folder.close_round(metrics, self._model.weights)
+        self._store.close_round(metrics, self._model.weights, self._recipe.method.learned(), self._states)
+        self._states.clear()
         self._observer.round_closed(metrics)
         return metrics
 
@@ -177,7 +241,7 @@ class Simulation:
             manifest=self._bundle.manifest,
             model=model,
             samples=self._samples.take(self._parts[device.client]),
-            state=self._states.get(device.client, {}),
+            state=self._store.client(device.client),
         )
 
     def _expected(self, device: Device, task: Task) -> Expected:
@@ -192,6 +256,10 @@ class Simulation:
             samples=device.profile.samples,
             assigned=assigned_pattern(task, self._bundle.layout),
         )
+
+
+def _digest(bundle: Bundle) -> str:
+    return hashlib.sha256(bundle.read(MANIFEST)).hexdigest()
 
 
 def _registered(parts: dict[str, NDArray[np.int64]], population: Population, trainer: TrainerSettings) -> Registry:
