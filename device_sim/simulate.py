@@ -29,6 +29,7 @@ from edge_fl.data.registry import load_dataset
 from edge_fl.errors import BundleError, ConfigError
 from edge_fl.methods.base import State
 from edge_fl.recipe import open_recipe
+from edge_fl.selection import Weights
 from edge_fl.transport.transfer import ref_of
 from edge_fl.update import Visit, assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame
@@ -165,6 +166,11 @@ class Simulation:
         summary = RunSummary(self._config, dense, tuple(self._rounds), weights)
         draw(summary)
         return summary
+
+    @property
+    def weights(self) -> Weights:
+        """The model now: full tensors by name."""
+        return self._model.weights
 
     def _model_frame(self, number: int) -> bytes:
         return self._model.frame(run=self._config.run, round=number, method=self._recipe.name)

@@ -108,7 +108,8 @@ class Stack:
             member.run.stepped(loss)
 
     def _stacked(self, arrays: Sequence[NDArray[Any]]) -> Tensor:
-        return torch.from_numpy(np.stack(arrays)).to(self._device)
+        stacked = arrays[0][np.newaxis] if len(arrays) == 1 else np.stack(arrays)
+        return torch.from_numpy(stacked).to(self._device)
 
     def _host(self, name: str, index: int) -> NDArray[np.float32]:
         """Memory for one member's part of a tensor; on the CPU, that part itself."""

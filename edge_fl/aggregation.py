@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Tensor
-from edge_fl.selection import Selection, Weights
+from edge_fl.selection import Index, Selection, Weights
 
 __all__ = ["RULES", "Accumulator", "Rule", "rule_names"]
 
@@ -95,7 +95,7 @@ class Accumulator:
             moved = xp.asarray(np.array(values[tensor.name], dtype=np.float64), device=self._device)
             moved *= weight
             _add(self._total[tensor.name], index, moved)
-            self._held[tensor.name][self._on_device(_held_index(tensor, selection))] += weight
+            _add(self._held[tensor.name], self._on_device(_held_index(tensor, selection)), weight)
         self._weight += weight
 
     def apply(self, rule: str, weights: Weights) -> dict[str, NDArray[np.float32]]:
@@ -135,9 +135,9 @@ def _held_shape(tensor: Tensor) -> tuple[int, ...]:
     )
 
 
-def _held_index(tensor: Tensor, selection: Selection) -> tuple[Any, ...]:
+def _held_index(tensor: Tensor, selection: Selection) -> Index:
+    axes = selection.axes[tensor.name]
+    if sum(kept is not None for kept in axes) <= 1:
+        return selection.index(tensor)
     shape = _held_shape(tensor)
-    axes = [
-        np.arange(n) if kept is None else kept for n, kept in zip(shape, selection.axes[tensor.name], strict=True)
-    ]
-    return np.ix_(*axes)
+    return np.ix_(*(np.arange(n) if kept is None else kept for n, kept in zip(shape, axes, strict=True)))

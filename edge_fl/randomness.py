@@ -16,7 +16,7 @@ _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10
-_AHEAD = 128  # so few blocks take hardly longer than one
+_AHEAD = 128  # so few blocks take no longer than one, and most streams are read on
 
 
 def philox4x32(key: int, blocks: NDArray[np.uint64]) -> NDArray[np.uint32]:
@@ -85,8 +85,8 @@ class Stream:
         return words.reshape(-1)[:n]
 
     def _draw(self, blocks: int) -> None:
-        """Draw at least ``blocks`` more: most streams are read once, but one that is read again will be again."""
-        blocks = max(blocks, _AHEAD) if self._next else blocks
+        """Draw at least ``blocks`` more."""
+        blocks = max(blocks, _AHEAD)
         counters = np.arange(self._next, self._next + blocks, dtype=np.uint64)
         self._ahead = np.concatenate([self._ahead, philox4x32(self._key, counters)])
         self._next += blocks

@@ -4,6 +4,7 @@ A :class:`LocalRun` decides and remembers (batches, patterns, losses, what is up
 steps. :func:`train` drives one in a runtime, as a device does; ``device_sim`` drives many at once.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -108,7 +109,7 @@ class LocalRun:
     def stepped(self, loss: float) -> None:
         """Take note of the loss of the step just made; raises RunError when it is not finite."""
         step = len(self._losses)
-        if not np.isfinite(loss):
+        if not math.isfinite(loss):
             raise RunError(
                 f"The loss of client '{self._job.client}' is {loss} at step {step + 1}; lower the step size."
             )

@@ -69,10 +69,10 @@ def lines(root: Path) -> list[str]:
 
 @pytest.mark.parametrize("method", ["fedbiad+dgc", "afd", "fedavg"])
 def test_what_a_client_and_the_server_remember_is_resumed(
-    digits_bundle: Bundle, tmp_path: Path, method: str
+    torch_bundle: Bundle, tmp_path: Path, method: str
 ) -> None:
-    whole = simulation(digits_bundle, tmp_path / "whole", method).run()
-    broken = simulation(digits_bundle, tmp_path / "broken", method, StopsAfter(3))
+    whole = simulation(torch_bundle, tmp_path / "whole", method).run()
+    broken = simulation(torch_bundle, tmp_path / "broken", method, StopsAfter(3))
     with pytest.raises(Stop):
         broken.run()
     assert len(lines(tmp_path / "broken")) == 3
@@ -83,11 +83,11 @@ def test_what_a_client_and_the_server_remember_is_resumed(
     assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
 
 
-def test_a_killed_process_is_resumed_to_the_same_bits(digits_bundle: Bundle, tmp_path: Path) -> None:
-    settings = ["--clients=12", "--fraction=0.5", "--rounds=40", "--local-steps=6", "--tiers=2", "--seed=4"]
+def test_a_killed_process_is_resumed_to_the_same_bits(torch_bundle: Bundle, tmp_path: Path) -> None:
+    settings = ["--clients=12", "--fraction=0.5", "--rounds=30", "--local-steps=6", "--tiers=2", "--seed=4"]
     settings.append("--method=fedbiad+stc")
     command = [sys.executable, "-m", "edge_fl", "simulate"]
-    begin = [*command, str(digits_bundle.root), *settings, "--output"]
+    begin = [*command, str(torch_bundle.root), *settings, "--output"]
     with subprocess.Popen([*begin, str(tmp_path / "broken")], stderr=subprocess.DEVNULL) as process:
         metrics, until = tmp_path / "broken" / "metrics.jsonl", time.monotonic() + 120
         while not metrics.exists() or metrics.read_bytes().count(b"\n") < 2:
@@ -96,7 +96,7 @@ def test_a_killed_process_is_resumed_to_the_same_bits(digits_bundle: Bundle, tmp
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
     finished = len(lines(tmp_path / "broken"))
-    assert 2 <= finished < 40
+    assert 2 <= finished < 30
 
     subprocess.run([*command, "--resume", str(tmp_path / "broken")], check=True, capture_output=True)
     subprocess.run([*begin, str(tmp_path / "whole")], check=True, capture_output=True)
@@ -108,16 +108,16 @@ def test_a_killed_process_is_resumed_to_the_same_bits(digits_bundle: Bundle, tmp
     ]
 
 
-def test_what_cannot_be_resumed_is_refused_in_a_sentence(digits_bundle: Bundle, tmp_path: Path) -> None:
+def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, tmp_path: Path) -> None:
     root, state = tmp_path / "run", tmp_path / "run" / "state.sqlite"
-    broken = simulation(digits_bundle, root, "fedavg", StopsAfter(1))
+    broken = simulation(torch_bundle, root, "fedavg", StopsAfter(1))
     with pytest.raises(StateError, match="locked"):
         Simulation.resume(root, observer=Observer())
     with pytest.raises(Stop):
         broken.run()
 
-    manifest = msgspec.structs.replace(digits_bundle.manifest, notes=("another",))
-    files = {name: digits_bundle.read(name) for name in manifest.files}
+    manifest = msgspec.structs.replace(torch_bundle.manifest, notes=("another",))
+    files = {name: torch_bundle.read(name) for name in manifest.files}
     other = Bundle.save(tmp_path / "other", manifest, files)
     with pytest.raises(BundleError, match="trains another bundle"):
         Simulation.resume(root, observer=Observer(), bundle=other.root)

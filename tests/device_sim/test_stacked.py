@@ -25,7 +25,8 @@ RUNTIME = TrainerSettings("runtime", "torch_eager")
 
 def trained(bundle: Bundle, root: Path, trainer: TrainerSettings, **more) -> dict[str, np.ndarray]:
     settings = {"method": "fedavg", "parameters": {}, "rounds": 1, "clients_per_round": 7, "local_steps": 9}
-    config = RunConfig(run="test", batch=20, lr=0.1, seed=3, **{**settings, **more})
+    settings |= {"lr": 0.1, "seed": 3, **more}
+    config = RunConfig(run="test", batch=20, **settings)
     simulation = Simulation(
         bundle=bundle,
         config=config,
@@ -43,12 +44,10 @@ def assert_close(one: dict[str, np.ndarray], other: dict[str, np.ndarray], withi
 
 
 @pytest.mark.parametrize("method", method_names())
-def test_a_round_of_every_method_is_that_of_the_runtime(
-    digits_bundle: Bundle, tmp_path: Path, method: str
-) -> None:
-    expected = trained(digits_bundle, tmp_path / "runtime", RUNTIME, method=method)
-    assert_close(expected, trained(digits_bundle, tmp_path / "stacked", TrainerSettings(), method=method))
-    assert any(np.abs(expected[name] - array).max() > 1e-3 for name, array in digits_bundle.weights().items())
+def test_a_round_of_every_method_is_that_of_the_runtime(torch_bundle: Bundle, tmp_path: Path, method: str) -> None:
+    expected = trained(torch_bundle, tmp_path / "runtime", RUNTIME, method=method)
+    assert_close(expected, trained(torch_bundle, tmp_path / "stacked", TrainerSettings(), method=method))
+    assert any(np.abs(expected[name] - array).max() > 1e-3 for name, array in torch_bundle.weights().items())
 
 
 class Tied(nn.Module):
@@ -104,21 +103,21 @@ def test_a_stack_of_convolutions_is_that_of_the_runtime(tmp_path: Path, monkeypa
     test_every_kind_of_step_is_that_of_the_runtime(tmp_path, "adam-conv")
 
 
-def test_a_simulation_is_the_same_every_time(digits_bundle: Bundle, tmp_path: Path) -> None:
+def test_a_simulation_is_the_same_every_time(torch_bundle: Bundle, tmp_path: Path) -> None:
     one, other = (
-        trained(digits_bundle, tmp_path / str(i), TrainerSettings(), method="fjord+topk", rounds=2)
+        trained(torch_bundle, tmp_path / str(i), TrainerSettings(), method="fjord+topk", rounds=2)
         for i in range(2)
     )
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
-def test_accuracies_after_many_rounds_are_the_runtimes(digits_bundle: Bundle, tmp_path: Path) -> None:
+def test_accuracies_after_many_rounds_are_the_runtimes(torch_bundle: Bundle, tmp_path: Path) -> None:
     """As close to one another as two seeds are."""
     accuracies = {}
     for trainer in (RUNTIME, TrainerSettings()):
         for seed in range(3):
             root = tmp_path / f"{trainer.kind}-{seed}"
-            trained(digits_bundle, root, trainer, method="fedbiad", rounds=12, seed=seed)
+            trained(torch_bundle, root, trainer, method="fedbiad", rounds=12, seed=seed)
             last = (root / "metrics.jsonl").read_text().splitlines()[-1]
             accuracies.setdefault(trainer.kind, []).append(msgspec.json.decode(last)["accuracy"])
     spread = max(np.std(accuracies["runtime"], ddof=1), 0.005)
@@ -126,18 +125,15 @@ def test_accuracies_after_many_rounds_are_the_runtimes(digits_bundle: Bundle, tm
     assert min(accuracies["stacked"]) > 0.5
 
 
-def test_a_bundle_without_torch_programs_is_refused_with_the_way_out(
-    digits_bundle: Bundle, tmp_path: Path
-) -> None:
-    programs = {"onnx": digits_bundle.manifest.programs["onnx"]}
-    manifest = msgspec.structs.replace(digits_bundle.manifest, programs=programs)
+def test_a_bundle_without_torch_programs_is_refused_with_the_way_out(torch_bundle: Bundle, tmp_path: Path) -> None:
+    manifest = msgspec.structs.replace(torch_bundle.manifest, programs={"onnx": ()})
     with pytest.raises(RuntimeMissingError, match="--runtime torch-eager too, or simulate with --trainer runtime"):
-        TrainerSettings().open(Bundle(digits_bundle.root, manifest))
+        TrainerSettings().open(Bundle(torch_bundle.root, manifest))
 
 
-def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(digits_bundle: Bundle) -> None:
-    program = digits_bundle.manifest.step_program("torch_eager", "plain", digits_bundle.layout.sizes, 20)
-    assert not StepGraph(digits_bundle, program).convolves
+def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(torch_bundle: Bundle) -> None:
+    program = torch_bundle.manifest.step_program("torch_eager", "plain", torch_bundle.layout.sizes, 20)
+    assert not StepGraph(torch_bundle, program).convolves
 
 
 @pytest.mark.parametrize(
