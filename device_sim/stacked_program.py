@@ -6,11 +6,13 @@ ends its gradient goes, so that no gradient is written to memory.
 """
 
 import io
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.func import vmap
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -23,18 +25,6 @@ _aten = torch.ops.aten
 _SHARED = ("lr", "scale", "number")
 _NEW = "new."
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.expand.default)
-_VIEWS = (
-    *_RESHAPES,
-    _aten.permute.default,
-    _aten.t.default,
-    _aten.transpose.int,
-    _aten.unsqueeze.default,
-    _aten.squeeze.dims,
-    _aten.squeeze.dim,
-    _aten.slice.Tensor,
-    _aten.select.int,
-    _aten.detach.default,
-)
 _PRODUCTS: dict[Any, Any] = {_aten.bmm.default: _aten.baddbmm_.default, _aten.mm.default: _aten.addmm_.default}
 
 StackedStep = Callable[[Mapping[str, Tensor]], Tensor]
@@ -134,7 +124,8 @@ class _Rewriting:
         if node.target is not _aten.add.Tensor or node.kwargs:
             return
         added, product = node.args
-        if _is_used_once(product, (_aten.bmm.default,)):
+        alike = isinstance(added, Node) and _is_used_once(product, (_aten.bmm.default,))
+        if alike and _shape(product) == _shape(node):
             with self._graph.inserting_before(node):
                 fused = self._graph.call_function(_aten.baddbmm.default, (added, *product.args))  # type: ignore[union-attr]
             fused.meta = node.meta
@@ -146,7 +137,7 @@ class _Rewriting:
         if node.target is not _aten.mul.Tensor or node.args[1] is not self._given["scale"]:
             return
         layer = node.args[0]
-        if _is_used_once(layer, (_aten.baddbmm.default, _aten.addmm.default)):
+        if _is_used_once(layer, (_aten.baddbmm.default, _aten.addmm.default)) and not layer.kwargs:  # type: ignore[union-attr]
             layer.kwargs = {"beta": self._scale, "alpha": self._scale}  # type: ignore[union-attr]
             node.replace_all_uses_with(layer)  # type: ignore[arg-type]
             self._graph.erase_node(node)
@@ -182,9 +173,16 @@ class _Rewriting:
 
     def _is_written(self, node: object) -> bool:
         """Whether a node is an input that is written over, or a view of one."""
-        while isinstance(node, Node) and node.target in _VIEWS:
+        while isinstance(node, Node) and _may_be_view(node):
             node = node.args[0]
         return node in self._written
+
+
+def _may_be_view(node: Node) -> bool:
+    """Whether a node may share the memory of its first argument."""
+    if isinstance(node.target, OpOverload):
+        return node.target in _RESHAPES or any(result.alias_info for result in node.target._schema.returns)
+    return node.target is operator.getitem
 
 
 def _is_used_once(node: object, targets: Sequence[object]) -> bool:

@@ -93,12 +93,12 @@ def bench_simulator(setting: SimulatorSetting, report: Callable[[str], None]) ->
         command=setting.command,
         about=f"A round of {setting.clients} clients out of {setting.population}, {setting.steps} steps of a batch of "
         f"{BATCH} each: patterns, training, frames, checks and aggregation, without evaluation and files. FedBIAD "
-        "drops half the units. The sequential loop is an ordinary nn.Module at full width with autograd and torch.optim.SGD, "
-        "which trains the same clients on the same batches and takes the mean of their weights; it encodes and checks "
-        "nothing. Seconds are CPU time, the median over the turns of one run, in each of which every alternative makes "
-        "one round; a ratio is the median over the turns. The machine was shared with other work: only ratios mean "
-        "anything. Growth is that of resident memory from the first counted round to the last. Goals are the project's "
-        "own.",
+        "drops half the units. The sequential loop is an ordinary nn.Module at full width with autograd and "
+        "torch.optim.SGD, which trains the same clients on the same batches and takes the mean of their weights; it "
+        "encodes and checks nothing. Seconds are CPU time, the median over the turns of one run, in each of which "
+        "every alternative makes one round; a ratio is the median over the turns. The machine was shared with other "
+        "work: only ratios mean anything. Growth is that of resident memory over the counted turns, but the first. "
+        "Goals are the project's own.",
         rows=rows,
     )
 

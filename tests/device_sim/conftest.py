@@ -1,4 +1,4 @@
-"""A bundle that is quick to export: simulations train and evaluate in torch."""
+"""A bundle that is quick to export: without ExecuTorch."""
 
 import pytest
 import torch
@@ -12,5 +12,5 @@ from exporter.zoo.mlp import digits
 def torch_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    target = Target("digits-mlp", "digits", Input((1, 8, 8), "float32"), 10, ("torch_eager",))
+    target = Target("digits-mlp", "digits", Input((1, 8, 8), "float32"), 10, ("onnx", "torch_eager"))
     return export_bundle(digits(), target, tmp_path_factory.mktemp("digits") / "bundle")

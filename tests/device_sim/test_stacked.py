@@ -20,7 +20,7 @@ from edge_fl.methods.base import method_names
 from exporter.export import Target, export_bundle
 from exporter.zoo.mlp import mlp
 
-RUNTIME = TrainerSettings("runtime", "torch_eager")
+RUNTIME = TrainerSettings("runtime")
 
 
 def trained(bundle: Bundle, root: Path, trainer: TrainerSettings, **more) -> dict[str, np.ndarray]:
@@ -86,7 +86,13 @@ def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) ->
     build, optimizer, variant = MODELS[name]
     torch.manual_seed(0)
     target = Target(
-        name, "digits", Input((1, 8, 8), "float32"), 10, ("torch_eager",), optimizer=optimizer, variants=(variant,)
+        name,
+        "digits",
+        Input((1, 8, 8), "float32"),
+        10,
+        ("onnx", "torch_eager"),
+        optimizer=optimizer,
+        variants=(variant,),
     )
     bundle = export_bundle(build(), target, tmp_path / "bundle")
     settings = {"method": "fedbiad", "parameters": {"variance": 0.01 if variant == "noise" else 0.0, "tau": 1}}
