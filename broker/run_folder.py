@@ -10,6 +10,7 @@
 """
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,6 +51,9 @@ class RunFolder:
         Made if need be; must not hold another run.
     config
         Written at once.
+    finished
+        The finished rounds of the run that the folder holds, when that goes on: what else it tells is forgotten. None
+        for a new run.
 
     Attributes
     ----------
@@ -62,13 +66,15 @@ class RunFolder:
         When the folder holds a run already or cannot be written.
     """
 
-    def __init__(self, root: Path, config: RunConfig) -> None:
+    def __init__(self, root: Path, config: RunConfig, *, finished: Sequence[RoundMetrics] | None = None) -> None:
         self.root, self.run = root, config.run
-        if (root / "config.json").exists():
+        if finished is None and (root / "config.json").exists():
             raise StateError(f"'{root}' already holds a run; give another folder with --output.")
         try:
             (root / "checkpoints").mkdir(parents=True, exist_ok=True)
             (root / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config)) + b"\n")
+            lines = [msgspec.json.encode(metrics) + b"\n" for metrics in finished or ()]
+            write_atomically(root / "metrics.jsonl", b"".join(lines))
             self._metrics = (root / "metrics.jsonl").open("ab")
         except OSError as error:
             raise StateError(f"The run folder '{root}' cannot be written: {error.strerror}.") from error

@@ -1,10 +1,8 @@
-"""A run in this process: the tasks, frames, checks and rules of a fleet, without a network between.
+"""A run in this process: the tasks, frames, checks and rules of a fleet, without a network between."""
 
-Every client is trained through a runtime, as its agent would, so that a simulation gives the bits that a fleet
-of the same clients gives.
-"""
-
+import hashlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,36 +19,32 @@ from broker.run_folder import RoundMetrics, RunFolder
 from broker.session import check_recipe
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
+from device_sim.settings import Population, TrainerSettings
+from device_sim.stacked import RUNTIME as STACKED
+from device_sim.store import SimulationSettings, Store
 from edge_fl import __version__
-from edge_fl.bundle import Bundle
-from edge_fl.data.partition import IID, Kind, partition
+from edge_fl.bundle import MANIFEST, Bundle
+from edge_fl.data.partition import partition
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import ConfigError
+from edge_fl.errors import BundleError, ConfigError
 from edge_fl.methods.base import State
 from edge_fl.recipe import open_recipe
-from edge_fl.runtimes.base import open_runtime
+from edge_fl.selection import Weights
 from edge_fl.transport.transfer import ref_of
-from edge_fl.update import assigned_pattern, make_update
+from edge_fl.update import Visit, assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame
-from edge_fl.wire.messages import PROTOCOL, Register, Task
+from edge_fl.wire.messages import PROTOCOL, Ref, Register, Task
 
-__all__ = ["Population", "Simulation"]
+__all__ = ["Simulation", "TrainedRound"]
 
 
 @dataclass(frozen=True)
-class Population:
-    """The clients of a simulation: ``client-0`` ..., parts of the bundle's data set cut as ``kind`` says, client i in
-    tier i mod ``tiers``, all on one runtime.
-    """
+class TrainedRound:
+    """The clients' mean training loss, the bytes of each update by client, and of all the models sent."""
 
-    clients: int
-    tiers: int = 1
-    runtime: str = "onnx"
-    kind: Kind = IID
-
-    def __post_init__(self) -> None:
-        if self.clients < 1 or self.tiers < 1:
-            raise ConfigError(f"A simulation needs clients and tiers, not {self.clients} in {self.tiers} tiers.")
+    loss: float
+    uplink: dict[str, int]
+    downlink: int
 
 
 class Simulation:
@@ -64,19 +58,33 @@ class Simulation:
         How; ``clients_per_round`` of the population are picked a round, as a coordinator picks devices.
     population
         By whom.
+    trainer
+        What computes their training.
     root
         The run folder.
     observer
-        Told of every round.
+        Told of every round, and of every client that is done.
+    store
+        That of the interrupted run which goes on, as :meth:`resume` opens it; None for a new run.
 
     Raises
     ------
     ConfigError
         When more clients are to be picked than there are, or the recipe does not fit the bundle.
+    StateError
+        When the run folder cannot be used.
     """
 
     def __init__(
-        self, *, bundle: Bundle, config: RunConfig, population: Population, root: Path, observer: Observer
+        self,
+        *,
+        bundle: Bundle,
+        config: RunConfig,
+        population: Population,
+        trainer: TrainerSettings,
+        root: Path,
+        observer: Observer,
+        store: Store | None = None,
     ) -> None:
         if config.clients_per_round > population.clients:
             raise ConfigError(
@@ -84,61 +92,144 @@ class Simulation:
             )
         self._recipe = open_recipe(config.method, config.parameters)
         check_recipe(bundle, self._recipe, config)
-        self._bundle, self._config, self._population, self._observer = bundle, config, population, observer
-        self._runtime = open_runtime(population.runtime, bundle)
+        self._bundle, self._config, self._observer = bundle, config, observer
+        self._trainer = trainer.open(bundle)
         self._model = GlobalModel(bundle.layout, bundle.weights())
+        self._states: dict[str, State] = {}
         dataset = load_dataset(bundle.manifest.dataset)
-        self._train, self._evaluator = dataset.train, Evaluator(bundle, dataset)
+        self._samples, self._evaluator = dataset.train, Evaluator(bundle, dataset)
         parts = partition(dataset.train, population.clients, population.kind)
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
-        self._registry = _registered(self._parts, population)
-        self._folder = RunFolder(root, config)
-        self._states: dict[str, State] = {}
+        self._registry = _registered(self._parts, population, trainer)
+        self._rounds = [] if store is None else store.rounds()
+        self._folder = RunFolder(root, config, finished=None if store is None else self._rounds)
+        settings = SimulationSettings(str(bundle.root.resolve()), _digest(bundle), config, population, trainer)
+        self._store = Store(root, settings) if store is None else store
+        self._recall()
+
+    @classmethod
+    def resume(cls, root: Path, *, observer: Observer, bundle: Path | None = None) -> "Simulation":
+        """Continue the run in ``root`` after its last finished round, as if it had never been interrupted.
+
+        Parameters
+        ----------
+        bundle
+            Where the run's bundle is now; None for where it was.
+
+        Raises
+        ------
+        StateError
+            When ``root`` holds no simulation, or one that cannot be continued.
+        BundleError
+            When the bundle is not the run's, or cannot be had.
+        """
+        store = Store(root)
+        settings = store.settings
+        try:
+            found = Bundle.load(bundle or Path(settings.bundle))
+            if _digest(found) != settings.manifest:
+                raise BundleError(f"The run in '{root}' trains another bundle than the one at '{found.root}'.")
+            return cls(
+                bundle=found,
+                config=settings.config,
+                population=settings.population,
+                trainer=settings.trainer,
+                root=root,
+                observer=observer,
+                store=store,
+            )
+        except BaseException:
+            store.close()
+            raise
+
+    def _recall(self) -> None:
+        """Go on from the last finished round."""
+        self._model.weights = self._store.weights() or self._model.weights
+        self._model.version = len(self._rounds)
+        self._recipe.method.recall(self._bundle.layout, self._store.method())
+        for client, number in self._store.accepted().items():
+            self._registry[client].accepted = number
 
     def run(self) -> RunSummary:
-        """Run every round; raises RunError when a loss is no longer finite."""
+        """Run every round that is left; raises RunError when a loss is no longer finite.
+
+        Another process may continue the run once this returns or raises.
+        """
         dense = len(self._model_frame(1))
         self._observer.started(self._config, dense)
-        rounds = [self._run_round(number) for number in range(1, self._config.rounds + 1)]
-        summary = RunSummary(self._config, dense, tuple(rounds), self._folder.finish(self._model.weights))
+        try:
+            for number in range(len(self._rounds) + 1, self._config.rounds + 1):
+                self._rounds.append(self._run_round(number))
+        finally:
+            self._store.close()
+        weights = self._folder.finish(self._model.weights)
+        summary = RunSummary(self._config, dense, tuple(self._rounds), weights)
         draw(summary)
         return summary
+
+    @property
+    def weights(self) -> Weights:
+        """The model now: full tensors by name."""
+        return self._model.weights
 
     def _model_frame(self, number: int) -> bytes:
         return self._model.frame(run=self._config.run, round=number, method=self._recipe.name)
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
-        content = self._model_frame(number)
-        model = decode_frame(content, self._bundle.layout)
-        config = self._config
-        picked = self._registry.pick(
-            config.clients_per_round, seed=config.seed, round=number, attempt=0, excluding=set()
-        )
-        self._observer.round_started(number, picked)
-        reports = {client: self._visit(self._registry[client], number, content, model) for client in picked}
-        ordered = [reports[client] for client in sorted(reports)]
-        updates = ((self._registry[u.header.client].profile.tier, u) for u, _ in ordered)
-        train_loss = self._model.aggregate(self._recipe.method, number, updates)
+        trained = self.train_round(number)
         score = self._evaluator.score(self._model.weights)
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,
             accuracy=score.accuracy,
             loss=score.loss,
-            train_loss=train_loss,
-            uplink={update.header.client: size for update, size in ordered},
-            downlink=len(content) * len(picked),
+            train_loss=trained.loss,
+            uplink=trained.uplink,
+            downlink=trained.downlink,
             excused={},
             rejections={},
         )
         self._folder.close_round(metrics, self._model.weights)
+        self._store.close_round(metrics, self._model.weights, self._recipe.method.learned(), self._states)
+        self._states.clear()
         self._observer.round_closed(metrics)
         return metrics
 
-    def _visit(self, device: Device, number: int, content: bytes, model: Frame) -> tuple[Frame, int]:
-        """What a device does in a round, and what the coordinator does with it; the update and its size."""
-        task = make_task(
+    def train_round(self, number: int) -> TrainedRound:
+        """Pick clients, train them, and make the new model of their updates; nothing is evaluated or kept."""
+        config, content = self._config, self._model_frame(number)
+        picked = self._registry.pick(
+            config.clients_per_round, seed=config.seed, round=number, attempt=0, excluding=set()
+        )
+        self._observer.round_started(number, picked)
+        sizes: dict[str, int] = {}
+        updates = self._updates(number, picked, content, sizes)
+        loss = self._model.aggregate(self._recipe.method, number, updates)
+        return TrainedRound(loss, sizes, len(content) * len(picked))
+
+    def _updates(
+        self, number: int, picked: list[str], content: bytes, sizes: dict[str, int]
+    ) -> Iterator[tuple[int, Frame]]:
+        """What the coordinator gets of the round's devices, in the order of their ids, each with its tier.
+
+        Only as many are in memory as the trainer trains at once. ``sizes`` are filled in as they come.
+        """
+        model = decode_frame(content, self._bundle.layout)
+        devices = [self._registry[client] for client in sorted(picked)]
+        ref = ref_of(content)
+        tasks = [self._task(device, number, ref) for device in devices]
+        visits = (self._visit(device, task, model) for device, task in zip(devices, tasks, strict=True))
+        updates = self._trainer.updates(visits)
+        for device, task, update in zip(devices, tasks, updates, strict=True):
+            frame = check_update(update.frame, self._expected(device, task))
+            self._states[device.client], device.accepted = update.state, number
+            sizes[device.client] = len(update.frame)
+            self._observer.device(device.client, "accepted")
+            yield device.profile.tier, frame
+
+    def _task(self, device: Device, number: int, model: Ref) -> Task:
+        return make_task(
             self._config,
             self._recipe,
             self._bundle.layout,
@@ -146,19 +237,18 @@ class Simulation:
             tier=device.profile.tier,
             round=number,
             accepted=device.accepted,
-            model=ref_of(content),
+            model=model,
         )
-        update = make_update(
+
+    def _visit(self, device: Device, task: Task, model: Frame) -> Visit:
+        return Visit(
             task,
             client=device.client,
+            manifest=self._bundle.manifest,
             model=model,
-            runtime=self._runtime,
-            samples=self._train.take(self._parts[device.client]),
-            state=self._states.get(device.client, {}),
+            samples=self._samples.take(self._parts[device.client]),
+            state=self._store.client(device.client),
         )
-        frame = check_update(update.frame, self._expected(device, task))
-        self._states[device.client], device.accepted = update.state, number
-        return frame, len(update.frame)
 
     def _expected(self, device: Device, task: Task) -> Expected:
         return Expected(
@@ -174,13 +264,17 @@ class Simulation:
         )
 
 
-def _registered(parts: dict[str, NDArray[np.int64]], population: Population) -> Registry:
+def _digest(bundle: Bundle) -> str:
+    return hashlib.sha256(bundle.read(MANIFEST)).hexdigest()
+
+
+def _registered(parts: dict[str, NDArray[np.int64]], population: Population, trainer: TrainerSettings) -> Registry:
     registry = Registry()
     for i, (client, part) in enumerate(parts.items()):
         profile = Register(
             protocol=PROTOCOL,
             agent=__version__,
-            runtime=population.runtime,
+            runtime=trainer.runtime if trainer.kind == "runtime" else STACKED,
             samples=len(part),
             tier=i % population.tiers,
         )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Tensor
-from edge_fl.selection import Selection, Weights
+from edge_fl.selection import Index, Selection, Weights
 
 __all__ = ["RULES", "Accumulator", "Rule", "rule_names"]
 
@@ -98,10 +98,11 @@ class Accumulator:
         xp, weight = self._xp, 1 if self._equally else samples
         for tensor in self._layout.tensors:
             index = self._on_device(selection.index(tensor))
-            kept = xp.asarray(np.array(values[tensor.name]), device=self._device)
-            self._total[tensor.name][index] += weight * xp.astype(kept, xp.float64)
+            moved = xp.asarray(np.array(values[tensor.name], dtype=np.float64), device=self._device)
+            moved *= weight
+            _add(self._total[tensor.name], index, moved)
             held = _held_index(tensor, selection, values[tensor.name])
-            self._held[tensor.name][self._on_device(held)] += weight
+            _add(self._held[tensor.name], self._on_device(held), weight)
         self._weight += weight
 
     def apply(self, rule: str, weights: Weights) -> dict[str, NDArray[np.float32]]:
@@ -126,6 +127,14 @@ class Accumulator:
         return tuple(i if isinstance(i, slice) else self._xp.asarray(i, device=self._device) for i in index)
 
 
+def _add(total: Any, index: tuple[Any, ...], moved: Any) -> None:
+    if all(isinstance(i, slice) for i in index):
+        part = total[index]
+        part += moved  # a view: `total[index] += moved` would write it once more
+    else:
+        total[index] += moved
+
+
 def _held_shape(tensor: Tensor) -> tuple[int, ...]:
     """Axes that no block narrows need one count for all their indices, but for the rows of widths."""
     shape = [
@@ -135,11 +144,11 @@ def _held_shape(tensor: Tensor) -> tuple[int, ...]:
     return (tensor.shape[0], *shape[1:]) if tensor.per_width else tuple(shape)
 
 
-def _held_index(tensor: Tensor, selection: Selection, values: NDArray[np.float32]) -> tuple[Any, ...]:
-    shape = _held_shape(tensor)
-    axes = [
-        np.arange(n) if kept is None else kept for n, kept in zip(shape, selection.axes[tensor.name], strict=True)
-    ]
+def _held_index(tensor: Tensor, selection: Selection, values: NDArray[np.float32]) -> Index:
+    axes = list(selection.axes[tensor.name])
     if tensor.per_width:
         axes[0] = np.flatnonzero(values.any(axis=tuple(range(1, values.ndim))))
-    return np.ix_(*axes)
+    elif sum(kept is not None for kept in axes) <= 1:
+        return selection.index(tensor)
+    shape = _held_shape(tensor)
+    return np.ix_(*(np.arange(n) if kept is None else kept for n, kept in zip(shape, axes, strict=True)))

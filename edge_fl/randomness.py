@@ -16,6 +16,7 @@ _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _ROUNDS = 10
+_AHEAD = 128  # so few blocks take no longer than one, and most streams are read on
 
 
 def philox4x32(key: int, blocks: NDArray[np.uint64]) -> NDArray[np.uint32]:
@@ -68,6 +69,7 @@ class Stream:
     def __init__(self, key: int) -> None:
         self._key = key
         self._next = 0
+        self._ahead = np.zeros((0, 4), dtype=np.uint32)
 
     @classmethod
     def of(cls, *, seed: int, purpose: str, client: str = "", round: int = 0, index: int = 0) -> "Stream":
@@ -77,9 +79,17 @@ class Stream:
     def uint32(self, n: int) -> NDArray[np.uint32]:
         """Draw ``[n]`` uint32; a draw starts at a whole Philox block, so at most 3 words are thrown away."""
         blocks = -(-n // 4)
+        if len(self._ahead) < blocks:
+            self._draw(blocks - len(self._ahead))
+        words, self._ahead = self._ahead[:blocks], self._ahead[blocks:]
+        return words.reshape(-1)[:n]
+
+    def _draw(self, blocks: int) -> None:
+        """Draw at least ``blocks`` more."""
+        blocks = max(blocks, _AHEAD)
         counters = np.arange(self._next, self._next + blocks, dtype=np.uint64)
+        self._ahead = np.concatenate([self._ahead, philox4x32(self._key, counters)])
         self._next += blocks
-        return philox4x32(self._key, counters).reshape(-1)[:n]
 
     def normal(self, n: int) -> NDArray[np.float64]:
         """Draw ``[n]`` standard normals (Box-Muller over pairs of 32-bit uniforms in (0, 1))."""

@@ -1,32 +1,39 @@
-"""One client's local training: the loop that real agents and the simulator's runtime trainer share."""
+"""One client's local training, apart from how a step is computed: what agents and every simulated trainer share.
 
+A :class:`LocalRun` decides and remembers (batches, patterns, losses, what is uploaded); whoever drives it computes the
+steps. :func:`train` drives one in a runtime, as a device does; ``device_sim`` drives many at once.
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.bundle import WHOLE_BATCHES
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
 from edge_fl.errors import RunError
 from edge_fl.local_model import LocalModel
-from edge_fl.methods.base import Job, LocalHalf, Method, State
+from edge_fl.methods.base import Job, Method, State
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import Batch, Runtime
-from edge_fl.selection import Selection, Weights
+from edge_fl.selection import Selection
 from edge_fl.width_statistics import width_of
 
-__all__ = ["LocalResult", "LocalSettings", "train_locally"]
+__all__ = ["LocalResult", "LocalRun", "LocalSettings", "StepInputs", "train"]
 
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """Local steps a round (V), samples a batch, and SGD's step size (eta)."""
+    """Local steps a round (V), samples a batch, and SGD's step size (eta); ``whole`` batches have no padding."""
 
     steps: int
     batch: int
     lr: float
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,79 +51,137 @@ class LocalResult:
     state: State
 
 
-def train_locally(
-    *, runtime: Runtime, method: Method, job: Job, samples: Samples, settings: LocalSettings
-) -> LocalResult:
-    """Train the job's weights on ``samples`` with the rows ``method`` keeps.
+@dataclass(frozen=True)
+class StepInputs:
+    """What one step takes besides tensors and step size: ``number`` counts from 1, ``extra`` is by input name."""
+
+    batch: Batch
+    scale: float
+    number: int
+    extra: Mapping[str, NDArray[Any]]
+
+
+class LocalRun:
+    """A round of local training of one client, step by step.
+
+    Each of ``settings.steps`` times, a trainer takes the entries that ``pattern`` keeps of ``full``, asks for
+    :meth:`inputs`, computes the step and tells its loss to :meth:`stepped`. It may keep the entries for as long as
+    ``pattern`` stays the same object, and puts them back before it takes others, and before :meth:`result`.
 
     Rows that a method leaves behind in mid-round keep what they learned locally (FedBIAD eq. (7)), but only the
     rows of the last pattern are uploaded.
 
+    Attributes
+    ----------
+    full
+        The client's own full tensors.
+    variant
+        The train-step program that the method needs.
+    """
+
+    def __init__(self, *, method: Method, job: Job, samples: Samples, settings: LocalSettings) -> None:
+        self.settings, self.variant = settings, method.variant
+        self.full = LocalModel(job.weights)
+        self._job, self._samples = job, len(samples.y)
+        self._local = method.local(job)
+        self._losses: list[float] = []
+        stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
+        self._batches = batches(
+            samples, steps=settings.steps, size=settings.batch, stream=stream, whole=settings.whole
+        )
+
+    @property
+    def pattern(self) -> Pattern:
+        """The pattern to train with next."""
+        return self._local.pattern
+
+    @property
+    def scale(self) -> float:
+        """What the next step multiplies the outputs of every block's layer by."""
+        return self._local.scale
+
+    def inputs(self, selection: Selection) -> StepInputs:
+        """The next step's inputs; ``selection`` is what ``pattern`` keeps in ``units`` mode."""
+        step = len(self._losses)
+        variance = self._local.variance
+        extra = _noise(selection, variance, self._job, step) if variance else {}
+        return StepInputs(next(self._batches), self.scale, step + 1, extra)
+
+    def stepped(self, loss: float) -> None:
+        """Take note of the loss of the step just made; raises RunError when it is not finite."""
+        step = len(self._losses)
+        if not math.isfinite(loss):
+            raise RunError(
+                f"The loss of client '{self._job.client}' is {loss} at step {step + 1}; lower the step size."
+            )
+        self._losses.append(loss)
+        self._local.after_step(step, loss)
+
+    def result(self) -> LocalResult:
+        """What was learned; raises RunError when a weight is no longer finite."""
+        delta = {name: tensor - self._job.weights[name] for name, tensor in self.full.weights.items()}
+        if not all(np.isfinite(difference).all() for difference in delta.values()):
+            raise RunError(
+                f"The weights of client '{self._job.client}' are no longer finite; lower the step size."
+            )
+        loss = float(np.mean(self._losses))
+        return LocalResult(self._local.upload, delta, loss, self._samples, self._local.state())
+
+
+def train(runtime: Runtime, run: LocalRun) -> None:
+    """Make every step of ``run`` in ``runtime``.
+
     Raises
     ------
     RunError
-        When the loss or a weight is no longer finite.
+        When the loss is no longer finite.
+    RuntimeMissingError
+        When the bundle holds no program for a pattern.
     """
-    local = method.local(job)
-    full = LocalModel(job.weights)
-    stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
-    losses = []
-    compact = _Compact(runtime, method.variant, local.pattern, settings, full)
-    whole = runtime.bundle.manifest.batch_norm in WHOLE_BATCHES
-    drawn = batches(samples, steps=settings.steps, size=settings.batch, stream=stream, whole=whole)
-    for step, batch in enumerate(drawn):
-        loss = compact.step(batch, local, job, step)
-        if not np.isfinite(loss):
-            raise RunError(f"The loss of client '{job.client}' is {loss} at step {step + 1}; lower the step size.")
-        losses.append(loss)
-        local.after_step(step, loss)
-        if local.pattern is not compact.pattern:
-            compact.put_back(full)
-            compact = _Compact(runtime, method.variant, local.pattern, settings, full)
-    compact.put_back(full)
-    delta = {name: tensor - job.weights[name] for name, tensor in full.weights.items()}
-    if not all(np.isfinite(difference).all() for difference in delta.values()):
-        raise RunError(f"The weights of client '{job.client}' are no longer finite; lower the step size.")
-    return LocalResult(local.upload, delta, float(np.mean(losses)), len(samples.y), local.state())
+    compact = _Compact(runtime, run)
+    for _ in range(run.settings.steps):
+        compact.step()
+        if run.pattern is not compact.pattern:
+            compact.put_back()
+            compact = _Compact(runtime, run)
+    compact.put_back()
 
 
 class _Compact:
     """The kept entries under one pattern, and the program that trains them."""
 
-    def __init__(
-        self, runtime: Runtime, variant: str, pattern: Pattern, settings: LocalSettings, full: LocalModel
-    ) -> None:
-        self.pattern = pattern
-        self._selection = Selection.of(pattern, "units")
-        self._kept = self._selection.gather(full.weights)
-        self._run = runtime.train_step(pattern.counts, settings.batch, variant)
-        self._slots = full.gather_slots(self._selection, self._run.fresh_slots(self._kept))
-        self._lr = settings.lr
+    def __init__(self, runtime: Runtime, run: LocalRun) -> None:
+        self._run, self.pattern = run, run.pattern
+        self._selection = Selection.of(self.pattern, "units")
+        self._kept = self._selection.gather(run.full.weights)
+        self._program = runtime.train_step(self.pattern.counts, run.settings.batch, run.variant)
+        self._slots = run.full.gather_slots(self._selection, self._program.fresh_slots(self._kept))
 
-    def step(self, batch: Batch, local: LocalHalf, job: Job, step: int) -> float:
-        noise = _noise(self._kept, local.variance, job, step) if local.variance else None
-        done = self._run(
+    def step(self) -> None:
+        inputs = self._run.inputs(self._selection)
+        done = self._program(
             self._kept,
-            batch,
-            lr=self._lr,
-            scale=local.scale,
+            inputs.batch,
+            lr=self._run.settings.lr,
+            scale=inputs.scale,
             slots=self._slots,
-            number=step + 1,
+            number=inputs.number,
             width=width_of(self.pattern),
-            extra=noise,
+            extra=inputs.extra,
         )
         self._kept, self._slots = done.tensors, done.slots
-        return done.loss
+        self._run.stepped(done.loss)
 
-    def put_back(self, full: LocalModel) -> None:
-        full.put_back(self._selection, self._kept, self._slots)
+    def put_back(self) -> None:
+        self._run.full.put_back(self._selection, self._kept, self._slots)
 
 
-def _noise(kept: Weights, variance: float, job: Job, step: int) -> dict[str, NDArray[np.float32]]:
+def _noise(selection: Selection, variance: float, job: Job, step: int) -> dict[str, NDArray[np.float32]]:
     """FedBIAD lines 16 and 17: the gradient at theta ~ N(U, s2 I) moves U."""
     stream = Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)
-    spread = np.sqrt(variance)
-    return {
-        f"noise.{name}": (spread * stream.normal(mean.size)).astype(np.float32).reshape(mean.shape)
-        for name, mean in kept.items()
-    }
+    spread, noise = np.sqrt(variance), {}
+    for tensor in selection.layout.tensors:
+        shape = selection.shape(tensor)
+        drawn = spread * stream.normal(int(np.prod(shape)))
+        noise[f"noise.{tensor.name}"] = drawn.astype(np.float32).reshape(shape)
+    return noise

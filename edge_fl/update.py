@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.bundle import WHOLE_BATCHES, Manifest
 from edge_fl.compressors.base import Compressor, Vector
 from edge_fl.data.registry import Samples
 from edge_fl.layout import Layout
@@ -14,13 +15,13 @@ from edge_fl.randomness import Stream
 from edge_fl.recipe import open_recipe
 from edge_fl.runtimes.base import Runtime
 from edge_fl.selection import Selection
-from edge_fl.training import LocalResult, LocalSettings, train_locally
+from edge_fl.training import LocalResult, LocalRun, LocalSettings, train
 from edge_fl.wire.frame import Frame, Header, encode_frame
 from edge_fl.wire.masks import decode_mask
 from edge_fl.wire.messages import Task
 from edge_fl.wire.values import FLOAT32, flatten, unflatten
 
-__all__ = ["Update", "assigned_pattern", "make_update"]
+__all__ = ["Update", "Visit", "assigned_pattern", "make_update"]
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,15 @@ class Update:
     state: State
 
 
-def make_update(
-    task: Task, *, client: str, model: Frame, runtime: Runtime, samples: Samples, state: State
-) -> Update:
-    """Do what ``task`` asks of ``client``.
+class Visit:
+    """What one task has one client do; the steps of ``run`` are for a trainer to compute.
 
     Parameters
     ----------
+    task
+        What is asked.
+    manifest
+        The bundle's.
     model
         The model that training starts from.
     state
@@ -48,33 +51,58 @@ def make_update(
     ------
     ConfigError, FrameError
         When the task makes no sense here.
-    RuntimeMissingError, RunError
-        When it cannot be trained, or the loss is no longer finite.
     """
-    layout = runtime.bundle.layout
-    recipe = open_recipe(task.method, task.parameters)
-    job = Job(layout, client, task.round, task.seed, model.values, state, assigned_pattern(task, layout))
-    settings = LocalSettings(task.steps, task.batch, task.lr)
-    result = train_locally(runtime=runtime, method=recipe.method, job=job, samples=samples, settings=settings)
-    header = Header(
-        kind="update",
-        run=task.run,
-        round=task.round,
-        version=model.header.version,
-        layout=layout.digest,
-        method=task.method,
-        mode=recipe.method.mode,
-        client=client,
-        samples=result.samples,
-        loss=result.loss,
-        values=FLOAT32 if recipe.compressor is None else recipe.compressor.name,
-    )
-    if recipe.compressor is None:
-        return Update(encode_frame(header, result.pattern, result.delta), result.loss, result.state)
-    selection = Selection.of(result.pattern, recipe.method.mode)
-    compressed, memory = _compress(recipe.compressor, selection, result, job)
-    frame = encode_frame(header, result.pattern, result.delta, compressed)
-    return Update(frame, result.loss, {**result.state, **memory})
+
+    def __init__(
+        self, task: Task, *, client: str, manifest: Manifest, model: Frame, samples: Samples, state: State
+    ) -> None:
+        layout = manifest.layout
+        self._task, self._version = task, model.header.version
+        self._recipe = open_recipe(task.method, task.parameters)
+        self._job = Job(layout, client, task.round, task.seed, model.values, state, assigned_pattern(task, layout))
+        whole = manifest.batch_norm in WHOLE_BATCHES
+        settings = LocalSettings(task.steps, task.batch, task.lr, whole)
+        self.run = LocalRun(method=self._recipe.method, job=self._job, samples=samples, settings=settings)
+
+    def update(self) -> Update:
+        """The update, once every step was made; raises RunError when a weight is no longer finite."""
+        result, compressor = self.run.result(), self._recipe.compressor
+        header = self._header(result)
+        if compressor is None:
+            return Update(encode_frame(header, result.pattern, result.delta), result.loss, result.state)
+        selection = Selection.of(result.pattern, header.mode)
+        compressed, memory = _compress(compressor, selection, result, self._job)
+        frame = encode_frame(header, result.pattern, result.delta, compressed)
+        return Update(frame, result.loss, {**result.state, **memory})
+
+    def _header(self, result: LocalResult) -> Header:
+        compressor = self._recipe.compressor
+        return Header(
+            kind="update",
+            run=self._task.run,
+            round=self._task.round,
+            version=self._version,
+            layout=self._job.layout.digest,
+            method=self._task.method,
+            mode=self._recipe.method.mode,
+            client=self._job.client,
+            samples=result.samples,
+            loss=result.loss,
+            values=FLOAT32 if compressor is None else compressor.name,
+        )
+
+
+def make_update(
+    task: Task, *, client: str, model: Frame, runtime: Runtime, samples: Samples, state: State
+) -> Update:
+    """Do what ``task`` asks of ``client`` in ``runtime``; parameters and errors are those of :class:`Visit`.
+
+    Raises RuntimeMissingError or RunError, too, when it cannot be trained, or the loss is no longer finite.
+    """
+    manifest = runtime.bundle.manifest
+    visit = Visit(task, client=client, manifest=manifest, model=model, samples=samples, state=state)
+    train(runtime, visit.run)
+    return visit.update()
 
 
 def assigned_pattern(task: Task, layout: Layout) -> Pattern | None:

@@ -13,7 +13,7 @@ from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch, open_runtime
 from edge_fl.selection import Selection, Weights
 
-__all__ = ["Work", "peak_memory"]
+__all__ = ["Work", "peak_memory", "resident"]
 
 _STEPS = 3
 
@@ -45,12 +45,12 @@ def peak_memory(work: Work) -> int:
 def _measured(work: Work) -> int:
     bundle = Bundle.load(work.root)
     begin = _eager(work) if work.runtime is None else _runtime(work, bundle, work.runtime)
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew (proc(5))
     step = begin(_weights(bundle, work.width))
     for _ in range(_STEPS):
         step()
-    return _resident("VmHWM") - before
+    return resident("VmHWM") - before
 
 
 def _runtime(work: Work, bundle: Bundle, name: str) -> Callable[[Weights], Callable[[], object]]:
@@ -100,7 +100,7 @@ def _pattern(bundle: Bundle, width: int) -> Pattern:
     return Pattern.seeded(bundle.layout, 1000 - width, key=1)
 
 
-def _resident(what: str) -> int:
+def resident(what: str) -> int:
     """``VmRSS`` (now) or ``VmHWM`` (the peak), in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{what}:"))

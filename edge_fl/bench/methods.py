@@ -81,7 +81,8 @@ class _Outcome:
 def _run(bundle: Bundle, recipe: str, setting: Setting, seed: int, root: Path) -> _Outcome:
     from broker.config import RunConfig
     from broker.observer import Observer
-    from device_sim.simulate import Population, Simulation
+    from device_sim.settings import Population, TrainerSettings
+    from device_sim.simulate import Simulation
 
     config = RunConfig(
         run=f"bench-{seed}",
@@ -95,7 +96,14 @@ def _run(bundle: Bundle, recipe: str, setting: Setting, seed: int, root: Path) -
         seed=seed,
     )
     population = Population(setting.clients, kind=Kind.parse(setting.partition))
-    summary = Simulation(bundle=bundle, config=config, population=population, root=root, observer=Observer()).run()
+    summary = Simulation(
+        bundle=bundle,
+        config=config,
+        population=population,
+        trainer=TrainerSettings(),
+        root=root,
+        observer=Observer(),
+    ).run()
     return _Outcome(
         accuracy=mean(metrics.accuracy for metrics in summary.rounds[-5:]),
         uplink=summary.uplink,
@@ -125,4 +133,4 @@ def _export(dataset: str, root: Path) -> Bundle:
 
     info = dataset_info(dataset)
     torch.manual_seed(0)
-    return export_bundle(build(f"{dataset}-mlp"), Target.of(info, dataset, ("onnx",)), root)
+    return export_bundle(build(f"{dataset}-mlp"), Target.of(info, dataset, ("onnx", "torch_eager")), root)

@@ -168,6 +168,29 @@ def methods(
     _show(result, output, as_json=json)
 
 
+@app.command("simulator")
+def simulator(
+    *,
+    population: Annotated[int, typer.Option(help="Clients in all.")] = 1000,
+    clients: Annotated[int, typer.Option(help="Clients picked a round.")] = 100,
+    steps: Annotated[int, typer.Option(help="Local SGD steps a round.")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns each alternative takes.")] = 10,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
+    output: _Output = None,
+    json: _Json = False,
+) -> None:
+    """Rounds of simulation, many clients at once and one by one, as ratios to a plain sequential torch loop.
+
+    Example: edge-fl bench simulator -o docs/benchmarks/simulator.md
+    """
+    from edge_fl.bench.simulator import SimulatorSetting, bench_simulator
+
+    setting = SimulatorSetting(population, clients, steps, rounds, threads)
+    with progress("bench simulator") as report:
+        result = bench_simulator(setting, report)
+    _show(result, output, as_json=json)
+
+
 def _show(result: Result, output: Path | None, *, as_json: bool) -> None:
     typer.echo(result.json() if as_json else result.markdown())
     if output is not None:

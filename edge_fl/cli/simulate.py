@@ -1,7 +1,8 @@
 """`edge-fl simulate`: a run in this process, for comparing methods."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,20 +24,36 @@ from edge_fl.cli.options import (
     runtime_name,
     show_summary,
 )
+from edge_fl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from broker.observer import Observer
+    from device_sim.simulate import Simulation
 
 __all__ = ["simulate"]
 
+_WITH_RESUME = ("bundle", "resume", "json")
+
 
 def simulate(
+    context: typer.Context,
     *,
-    bundle: Annotated[Path, typer.Argument(help="The bundle to train, from `edge-fl export`.")],
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(help="The bundle to train, from `edge-fl export` [with --resume: where the run had it]."),
+    ] = None,
     clients: Annotated[int, typer.Option(help="Clients in all.")] = 100,
     fraction: Annotated[float, typer.Option(help="Share of them picked a round (kappa).")] = 0.1,
     tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
     partition: Partition = "iid",
+    trainer: Annotated[
+        str, typer.Option(help="stacked (many clients at once) or runtime (each as its agent would, bit for bit).")
+    ] = "stacked",
     runtime: Annotated[
-        str, typer.Option(help="The runtime that every client trains in.", parser=runtime_name)
+        str, typer.Option(help="With --trainer runtime: what every client trains in.", parser=runtime_name)
     ] = "onnx",
+    device: Annotated[str, typer.Option(help="With --trainer stacked: cpu or cuda.")] = "cpu",
+    threads: Annotated[int, typer.Option(help="CPU threads of a training step.")] = 1,
     method: Recipe = "fedavg",
     dropout: Dropout = None,
     mode: Mode = None,
@@ -47,42 +64,71 @@ def simulate(
     batch: Batch = 20,
     lr: Lr = 0.05,
     seed: Seed = 0,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue the interrupted run of this folder, with its own settings.")
+    ] = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
     """Simulate a run in this process, with the frames, checks and rules of a real one.
 
     Example: edge-fl simulate bundle/ --clients 1000 --fraction 0.1 --method fedbiad --dropout 0.5
+
+    Example: edge-fl simulate --resume runs/20260101-120000-abcd
     """
     from rich.console import Console
 
     from broker.config import RunConfig
-    from broker.live import PlainView
     from broker.session import new_run_id
-    from device_sim.simulate import Population, Simulation
+    from device_sim.progress import view
+    from device_sim.settings import Population, TrainerSettings
+    from device_sim.simulate import Simulation
     from edge_fl.bundle import Bundle
     from edge_fl.data.partition import Kind
-    from edge_fl.errors import ConfigError
 
-    if not 0 < fraction <= 1:
-        raise ConfigError(f"The fraction of clients picked a round is in (0, 1], not {fraction}.")
     run = new_run_id()
-    config = RunConfig(
-        run=run,
-        method=method,
-        parameters=method_parameters(dropout=dropout, mode=mode, rule=rule, settings=set_ or []),
-        rounds=rounds,
-        clients_per_round=max(int(fraction * clients), 1),
-        local_steps=local_steps,
-        batch=batch,
-        lr=lr,
-        seed=seed,
-    )
-    summary = Simulation(
-        bundle=Bundle.load(bundle),
-        config=config,
-        population=Population(clients, tiers, runtime, Kind.parse(partition)),
-        root=output if output is not None else Path("runs") / run,
-        observer=PlainView(Console(stderr=True)),
-    ).run()
+    root = resume or output or Path("runs") / run
+
+    def begin(observer: "Observer") -> "Simulation":
+        if resume is not None:
+            _refuse_settings(context)
+            return Simulation.resume(resume, observer=observer, bundle=bundle)
+        if bundle is None:
+            raise ConfigError("A simulation needs a bundle to train, or --resume with the folder of a run.")
+        population = Population(clients, tiers, Kind.parse(partition))
+        config = RunConfig(
+            run=run,
+            method=method,
+            parameters=method_parameters(dropout=dropout, mode=mode, rule=rule, settings=set_ or []),
+            rounds=rounds,
+            clients_per_round=population.share(fraction),
+            local_steps=local_steps,
+            batch=batch,
+            lr=lr,
+            seed=seed,
+        )
+        return Simulation(
+            bundle=Bundle.load(bundle),
+            config=config,
+            population=population,
+            trainer=TrainerSettings(trainer, runtime, device, threads),
+            root=root,
+            observer=observer,
+        )
+
+    try:
+        with view(Console(stderr=True)) as observer:
+            summary = begin(observer).run()
+    except KeyboardInterrupt:
+        print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
+        raise
     show_summary(summary.figures(), summary.lines(), as_json=json)
+
+
+def _refuse_settings(context: typer.Context) -> None:
+    """A run is continued as it was begun: ConfigError when another setting was given."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in _WITH_RESUME and source is not None and source.name == "COMMANDLINE":
+            option = name.strip("_").replace("_", "-")
+            raise ConfigError(f"A run is continued with its own settings; leave --{option} out.")

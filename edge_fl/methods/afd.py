@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,7 @@ from edge_fl.methods.base import (
     Heard,
     Job,
     LocalHalf,
+    State,
     inverse_kept,
 )
 from edge_fl.pattern import Pattern
@@ -118,6 +119,24 @@ class Afd(DropoutMethod):
             pattern = updates[0].pattern  # one sub-model each, however many trained it
             learned = self._maps.setdefault(owner, _Map(np.zeros(pattern.layout.units)))
             learned.learn(float(np.mean([update.loss for update in updates])), pattern)
+
+    def learned(self) -> State:
+        """Each owner's scores ``[J]``, last loss, and kept sub-model (``[J]`` bits) where there is one."""
+        learned: dict[str, NDArray[Any]] = {}
+        for owner, held in self._maps.items():
+            learned |= {f"scores|{owner}": held.scores, f"loss|{owner}": np.array(held.loss)}
+            if held.kept is not None:
+                learned[f"kept|{owner}"] = held.kept.mask
+        return learned
+
+    def recall(self, layout: Layout, learned: State) -> None:
+        """Open the maps that :meth:`learned` told."""
+        for name in learned:
+            what, _, owner = name.partition("|")
+            if what == "scores":
+                kept = learned.get(f"kept|{owner}")
+                pattern = None if kept is None else Pattern(layout, kept)
+                self._maps[owner] = _Map(learned[name], float(learned[f"loss|{owner}"]), pattern)
 
     def local(self, job: Job) -> LocalHalf:
         """Train what was assigned."""

@@ -175,6 +175,14 @@ class Method(ABC):
         """Take note of a closed round's updates, in the order of client ids."""
         del round, heard
 
+    def learned(self) -> State:
+        """What the server half has learned by now, for a run that is interrupted; empty where it learns nothing."""
+        return {}
+
+    def recall(self, layout: Layout, learned: State) -> None:
+        """Go on from what :meth:`learned` gave."""
+        del layout, learned
+
     @abstractmethod
     def local(self, job: Job) -> LocalHalf:
         """Start the device half for one round."""

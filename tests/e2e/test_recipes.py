@@ -8,7 +8,8 @@ from safetensors.numpy import load_file
 from broker.observer import Observer
 from broker.session import serve
 from device_sim.fleet import AgentProcess, Fleet
-from device_sim.simulate import Population, Simulation
+from device_sim.settings import Population, TrainerSettings
+from device_sim.simulate import Simulation
 from edge_fl.bundle import Bundle
 from edge_fl.compressors.base import compressor_names
 from edge_fl.methods.base import method_names
@@ -38,6 +39,7 @@ def test_a_fleet_and_a_simulation_give_the_same_bits_for_every_recipe(
                 bundle=digits_bundle,
                 config=config,
                 population=Population(CLIENTS, TIERS),
+                trainer=TrainerSettings("runtime"),
                 root=tmp_path / f"simulated-{number}",
                 observer=Observer(),
             ).run()

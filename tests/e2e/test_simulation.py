@@ -6,7 +6,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.observer import Observer
-from device_sim.simulate import Population, Simulation
+from device_sim.settings import Population, TrainerSettings
+from device_sim.simulate import Simulation
 from edge_fl.bundle import Bundle
 from edge_fl.errors import ConfigError
 from edge_fl.transport.connection import BrokerAddress
@@ -19,7 +20,12 @@ def test_a_simulation_gives_the_bits_of_a_fleet(
     config = system.config("fedbiad", rounds=4, clients=2, min_clients=3, parameters=parameters)
     fleet = system.run(config, system.agents(3), embedded)
     simulation = Simulation(
-        bundle=digits_bundle, config=config, population=Population(3), root=tmp_path / "sim", observer=Observer()
+        bundle=digits_bundle,
+        config=config,
+        population=Population(3),
+        trainer=TrainerSettings("runtime"),
+        root=tmp_path / "sim",
+        observer=Observer(),
     )
     simulated = simulation.run()
     assert [m.uplink for m in simulated.rounds] == [m.uplink for m in fleet.rounds]
@@ -33,6 +39,7 @@ def test_more_clients_than_there_are_cannot_be_picked(system, digits_bundle: Bun
             bundle=digits_bundle,
             config=system.config(clients=3),
             population=Population(2),
+            trainer=TrainerSettings(),
             root=tmp_path / "sim",
             observer=Observer(),
         )

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from broker.config import RunConfig
 from broker.observer import Observer
-from device_sim.simulate import Population, Simulation
+from device_sim.settings import Population, TrainerSettings
+from device_sim.simulate import Simulation
 from edge_fl.bundle import CLASS_INDEX, SCHEMA, WEIGHTS, Bundle, Input, Manifest
 from edge_fl.cli.extract import extract as command
 from edge_fl.errors import BundleError, EdgeFLError, ParityError, RunError, UnsupportedModelError
@@ -114,8 +115,10 @@ def run(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
         lr=0.2,
         seed=0,
     )
-    clients = Population(3, runtime="torch_eager")
-    Simulation(bundle=bundle, config=config, population=clients, root=root, observer=Observer()).run()
+    clients, trainer = Population(3), TrainerSettings()
+    Simulation(
+        bundle=bundle, config=config, population=clients, trainer=trainer, root=root, observer=Observer()
+    ).run()
     return root
 
 

@@ -1,0 +1,61 @@
+"""Who takes part in a simulation, and what computes their training: all of it besides the run's own settings."""
+
+import msgspec
+
+from device_sim.stacked import StackedTrainer
+from device_sim.trainer import RuntimeTrainer, Trainer
+from edge_fl.bundle import Bundle
+from edge_fl.data.partition import IID, Kind
+from edge_fl.errors import ConfigError
+from edge_fl.runtimes.base import open_runtime
+
+__all__ = ["Population", "TrainerSettings"]
+
+
+class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The clients of a simulation: ``client-0`` ..., parts of the bundle's data set cut as ``kind`` says, client i in
+    tier i mod ``tiers``.
+    """
+
+    clients: int
+    tiers: int = 1
+    kind: Kind = IID
+
+    def __post_init__(self) -> None:
+        if self.clients < 1 or self.tiers < 1:
+            raise ConfigError(f"A simulation needs clients and tiers, not {self.clients} in {self.tiers} tiers.")
+
+    def share(self, fraction: float) -> int:
+        """How many clients a fraction of them is, rounded down; ConfigError when it is none of them."""
+        if not 0 < fraction <= 1:
+            raise ConfigError(f"The fraction of clients picked a round is in (0, 1], not {fraction}.")
+        count = int(fraction * self.clients + 1e-9)  # 0.29 * 100 is a little less than 29
+        if count < 1:
+            raise ConfigError(f"A fraction of {fraction} picks none of {self.clients} clients; raise it.")
+        return count
+
+
+class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How clients are trained: many at once (``stacked``), or each through ``runtime`` as its agent would.
+
+    ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads.
+    """
+
+    kind: str = "stacked"
+    runtime: str = "onnx"
+    device: str = "cpu"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("stacked", "runtime"):
+            raise ConfigError(f"There is no trainer '{self.kind}'; there are stacked and runtime.")
+        if self.kind == "runtime" and self.device != "cpu":
+            raise ConfigError(f"A runtime trains on the CPU, not on '{self.device}'; use --trainer stacked.")
+        if self.threads < 1:
+            raise ConfigError(f"Training takes at least 1 thread, not {self.threads}.")
+
+    def open(self, bundle: Bundle) -> Trainer:
+        """The trainer; raises RuntimeMissingError, or ConfigError on an unknown device, where it cannot be had."""
+        if self.kind == "runtime":
+            return RuntimeTrainer(open_runtime(self.runtime, bundle, threads=self.threads))
+        return StackedTrainer(bundle, device=self.device, threads=self.threads)

@@ -1,0 +1,134 @@
+"""A simulation that is killed and continued, against one that was not."""
+
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from broker.config import RunConfig
+from broker.observer import Observer
+from broker.run_folder import RoundMetrics
+from device_sim.settings import Population, TrainerSettings
+from device_sim.simulate import Simulation
+from edge_fl.bundle import Bundle
+from edge_fl.errors import BundleError, StateError
+
+
+class Stop(Exception):  # noqa: N818
+    pass
+
+
+class StopsAfter(Observer):
+    """Breaks the run off in the middle of a round."""
+
+    def __init__(self, rounds: int, clients: int = 2) -> None:
+        self._rounds, self._clients, self._seen = rounds, clients, 0
+
+    def round_closed(self, metrics: RoundMetrics) -> None:
+        self._rounds -= 1
+
+    def device(self, client: str, status: str) -> None:
+        if self._rounds == 0:
+            self._seen += 1
+            if self._seen == self._clients:
+                raise Stop
+
+
+def simulation(bundle: Bundle, root: Path, method: str, observer: Observer | None = None) -> Simulation:
+    config = RunConfig(
+        run="test",
+        method=method,
+        parameters={},
+        rounds=5,
+        clients_per_round=5,
+        local_steps=7,
+        batch=20,
+        lr=0.1,
+        seed=1,
+    )
+    return Simulation(
+        bundle=bundle,
+        config=config,
+        population=Population(8, tiers=2),
+        trainer=TrainerSettings(),
+        root=root,
+        observer=observer or Observer(),
+    )
+
+
+def lines(root: Path) -> list[str]:
+    """The metrics but for the time taken."""
+    return [re.sub(r'"seconds":[^,]*', "", line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("method", ["fedbiad+dgc", "afd", "fedavg"])
+def test_what_a_client_and_the_server_remember_is_resumed(
+    torch_bundle: Bundle, tmp_path: Path, method: str
+) -> None:
+    whole = simulation(torch_bundle, tmp_path / "whole", method).run()
+    broken = simulation(torch_bundle, tmp_path / "broken", method, StopsAfter(3))
+    with pytest.raises(Stop):
+        broken.run()
+    assert len(lines(tmp_path / "broken")) == 3
+
+    resumed = Simulation.resume(tmp_path / "broken", observer=Observer()).run()
+
+    assert resumed.weights.read_bytes() == whole.weights.read_bytes()
+    assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
+
+
+def test_a_killed_process_is_resumed_to_the_same_bits(torch_bundle: Bundle, tmp_path: Path) -> None:
+    settings = ["--clients=12", "--fraction=0.5", "--rounds=30", "--local-steps=6", "--tiers=2", "--seed=4"]
+    settings.append("--method=fedbiad+stc")
+    command = [sys.executable, "-m", "edge_fl", "simulate"]
+    begin = [*command, str(torch_bundle.root), *settings, "--output"]
+    with subprocess.Popen([*begin, str(tmp_path / "broken")], stderr=subprocess.DEVNULL) as process:
+        metrics, until = tmp_path / "broken" / "metrics.jsonl", time.monotonic() + 120
+        while not metrics.exists() or metrics.read_bytes().count(b"\n") < 2:
+            assert time.monotonic() < until
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+    finished = len(lines(tmp_path / "broken"))
+    assert 2 <= finished < 30
+
+    subprocess.run([*command, "--resume", str(tmp_path / "broken")], check=True, capture_output=True)
+    subprocess.run([*begin, str(tmp_path / "whole")], check=True, capture_output=True)
+
+    one, other = (tmp_path / name / "weights.safetensors" for name in ("broken", "whole"))
+    assert one.read_bytes() == other.read_bytes()
+    assert [line.partition('"accuracy"')[2] for line in lines(tmp_path / "broken")] == [
+        line.partition('"accuracy"')[2] for line in lines(tmp_path / "whole")
+    ]
+
+
+def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, tmp_path: Path) -> None:
+    root, state = tmp_path / "run", tmp_path / "run" / "state.sqlite"
+    broken = simulation(torch_bundle, root, "fedavg", StopsAfter(1))
+    with pytest.raises(StateError, match="locked"):
+        Simulation.resume(root, observer=Observer())
+    with pytest.raises(Stop):
+        broken.run()
+
+    manifest = msgspec.structs.replace(torch_bundle.manifest, notes=("another",))
+    files = {name: torch_bundle.read(name) for name in manifest.files}
+    other = Bundle.save(tmp_path / "other", manifest, files)
+    with pytest.raises(BundleError, match="trains another bundle"):
+        Simulation.resume(root, observer=Observer(), bundle=other.root)
+    database = sqlite3.connect(state)
+    database.execute("PRAGMA user_version = 7")
+    database.close()
+    with pytest.raises(StateError, match="schema version 7; this edge-fl reads version 1"):
+        Simulation.resume(root, observer=Observer())
+    state.write_bytes(b"no database" * 1000)
+    with pytest.raises(StateError, match=r"is damaged \(file is not a database\)"):
+        Simulation.resume(root, observer=Observer())
+    state.unlink()
+    with pytest.raises(StateError, match="holds no simulation to continue"):
+        Simulation.resume(root, observer=Observer())

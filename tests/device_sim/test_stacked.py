@@ -1,0 +1,162 @@
+"""The stacked trainer against the runtime one, client by client, for models, methods and optimisers of every kind."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from torch import Tensor, nn
+
+from broker.config import RunConfig
+from broker.observer import Observer
+from device_sim.settings import Population, TrainerSettings
+from device_sim.simulate import Simulation
+from device_sim.stacked_program import StepGraph
+from edge_fl.bundle import Bundle, Input, Optimizer
+from edge_fl.errors import ConfigError, RuntimeMissingError
+from edge_fl.methods.base import method_names
+from exporter.export import Target, export_bundle
+from exporter.zoo.mlp import mlp
+
+RUNTIME = TrainerSettings("runtime")
+
+
+def trained(bundle: Bundle, root: Path, trainer: TrainerSettings, **more) -> dict[str, np.ndarray]:
+    settings = {"method": "fedavg", "parameters": {}, "rounds": 1, "clients_per_round": 7, "local_steps": 9}
+    settings |= {"lr": 0.1, "seed": 3, **more}
+    config = RunConfig(run="test", batch=20, **settings)
+    simulation = Simulation(
+        bundle=bundle,
+        config=config,
+        population=Population(9, tiers=2),
+        trainer=trainer,
+        root=root,
+        observer=Observer(),
+    )
+    return load_file(simulation.run().weights)
+
+
+def assert_close(one: dict[str, np.ndarray], other: dict[str, np.ndarray], within: float = 1e-5) -> None:
+    for name, array in one.items():
+        np.testing.assert_allclose(other[name], array, rtol=0, atol=within, err_msg=name)
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_a_round_of_every_method_is_that_of_the_runtime(torch_bundle: Bundle, tmp_path: Path, method: str) -> None:
+    expected = trained(torch_bundle, tmp_path / "runtime", RUNTIME, method=method)
+    assert_close(expected, trained(torch_bundle, tmp_path / "stacked", TrainerSettings(), method=method))
+    assert any(np.abs(expected[name] - array).max() > 1e-3 for name, array in torch_bundle.weights().items())
+
+
+class Tied(nn.Module):
+    """A product of two parameters: each one's gradient is the other, which the step writes over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat = nn.Flatten()
+        self.layer = nn.Linear(64, 10)
+        self.factor, self.other = (nn.Parameter(torch.randn(10)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(self.flat(x)) + self.factor * self.other
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10)
+    )
+
+
+PLAIN, ADAM = Optimizer(), Optimizer("adam", weight_decay=0.01, clip=0.5)
+MOMENTUM = Optimizer(momentum=0.9, weight_decay=0.01)
+MODELS = {
+    "sgd-conv": (convolutional, PLAIN, "plain"),
+    "adam-conv": (convolutional, ADAM, "plain"),
+    "adam-mlp": (lambda: mlp(inputs=64, hidden=6, classes=10), ADAM, "plain"),
+    "momentum-mlp": (lambda: mlp(inputs=64, hidden=6, classes=10), MOMENTUM, "plain"),
+    "sgd-tied": (Tied, PLAIN, "plain"),
+    "noise-mlp": (lambda: mlp(inputs=64, hidden=6, classes=10), PLAIN, "noise"),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) -> None:
+    build, optimizer, variant = MODELS[name]
+    torch.manual_seed(0)
+    target = Target(
+        name,
+        "digits",
+        Input((1, 8, 8), "float32"),
+        10,
+        ("onnx", "torch_eager"),
+        optimizer=optimizer,
+        variants=(variant,),
+    )
+    bundle = export_bundle(build(), target, tmp_path / "bundle")
+    settings = {"method": "fedbiad", "parameters": {"variance": 0.01 if variant == "noise" else 0.0, "tau": 1}}
+    if optimizer is ADAM:
+        settings["lr"] = 0.003
+    expected = trained(bundle, tmp_path / "runtime", RUNTIME, **settings)
+    assert_close(expected, trained(bundle, tmp_path / "stacked", TrainerSettings(), **settings))
+    assert any(np.abs(expected[key] - array).max() > 1e-3 for key, array in bundle.weights().items())
+
+
+def test_a_stack_of_convolutions_is_that_of_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA; on a CPU the trainer takes them one by one."""
+    monkeypatch.setattr(StepGraph, "convolves", False)
+    test_every_kind_of_step_is_that_of_the_runtime(tmp_path, "adam-conv")
+
+
+def test_a_simulation_is_the_same_every_time(torch_bundle: Bundle, tmp_path: Path) -> None:
+    one, other = (
+        trained(torch_bundle, tmp_path / str(i), TrainerSettings(), method="fjord+topk", rounds=2)
+        for i in range(2)
+    )
+    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def test_accuracies_after_many_rounds_are_the_runtimes(torch_bundle: Bundle, tmp_path: Path) -> None:
+    """As close to one another as two seeds are."""
+    accuracies = {}
+    for trainer in (RUNTIME, TrainerSettings()):
+        for seed in range(3):
+            root = tmp_path / f"{trainer.kind}-{seed}"
+            trained(torch_bundle, root, trainer, method="fedbiad", rounds=12, seed=seed)
+            last = (root / "metrics.jsonl").read_text().splitlines()[-1]
+            accuracies.setdefault(trainer.kind, []).append(msgspec.json.decode(last)["accuracy"])
+    spread = max(np.std(accuracies["runtime"], ddof=1), 0.005)
+    assert abs(np.mean(accuracies["runtime"]) - np.mean(accuracies["stacked"])) <= spread
+    assert min(accuracies["stacked"]) > 0.5
+
+
+def test_a_bundle_without_torch_programs_is_refused_with_the_way_out(torch_bundle: Bundle, tmp_path: Path) -> None:
+    manifest = msgspec.structs.replace(torch_bundle.manifest, programs={"onnx": ()})
+    with pytest.raises(RuntimeMissingError, match="--runtime torch-eager too, or simulate with --trainer runtime"):
+        TrainerSettings().open(Bundle(torch_bundle.root, manifest))
+
+
+def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(torch_bundle: Bundle) -> None:
+    program = torch_bundle.manifest.step_program("torch_eager", "plain", torch_bundle.layout.sizes, 20)
+    assert not StepGraph(torch_bundle, program).convolves
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Population(0), "needs clients"),
+        (lambda: Population(10).share(0.09), "picks none of 10"),
+        (lambda: Population(10).share(1.5), r"in \(0, 1\]"),
+        (lambda: TrainerSettings("quick"), "no trainer 'quick'"),
+        (lambda: TrainerSettings("runtime", device="cuda"), "trains on the CPU"),
+        (lambda: TrainerSettings(threads=0), "at least 1 thread"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+def test_a_share_is_not_a_victim_of_rounding() -> None:
+    assert Population(100).share(0.29) == 29
