@@ -34,6 +34,7 @@ __all__ = ["SimulatorSetting", "bench_simulator"]
 T = TypeVar("T")
 
 _LOOP, _LR, _SEED = "sequential torch loop", 0.05, 0
+_SAMPLES = 3 * BATCH  # of a client: the loop need not pad batches, so clients of fewer would compare unequal work
 _WORK = (
     ("fashion-mnist-mlp", "fedavg", 0.8),
     ("fashion-mnist-mlp", "fedbiad", 0.45),
@@ -84,21 +85,24 @@ def bench_simulator(setting: SimulatorSetting, report: Callable[[str], None]) ->
             target = replace(case.target("onnx"), runtimes=("onnx", "torch_eager"))
             bundle = export_bundle(case.build(), target, Path(scratch) / f"bundle-{number}")
             report(f"{name}, {method}: {setting.rounds} rounds")
-            turns = _Turns(bundle, case, method, setting, Path(scratch) / f"runs-{number}")
+            fitting = len(load_dataset(case.dataset).train.y) // _SAMPLES
+            own = replace(setting, population=max(min(setting.population, fitting), setting.clients))
+            turns = _Turns(bundle, case, method, own, Path(scratch) / f"runs-{number}")
             for turn in range(setting.rounds + 1):
                 turns.take(turn + 1)
             rows += turns.rows(limit)
     return Result(
         title="Simulator",
         command=setting.command,
-        about=f"A round of {setting.clients} clients out of {setting.population}, {setting.steps} steps of a batch of "
-        f"{BATCH} each: patterns, training, frames, checks and aggregation, without evaluation and files. FedBIAD "
-        "drops half the units. The sequential loop is an ordinary nn.Module at full width with autograd and "
-        "torch.optim.SGD, which trains the same clients on the same batches and takes the mean of their weights; it "
-        "encodes and checks nothing. Seconds are CPU time, the median over the turns of one run, in each of which "
-        "every alternative makes one round; a ratio is the median over the turns. The machine was shared with other "
-        "work: only ratios mean anything. Growth is that of resident memory over the counted turns, but the first. "
-        "Goals are the project's own.",
+        about=f"A round of {setting.clients} clients out of {setting.population} (or as many as have {_SAMPLES} "
+        f"samples), {setting.steps} steps of a batch of {BATCH} each: patterns, training, frames, checks and"
+        " aggregation, without evaluation and files. FedBIAD drops half the units. The sequential loop is "
+        "an ordinary nn.Module at full width with autograd and torch.optim.SGD, which trains the same "
+        "clients on the same batches (without padding) and takes the mean of their weights; it encodes and "
+        "checks nothing. Seconds are CPU time, the median over the turns of one run, in each of which every"
+        " alternative makes one round; a ratio is the median over the turns. The machine was shared with "
+        "other work: only ratios mean anything. Growth is that of resident memory over the counted turns, "
+        "but the first. Goals are the project's own.",
         rows=rows,
     )
 
