@@ -9,7 +9,8 @@ from safetensors.numpy import load_file
 
 from broker.observer import Observer
 from broker.summary import RunSummary
-from device_sim.simulate import Population, Simulation
+from device_sim.settings import Population, TrainerSettings
+from device_sim.simulate import Simulation
 from edge_fl.bundle import Bundle, Input
 from edge_fl.errors import ConfigError
 from exporter.export import Target, export_bundle
@@ -34,9 +35,13 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 def run(system, bundle: Bundle, method: str, runtime: str, root: Path, **parameters: object) -> RunSummary:
     config = system.config(method, rounds=2, clients=3, parameters=parameters)
-    clients = Population(3, tiers=3, runtime=runtime)
     return Simulation(
-        bundle=bundle, config=config, population=clients, root=root / runtime, observer=Observer()
+        bundle=bundle,
+        config=config,
+        population=Population(3, tiers=3),
+        trainer=TrainerSettings("runtime", runtime),
+        root=root / runtime,
+        observer=Observer(),
     ).run()
 
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from broker.config import RunConfig
 from broker.observer import Observer
-from device_sim.simulate import Population, Simulation
+from device_sim.settings import Population, TrainerSettings
+from device_sim.simulate import Simulation
 from edge_fl.bundle import Bundle, Input, Optimizer
 from edge_fl.errors import ParityError
 from edge_fl.pattern import Pattern
@@ -194,7 +195,10 @@ def test_programs_of_another_row_are_refused(tmp_path: Path, monkeypatch: pytest
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_fleet_trains_the_statistics_of_the_widths_it_can_run(bundle: Bundle, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trainer", ["runtime", "stacked"])
+def test_a_fleet_trains_the_statistics_of_the_widths_it_can_run(
+    trainer: str, bundle: Bundle, tmp_path: Path
+) -> None:
     """No device of these tiers runs the full width: its statistics stay, all others move."""
     config = RunConfig(
         run="ordered",
@@ -208,7 +212,12 @@ def test_a_fleet_trains_the_statistics_of_the_widths_it_can_run(bundle: Bundle, 
         seed=0,
     )
     done = Simulation(
-        bundle=bundle, config=config, population=Population(4, tiers=2), root=tmp_path, observer=Observer()
+        bundle=bundle,
+        config=config,
+        population=Population(4, tiers=2),
+        trainer=TrainerSettings(trainer),
+        root=tmp_path,
+        observer=Observer(),
     ).run()
 
     start, after = bundle.weights(), load_file(done.weights)
