@@ -41,7 +41,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads.
     """
 
-    kind: str = "stacked"
+    kind: str
     runtime: str = "onnx"
     device: str = "cpu"
     threads: int = 1

@@ -100,7 +100,7 @@ def _run(bundle: Bundle, recipe: str, setting: Setting, seed: int, root: Path) -
         bundle=bundle,
         config=config,
         population=population,
-        trainer=TrainerSettings(),
+        trainer=TrainerSettings("stacked"),
         root=root,
         observer=Observer(),
     ).run()

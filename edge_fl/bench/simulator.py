@@ -128,7 +128,9 @@ class _Turns:
     def __init__(self, bundle: Bundle, case: Case, method: str, setting: SimulatorSetting, root: Path) -> None:
         self._case, self._method, self._setting = case, method, setting
         self._simulations = {
-            "stacked": self._simulation(bundle, root / "stacked", TrainerSettings(threads=setting.threads)),
+            "stacked": self._simulation(
+                bundle, root / "stacked", TrainerSettings("stacked", threads=setting.threads)
+            ),
             "runtime (onnx)": self._simulation(
                 bundle, root / "runtime", TrainerSettings("runtime", threads=setting.threads)
             ),

@@ -47,8 +47,8 @@ def simulate(
     tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
     partition: Partition = "iid",
     trainer: Annotated[
-        str, typer.Option(help="stacked (many clients at once) or runtime (each as its agent would, bit for bit).")
-    ] = "stacked",
+        str, typer.Option(help="runtime (each as its agent would, bit for bit) or stacked (many clients at once).")
+    ] = "runtime",
     runtime: Annotated[
         str, typer.Option(help="With --trainer runtime: what every client trains in.", parser=runtime_name)
     ] = "onnx",

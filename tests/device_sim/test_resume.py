@@ -56,7 +56,7 @@ def simulation(bundle: Bundle, root: Path, method: str, observer: Observer | Non
         bundle=bundle,
         config=config,
         population=Population(8, tiers=2),
-        trainer=TrainerSettings(),
+        trainer=TrainerSettings("stacked"),
         root=root,
         observer=observer or Observer(),
     )

@@ -46,7 +46,7 @@ def assert_close(one: dict[str, np.ndarray], other: dict[str, np.ndarray], withi
 @pytest.mark.parametrize("method", method_names())
 def test_a_round_of_every_method_is_that_of_the_runtime(torch_bundle: Bundle, tmp_path: Path, method: str) -> None:
     expected = trained(torch_bundle, tmp_path / "runtime", RUNTIME, method=method)
-    assert_close(expected, trained(torch_bundle, tmp_path / "stacked", TrainerSettings(), method=method))
+    assert_close(expected, trained(torch_bundle, tmp_path / "stacked", TrainerSettings("stacked"), method=method))
     assert any(np.abs(expected[name] - array).max() > 1e-3 for name, array in torch_bundle.weights().items())
 
 
@@ -99,7 +99,7 @@ def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) ->
     if optimizer is ADAM:
         settings["lr"] = 0.003
     expected = trained(bundle, tmp_path / "runtime", RUNTIME, **settings)
-    assert_close(expected, trained(bundle, tmp_path / "stacked", TrainerSettings(), **settings))
+    assert_close(expected, trained(bundle, tmp_path / "stacked", TrainerSettings("stacked"), **settings))
     assert any(np.abs(expected[key] - array).max() > 1e-3 for key, array in bundle.weights().items())
 
 
@@ -111,7 +111,7 @@ def test_a_stack_of_convolutions_is_that_of_the_runtime(tmp_path: Path, monkeypa
 
 def test_a_simulation_is_the_same_every_time(torch_bundle: Bundle, tmp_path: Path) -> None:
     one, other = (
-        trained(torch_bundle, tmp_path / str(i), TrainerSettings(), method="fjord+topk", rounds=2)
+        trained(torch_bundle, tmp_path / str(i), TrainerSettings("stacked"), method="fjord+topk", rounds=2)
         for i in range(2)
     )
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
@@ -120,7 +120,7 @@ def test_a_simulation_is_the_same_every_time(torch_bundle: Bundle, tmp_path: Pat
 def test_accuracies_after_many_rounds_are_the_runtimes(torch_bundle: Bundle, tmp_path: Path) -> None:
     """As close to one another as two seeds are."""
     accuracies = {}
-    for trainer in (RUNTIME, TrainerSettings()):
+    for trainer in (RUNTIME, TrainerSettings("stacked")):
         for seed in range(3):
             root = tmp_path / f"{trainer.kind}-{seed}"
             trained(torch_bundle, root, trainer, method="fedbiad", rounds=12, seed=seed)
@@ -134,7 +134,7 @@ def test_accuracies_after_many_rounds_are_the_runtimes(torch_bundle: Bundle, tmp
 def test_a_bundle_without_torch_programs_is_refused_with_the_way_out(torch_bundle: Bundle, tmp_path: Path) -> None:
     manifest = msgspec.structs.replace(torch_bundle.manifest, programs={"onnx": ()})
     with pytest.raises(RuntimeMissingError, match="--runtime torch-eager too, or simulate with --trainer runtime"):
-        TrainerSettings().open(Bundle(torch_bundle.root, manifest))
+        TrainerSettings("stacked").open(Bundle(torch_bundle.root, manifest))
 
 
 def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(torch_bundle: Bundle) -> None:
@@ -150,7 +150,7 @@ def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(torch_bundle: Bu
         (lambda: Population(10).share(1.5), r"in \(0, 1\]"),
         (lambda: TrainerSettings("quick"), "no trainer 'quick'"),
         (lambda: TrainerSettings("runtime", device="cuda"), "trains on the CPU"),
-        (lambda: TrainerSettings(threads=0), "at least 1 thread"),
+        (lambda: TrainerSettings("stacked", threads=0), "at least 1 thread"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, words: str) -> None:

@@ -39,7 +39,7 @@ def test_more_clients_than_there_are_cannot_be_picked(system, digits_bundle: Bun
             bundle=digits_bundle,
             config=system.config(clients=3),
             population=Population(2),
-            trainer=TrainerSettings(),
+            trainer=TrainerSettings("stacked"),
             root=tmp_path / "sim",
             observer=Observer(),
         )

@@ -115,7 +115,7 @@ def run(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
         lr=0.2,
         seed=0,
     )
-    clients, trainer = Population(3), TrainerSettings()
+    clients, trainer = Population(3), TrainerSettings("stacked")
     Simulation(
         bundle=bundle, config=config, population=clients, trainer=trainer, root=root, observer=Observer()
     ).run()
