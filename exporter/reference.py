@@ -56,19 +56,28 @@ class Reference:
         The full tensors that training starts from.
     rates
         Of variational dropout, the full ``log_alpha.NAME`` that training starts from.
+    dtype
+        ``torch.float32`` shows what rounding alone does to a model.
     """
 
-    def __init__(self, source: Source, weights: Weights, rates: Weights | None = None) -> None:
-        self._source = source
-        self._module = copy.deepcopy(source.original).double()
+    def __init__(
+        self,
+        source: Source,
+        weights: Weights,
+        rates: Weights | None = None,
+        *,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self._source, self._dtype = source, dtype
+        self._module = copy.deepcopy(source.original).to(dtype)
         self._statistics = {t.name for t in source.layout.tensors if t.role == "statistic"}
-        self._tensors = {name: torch.tensor(array, dtype=torch.float64) for name, array in weights.items()}
-        self._rates = {n: torch.tensor(array, dtype=torch.float64) for n, array in (rates or {}).items()}
+        self._tensors = {name: torch.tensor(array, dtype=dtype) for name, array in weights.items()}
+        self._rates = {n: torch.tensor(array, dtype=dtype) for n, array in (rates or {}).items()}
         trained = [tensor.requires_grad_() for tensor in self._trained().values()]
         self._optimizer = _optimizer(source.optimizer, trained)
 
     @property
-    def tensors(self) -> dict[str, NDArray[np.float64]]:
+    def tensors(self) -> dict[str, NDArray[Any]]:
         """The full tensors now, ``log_alpha.NAME`` among them."""
         return {name: tensor.detach().numpy() for name, tensor in (self._tensors | self._rates).items()}
 
@@ -106,7 +115,7 @@ class Reference:
         self._freeze(given.pattern, before)
         return loss.item()
 
-    def evaluate(self, batch: Batch, width: int = 1000) -> tuple[float, NDArray[np.float64]]:
+    def evaluate(self, batch: Batch, width: int = 1000) -> tuple[float, NDArray[Any]]:
         """The mean loss over the samples of weight above 0, and the outputs ``[B, ...]`` of all.
 
         ``width`` is as in :class:`Given`.
@@ -114,9 +123,9 @@ class Reference:
         statistics = {name: self._tensors[name] for name in self._statistics}
         tensors = {**self._tensors, **self._buffers(statistics, width)}
         with torch.no_grad():
-            outputs = functional_call(self._module.eval(), tensors, (_input(batch.x),))
+            outputs = functional_call(self._module.eval(), tensors, (self._input(batch.x),))
             ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
-            losses = self._source.loss.per_sample(outputs, _input(batch.y), *ones)
+            losses = self._source.loss.per_sample(outputs, self._input(batch.y), *ones)
         self._module.train()
         return float(losses[torch.from_numpy(batch.weight > 0)].mean()), outputs.numpy()
 
@@ -135,11 +144,11 @@ class Reference:
     def _objective(self, given: Given, statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """What is minimised, and the loss to report; BatchNorm writes into ``statistics``."""
         noise = {
-            name: torch.from_numpy(given.extra[f"noise.{name}"]).double()
+            name: torch.from_numpy(given.extra[f"noise.{name}"]).to(self._dtype)
             for name in self._tensors
             if f"noise.{name}" in given.extra
         }
-        rows = _row_factors(given.pattern)
+        rows = _row_factors(given.pattern, self._dtype)
         effective = {n: (t + noise.get(n, 0)) * rows[n] for n, t in self._tensors.items()}
         outputs = self._outputs({**effective, **self._buffers(statistics, given.width)}, given)
         loss = self._mean_loss(outputs, given)
@@ -148,7 +157,7 @@ class Reference:
         if given.variant != "distil":
             return loss, loss
         mask = np.concatenate([given.extra[f"student.{block.name}"] for block in given.pattern.layout.blocks])
-        narrow = _row_factors(Pattern(given.pattern.layout, mask > 0))
+        narrow = _row_factors(Pattern(given.pattern.layout, mask > 0), self._dtype)
         apart = self._students(statistics, given)
         slim = self._outputs({**{n: t * narrow[n] for n, t in self._tensors.items()}, **apart}, given)
         alpha, temperature, forward = (float(given.extra[n]) for n in ("alpha", "temperature", "forward"))
@@ -160,7 +169,7 @@ class Reference:
 
     def _divergence(self, pattern: Pattern) -> Tensor:
         """Variational dropout's eq. (3), of the kept entries."""
-        units, total = Selection.of(pattern, "units"), torch.zeros((), dtype=torch.float64)
+        units, total = Selection.of(pattern, "units"), torch.zeros((), dtype=self._dtype)
         for name, rate in self._rates.items():
             kept = rate[units.index(pattern.layout.tensor(_layout_name(name)))]
             total = total - (0.64 * torch.sigmoid(1.87 + 1.49 * kept)).sum()
@@ -169,7 +178,7 @@ class Reference:
 
     def _noise(self, layer: str, real: NDArray[np.bool_], given: Given) -> Any:
         """A hook that adds noise of the outputs' variance under weights of variance alpha theta^2."""
-        noise = torch.from_numpy(given.extra[f"output_noise.{layer}.weight"][real]).double()
+        noise = torch.from_numpy(given.extra[f"output_noise.{layer}.weight"][real]).to(self._dtype)
         alpha = self._rates[f"log_alpha.{layer}.weight"].exp()
 
         def add(module: nn.Linear | nn.Conv2d, inputs: tuple[Tensor], outputs: Tensor) -> Tensor:
@@ -194,16 +203,20 @@ class Reference:
         rated = [_layout_name(name).rpartition(".")[0] for name in self._rates]
         hooks = [self._module.get_submodule(n).register_forward_hook(self._noise(n, real, given)) for n in rated]
         hooks += [self._module.get_submodule(n).register_forward_hook(multiply) for n in self._source.scaled]
-        x = _input(given.batch.x[real])
+        x = self._input(given.batch.x[real])
         outputs: Tensor = functional_call(self._module, tensors, (x,))
         for hook in hooks:
             hook.remove()
         return outputs
 
     def _mean_loss(self, outputs: Tensor, given: Given) -> Tensor:
-        y = _input(given.batch.y[given.batch.weight > 0])
-        more = [torch.from_numpy(given.extra[name]).double() for name in self._source.loss.inputs]
+        y = self._input(given.batch.y[given.batch.weight > 0])
+        more = [torch.from_numpy(given.extra[name]).to(self._dtype) for name in self._source.loss.inputs]
         return self._source.loss.per_sample(outputs, y, *more).mean()
+
+    def _input(self, array: NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
     def _copies(self) -> list[tuple[str, Tensor, Tensor]]:
         """Every full tensor, parameters' optimiser states included, by the layout's name, and a copy of it."""
@@ -240,17 +253,12 @@ def _layout_name(name: str) -> str:
     return name.removeprefix("log_alpha.")
 
 
-def _input(array: NDArray[Any]) -> Tensor:
-    tensor = torch.from_numpy(array)
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _row_factors(pattern: Pattern) -> dict[str, Tensor]:
+def _row_factors(pattern: Pattern, dtype: torch.dtype) -> dict[str, Tensor]:
     """0 where a tensor's row is dropped, 1 elsewhere."""
     rows = Selection.of(pattern, "rows")
     factors = {}
     for tensor in pattern.layout.tensors:
         factor = np.zeros(tensor.shape)
         factor[rows.index(tensor)] = 1.0
-        factors[tensor.name] = torch.from_numpy(factor)
+        factors[tensor.name] = torch.from_numpy(factor).to(dtype)
     return factors

@@ -86,7 +86,7 @@ def test_a_model_that_binds_the_trace_to_one_batch_is_refused(tmp_path: Path) ->
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
+def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = mlp.mlp(inputs=6, hidden=8, classes=3)
     found = derive(model, torch.randn(3, 6))
     right = Source(
@@ -107,6 +107,14 @@ def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
     broken = Bundle.save(tmp_path / "broken", honest.manifest, files)
 
     check_parity(right, honest, "torch_eager", widths=(1000, 500), batch=6)
+    with pytest.raises(ParityError, match="off by"):
+        check_parity(right, broken, "torch_eager", widths=(1000, 500), batch=6)
+
+    # The same where not even torch's float32 is within the limit, as in deep networks.
+    monkeypatch.setattr("exporter.parity.LIMIT", 1e-9)
+    monkeypatch.setattr("exporter.parity._evaluated", lambda source, runtime: 0.0)  # its limit is not widened
+    widened = check_parity(right, honest, "torch_eager", widths=(1000, 500), batch=6)
+    assert 1e-9 < widened.weights < 1e-6
     with pytest.raises(ParityError, match="off by"):
         check_parity(right, broken, "torch_eager", widths=(1000, 500), batch=6)
 
