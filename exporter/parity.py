@@ -1,6 +1,5 @@
 """The proof that a bundle's programs compute what torch computes: several steps, a new pattern each."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -40,6 +39,7 @@ _EVALUATED = 230
 _SMALLEST = 1e-3  # tensors that hardly move from zero are compared with this
 _ABOVE_KINKS = 3.0
 _MORE_THAN_ROUNDING = 4.0  # times what torch's float32 differs by: two ways of rounding are not equally unlucky
+_WIDEST = 50.0  # times a limit: under Adam a wrong gradient is wrong by about as much as the update is long
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,17 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
 
 
 def _proven(source: Source, runtime: Runtime, variant: str, widths: tuple[int, ...], batch: int) -> Parity:
-    """The proof within the limits, or where not even torch's float32 keeps those, within some times what it keeps."""
+    """The proof within the limits, or where torch's float32 strays as far, within what it keeps."""
     proof = _Proof(source, runtime, variant, widths, batch)
     try:
-        return proof.run(proof.programs(), slack=1.0)
+        return proof.run(proof.programs(), _Limits(runtime.name))
     except ParityError:
-        rounding = proof.run(proof.single_precision(), slack=math.inf)
-        limit = ADAM_LIMIT if source.optimizer.name == "adam" else LIMIT
-        kept = max(rounding.weights / limit, rounding.outputs / LIMIT)
-        if not 1 < kept < math.inf:
+        rounding = _Rounding(runtime.name)
+        proof.run(proof.single_precision(), rounding)
+        widened = rounding.widened()
+        if not widened:
             raise
-        return proof.run(proof.programs(), slack=_MORE_THAN_ROUNDING * kept)
+        return proof.run(proof.programs(), _Limits(runtime.name, widened))
 
 
 class _Trained(Protocol):
@@ -134,8 +134,8 @@ class _Proof:
         """What torch makes of it in float32."""
         return Reference(self.source, self.start, self.rates, dtype=torch.float32)
 
-    def run(self, trained: _Trained, *, slack: float) -> Parity:
-        """Raise ParityError when a difference is more than ``slack`` times its limit."""
+    def run(self, trained: _Trained, limits: "_Limits") -> Parity:
+        """Compare after every step; raises ParityError when a difference is beyond ``limits``."""
         source, name = self.source, self.runtime.name
         start, expected = {**self.start, **self.rates}, Reference(source, self.start, self.rates)
         rng = np.random.default_rng(0)
@@ -150,9 +150,8 @@ class _Proof:
             lr = _step_size(source)
             given = Given(step.pattern, data, lr, step.scale, self.variant, extra, step.width)
             loss, true_loss = trained.step(given), expected.step(given)
-            within = _Limits(name, number, slack)
-            moved = max(moved, _moved(source, (start, trained.tensors), expected, within))
-            answered = max(answered, within.largest(loss, true_loss, "the loss"))
+            moved = max(moved, _moved(source, (start, trained.tensors), expected, limits, number))
+            answered = max(answered, limits.largest(loss, true_loss, "the loss", number))
         return Parity(number, moved, answered)
 
 
@@ -216,9 +215,9 @@ def _evaluated(source: Source, runtime: Runtime) -> float:
     for width in source.statistic_widths or (1000,):
         loss, outputs = runtime.evaluator()(weights, data, width=width)
         true_loss, true_outputs = Reference(source, weights).evaluate(data, width)
-        within = _Limits(runtime.name, 0)
-        off = within.largest(outputs, true_outputs, "an evaluation output")
-        worst = max(worst, off, within.largest(loss, true_loss, "the evaluation loss"))
+        limits = _Limits(runtime.name)
+        off = limits.largest(outputs, true_outputs, "an evaluation output", 0)
+        worst = max(worst, off, limits.largest(loss, true_loss, "the evaluation loss", 0))
     return worst
 
 
@@ -232,7 +231,9 @@ def _unlike_rows(source: Source, weights: Weights) -> dict[str, NDArray[np.float
     }
 
 
-def _moved(source: Source, weights: tuple[Weights, Weights], expected: Reference, within: "_Limits") -> float:
+def _moved(
+    source: Source, weights: tuple[Weights, Weights], expected: Reference, limits: "_Limits", steps: int
+) -> float:
     """The largest difference of ``weights``, at the start and now."""
     start, ours = weights
     theirs = expected.tensors
@@ -246,37 +247,59 @@ def _moved(source: Source, weights: tuple[Weights, Weights], expected: Reference
             update = float(np.linalg.norm(theirs[name] - start[name]))
             least = _SMALLEST * (float(np.linalg.norm(start[name])) if rate else _ADAM_LR)
             off = float(np.linalg.norm((ours[name] - theirs[name])[compared])) / max(update, least)
-            within.require(off, ADAM_LIMIT, f"the weight '{name}'")
+            limits.require(off, ADAM_LIMIT, f"the weight '{name}'", steps)
         else:
-            off = within.largest(ours[name], theirs[name], f"the weight '{name}'")
+            off = limits.largest(ours[name], theirs[name], f"the weight '{name}'", steps)
         worst = max(worst, off)
     return worst
 
 
-@dataclass(frozen=True)
+_Place = tuple[int, float]
+"""After how many steps, and which of the limits."""
+
+
 class _Limits:
-    """What differences are refused after so many steps: more than ``slack`` times their limit."""
+    """What is refused: a difference beyond its limit, or beyond the one that is ``widened`` at that place."""
 
-    runtime: str
-    steps: int
-    slack: float = 1.0
+    def __init__(self, runtime: str, widened: Mapping[_Place, float] | None = None) -> None:
+        self._runtime, self._widened = runtime, widened or {}
 
-    def largest(self, ours: Any, theirs: Any, what: str) -> float:
+    def largest(self, ours: Any, theirs: Any, what: str, steps: int) -> float:
         """The largest difference, over the largest entry; raises as :meth:`require`."""
         largest = max(_SMALLEST, float(np.max(np.abs(theirs), initial=0.0)))
         off = float(np.max(np.abs(np.subtract(ours, theirs)), initial=0.0)) / largest
-        self.require(off, LIMIT, what)
+        self.require(off, LIMIT, what, steps)
         return off
 
-    def require(self, off: float, limit: float, what: str) -> None:
+    def require(self, off: float, limit: float, what: str, steps: int) -> None:
         """Raise ParityError when ``off`` is too large."""
-        limit *= self.slack
-        if not off <= limit:  # NaN is no difference that is small
+        allowed = self._widened.get((steps, limit), limit)
+        if not off <= allowed:  # NaN is no difference that is small
             raise ParityError(
-                f"The {self.runtime} programs do not compute what torch computes: {what} is off by {off:.2g} of "
-                f"itself after {self.steps} steps (limit {limit:.2g}), so no bundle was written; a model in which the "
+                f"The {self._runtime} programs do not compute what torch computes: {what} is off by {off:.2g} of "
+                f"itself after {steps} steps (limit {allowed:.2g}), so no bundle was written; a model in which the "
                 "samples of a batch influence one another other than by BatchNorm cannot be exported."
             )
+
+
+class _Rounding(_Limits):
+    """Refuses nothing, and remembers how far torch's float32 strays step by step."""
+
+    def __init__(self, runtime: str) -> None:
+        super().__init__(runtime)
+        self._found: dict[_Place, float] = {}
+
+    def require(self, off: float, limit: float, what: str, steps: int) -> None:
+        """Take note of ``off``."""
+        self._found[steps, limit] = max(off, self._found.get((steps, limit), 0.0))
+
+    def widened(self) -> dict[_Place, float]:
+        """A few times what float32 keeps, but never enough for a wrong program; nothing where it keeps the limits."""
+        allowed = {
+            (steps, limit): min(max(limit, _MORE_THAN_ROUNDING * off), _WIDEST * limit)
+            for (steps, limit), off in self._found.items()
+        }
+        return {place: wide for place, wide in allowed.items() if wide > place[1]}
 
 
 def _any_width(bundle: Bundle, runtime: str) -> bool:

@@ -73,6 +73,7 @@ class Reference:
         self._statistics = {t.name for t in source.layout.tensors if t.role == "statistic"}
         self._tensors = {name: torch.tensor(array, dtype=dtype) for name, array in weights.items()}
         self._rates = {n: torch.tensor(array, dtype=dtype) for n, array in (rates or {}).items()}
+        self._rounded: dict[str, Tensor] = {}
         trained = [tensor.requires_grad_() for tensor in self._trained().values()]
         self._optimizer = _optimizer(source.optimizer, trained)
 
@@ -82,15 +83,23 @@ class Reference:
         return {name: tensor.detach().numpy() for name, tensor in (self._tensors | self._rates).items()}
 
     def moved_by_rounding(self, name: str) -> NDArray[np.bool_]:
-        """Which entries Adam has moved by gradients that rounding could have made.
+        """Which entries Adam has moved, in any step, by gradients that rounding could have made.
 
         It divides them by their own size, so that single and double precision agree on nothing there. A bias or a
         factor before BatchNorm has only such gradients.
         """
+        return self._rounded[name].numpy()
+
+    def _note_rounding(self, pattern: Pattern) -> None:
+        if self._source.optimizer.name != "adam":
+            return
         squares = {n: self._optimizer.state[t]["exp_avg_sq"] for n, t in self._trained().items()}
-        largest = max(float(square.max()) for square in squares.values())
-        found: NDArray[np.bool_] = ((squares[name] > 0) & (squares[name] < _ROUNDING**2 * largest)).numpy()
-        return found
+        least = _ROUNDING**2 * max(float(square.max()) for square in squares.values())
+        units = Selection.of(pattern, "units")
+        for name, square in squares.items():
+            kept = units.index(pattern.layout.tensor(_layout_name(name)))
+            noted = self._rounded.setdefault(name, torch.zeros(square.shape, dtype=torch.bool))
+            noted[kept] |= square[kept] < least
 
     def _trained(self) -> dict[str, Tensor]:
         weights = {name: tensor for name, tensor in self._tensors.items() if name not in self._statistics}
@@ -113,6 +122,7 @@ class Reference:
         if self._source.tracked:
             self._tensors.update(statistics)
         self._freeze(given.pattern, before)
+        self._note_rounding(given.pattern)
         return loss.item()
 
     def evaluate(self, batch: Batch, width: int = 1000) -> tuple[float, NDArray[Any]]:
