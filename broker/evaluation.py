@@ -12,6 +12,7 @@ from edge_fl.errors import RuntimeMissingError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.selection import Weights, masked
+from edge_fl.width_statistics import trained_width
 
 __all__ = ["Evaluator", "Score", "share_right"]
 
@@ -41,20 +42,23 @@ class Evaluator:
 
     def __init__(self, bundle: Bundle, dataset: Dataset) -> None:
         self._run, self._samples, self._top = _open(bundle).evaluator(), dataset.test, dataset.info.top
-        self._layout = bundle.layout
+        self._layout, self._widths = bundle.layout, bundle.manifest.statistic_widths
+        start = bundle.weights()
+        self._start = {tensor.name: start[tensor.name] for tensor in self._layout.tensors if tensor.per_width}
         outputs = bundle.manifest.classes * int(np.prod(dataset.info.target_shape, dtype=np.int64))
         self._size = min(max(_OUTPUTS // outputs, 1), _BATCH)
 
     def score(self, weights: Weights, width: int = 1000) -> Score:
         """Evaluate ``weights`` (full tensors); every sample counts alike, and in a sample every position.
 
-        ``width`` (thousandths) leaves the model the first units of each block, with that width's statistics where
-        BatchNorm has them: the model that ``extract --width`` delivers.
+        ``width`` (thousandths) leaves the model the first units of each block, with the statistics trained nearest to
+        that width where BatchNorm has them for each: the model that ``extract --width`` delivers.
         """
         kept = masked(weights, Pattern.prefix(self._layout, width))
+        statistics = trained_width(self._layout, self._start, weights, self._widths, width)
         loss = correct = 0.0
         for batch in eval_batches(self._samples, size=self._size):
-            batch_loss, outputs = self._run(kept, batch, width=width)
+            batch_loss, outputs = self._run(kept, batch, width=statistics)
             loss += batch_loss * float(batch.weight.sum())
             correct += float((share_right(outputs, batch.y, self._top) * batch.weight).sum())
         count = len(self._samples.y)

@@ -5,7 +5,8 @@ gathering and weight files need to know nothing of it. A step writes, and an eva
 programs are told which by the input ``width`` ``[W]``, 1 for that row and 0 for the others.
 
 Whoever trains first units of a width (FjORD, HeteroFL) has the row nearest to that width. Every other pattern has that
-of the full model: its statistics are for evaluating the full model, as one set of them is.
+of the full model: its statistics are for evaluating the full model, as one set of them is. A run need not train every
+row (FjORD without its full width, FedAvg none but that), so whoever evaluates asks :func:`trained_width` for one.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from edge_fl.layout import Layout, Segment, Tensor
 from edge_fl.pattern import Pattern, Prefix
 from edge_fl.selection import Weights
 
-__all__ = ["one_hot", "row_at", "row_weights", "width_of", "with_rows", "without_rows"]
+__all__ = ["one_hot", "row_at", "row_weights", "trained_width", "width_of", "with_rows", "without_rows"]
 
 _FULL = 1000
 
@@ -67,3 +68,27 @@ def row_weights(layout: Layout, weights: Weights, widths: Sequence[int], width: 
     return {
         t.name: weights[t.name][row_at(widths, width)] if t.per_width else weights[t.name] for t in layout.tensors
     }
+
+
+def trained_width(layout: Layout, start: Weights, weights: Weights, widths: Sequence[int], width: int) -> int:
+    """The width (thousandths) whose statistics suit a model of ``width`` best: the nearest of those that were trained.
+
+    Parameters
+    ----------
+    start, weights
+        Full tensors by name before training, of which those with rows are read, and after it.
+    widths
+        Those of the rows.
+
+    Returns
+    -------
+    The one of ``widths`` nearest to ``width`` whose row has another bit in ``weights`` than in ``start``; ``width``
+    itself where none has, or there are no rows.
+    """
+    rowed = [tensor.name for tensor in layout.tensors if tensor.per_width]
+    trained = [
+        each
+        for row, each in enumerate(widths)
+        if any(weights[name][row].tobytes() != start[name][row].tobytes() for name in rowed)
+    ]
+    return trained[row_at(trained, width)] if trained else width

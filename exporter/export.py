@@ -29,7 +29,7 @@ from exporter.parity import check_parity
 from exporter.report import Findings, examine
 from exporter.source import Source
 from exporter.steps import build_step
-from exporter.target import Target, check_target, check_widths
+from exporter.target import Target, check_target
 from exporter.widths import costs_at
 
 __all__ = ["Target", "check_model", "count_programs", "export_bundle"]
@@ -111,7 +111,6 @@ def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Der
     check_target(target)
     accept(model, target.fit)
     derivation = derive(model, example_inputs(target.fit, 3))
-    check_widths(target, derivation.layout)
     if target.batch_norm == "per-width":
         derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
     return _source(model, target, derivation), derivation

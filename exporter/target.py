@@ -7,11 +7,10 @@ from typing import Any
 from edge_fl.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Input, Optimizer
 from edge_fl.data.registry import DatasetInfo
 from edge_fl.errors import ConfigError, DataError, RuntimeMissingError
-from edge_fl.layout import Layout
 from exporter.accept import Fit
-from exporter.lower import DropoutWidth, kept_at, runtime_names
+from exporter.lower import runtime_names
 
-__all__ = ["Target", "check_target", "check_widths"]
+__all__ = ["Target", "check_target"]
 
 
 @dataclass(frozen=True)
@@ -97,14 +96,6 @@ def check_target(target: Target) -> None:
             f"There are {len(target.class_names)} class names for {target.classes} classes: give one name a class."
         )
     _check_optimizer(target.optimizer)
-
-
-def check_widths(target: Target, layout: Layout) -> None:
-    """Refuse a width at which dropout would leave no unit of some block: ConfigError."""
-    for width in target.widths:
-        empty = [name for name, kept in kept_at(layout, DropoutWidth(width)).items() if kept == 0]
-        if empty:
-            raise ConfigError(f"Width {width / 1000:g} keeps no unit of block '{empty[0]}': choose a larger one.")
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:

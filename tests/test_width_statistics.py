@@ -4,7 +4,15 @@ import pytest
 from edge_fl.bench.models import mlp_layout
 from edge_fl.layout import Block, Layout, Segment, Tensor
 from edge_fl.pattern import Pattern
-from edge_fl.width_statistics import one_hot, row_at, row_weights, width_of, with_rows, without_rows
+from edge_fl.width_statistics import (
+    one_hot,
+    row_at,
+    row_weights,
+    trained_width,
+    width_of,
+    with_rows,
+    without_rows,
+)
 
 FREE, UNITS = (Segment(None, inner=2),), (Segment("conv"),)
 LAYOUT = Layout(
@@ -41,6 +49,21 @@ def test_a_row_is_read_from_full_tensors() -> None:
 
     assert own["bn.mean"].tolist() == [3, 4, 5]
     assert own["conv.weight"] is weights["conv.weight"]
+
+
+@pytest.mark.parametrize(
+    ("moved", "width", "nearest"),
+    [([0], 250, 500), ([0, 2], 1000, 500), ([0, 1], 750, 1000), ([0, 1, 2], 300, 250), ([], 300, 300)],
+)
+def test_statistics_that_nobody_trained_give_way_to_the_nearest(
+    moved: list[int], width: int, nearest: int
+) -> None:
+    layout, start = with_rows(LAYOUT, 3), {"bn.mean": np.ones((3, 3), np.float32)}
+    weights = {"conv.weight": np.zeros((3, 2), np.float32), "bn.mean": start["bn.mean"].copy()}
+    weights["bn.mean"][moved, 2] = 2
+
+    assert trained_width(layout, start, weights, (500, 1000, 250), width) == nearest
+    assert trained_width(LAYOUT, {}, {}, (), width) == width
 
 
 def test_first_units_have_their_widths_statistics_and_other_patterns_the_full_models() -> None:

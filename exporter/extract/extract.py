@@ -18,7 +18,7 @@ from edge_fl.bundle import Bundle
 from edge_fl.errors import ConfigError, RunError
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Selection, Weights
-from edge_fl.width_statistics import row_weights, without_rows
+from edge_fl.width_statistics import row_weights, trained_width, without_rows
 from exporter.extract.card import About, Card, check_names
 from exporter.extract.formats import Format, find_format
 from exporter.extract.forward import load_forward
@@ -92,11 +92,14 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     path = _placed(output, chosen.SUFFIX)
     _check_weights(bundle, trained.weights)
     pattern = chosen_units(bundle.layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
+    statistics = trained_width(
+        bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, wanted.width
+    )
     x = random_inputs(bundle)
-    expected = expected_outputs(bundle, pattern, trained.weights, x, width=wanted.width)
+    expected = expected_outputs(bundle, pattern, trained.weights, x, width=statistics)
     about = _about(bundle, trained, wanted, pattern, outputs=expected.shape[1:], batch=chosen.BATCH)
     with quiet():
-        model = _narrowed(bundle, pattern, trained.weights, wanted.width)
+        model = _narrowed(bundle, pattern, trained.weights, statistics)
         data = chosen.save(_exported(model, torch.from_numpy(x), chosen), about.properties())
         parity = check_file(bundle, data, chosen, x, expected)
     card = Card(

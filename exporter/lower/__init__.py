@@ -60,13 +60,14 @@ def program_widths(layout: Layout, widths: tuple[int, ...]) -> tuple[int, ...]:
     """The widths that a static runtime needs a program for, so that every method finds its own.
 
     Ordered dropout keeps ``ceil(w J_b)`` units where dropout of 1 - w leaves ``floor(w J_b + 0.5)``. Each of ``widths``
-    stands for both, and counts that were there before need no second program.
+    stands for both, and counts that were there before need no second program. Neither do counts with a 0, which dropout
+    leaves of a small block at a small width: no method trains those, where ceil keeps one unit at least.
     """
     found: list[tuple[int, dict[str, int]]] = []
     for either in ((width, DropoutWidth(width)) for width in widths):
         for rounded in either:
             counts = kept_at(layout, rounded)
-            if all(counts != held for _, held in found):
+            if 0 not in counts.values() and all(counts != held for _, held in found):
                 found.append((rounded, counts))
     return tuple(width for width, _ in found)
 

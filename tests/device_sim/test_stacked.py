@@ -69,6 +69,18 @@ def convolutional() -> nn.Module:
     )
 
 
+class Recurrent(nn.Module):
+    """A picture's rows in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.out = nn.GRU(8, 6, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.rnn(x.flatten(1, 2))
+        return self.out(states[:, -1])
+
+
 PLAIN, ADAM = Optimizer(), Optimizer("adam", weight_decay=0.01, clip=0.5)
 MOMENTUM = Optimizer(momentum=0.9, weight_decay=0.01)
 MODELS = {
@@ -78,6 +90,8 @@ MODELS = {
     "momentum-mlp": (lambda: mlp(inputs=64, hidden=6, classes=10), MOMENTUM, "plain"),
     "sgd-tied": (Tied, PLAIN, "plain"),
     "noise-mlp": (lambda: mlp(inputs=64, hidden=6, classes=10), PLAIN, "noise"),
+    "per-width-conv": (convolutional, PLAIN, "plain"),
+    "sgd-recurrent": (Recurrent, PLAIN, "plain"),
 }
 
 
@@ -93,9 +107,12 @@ def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) ->
         ("onnx", "torch_eager"),
         optimizer=optimizer,
         variants=(variant,),
+        batch_norm="per-width" if name == "per-width-conv" else "tracked",
     )
     bundle = export_bundle(build(), target, tmp_path / "bundle")
     settings = {"method": "fedbiad", "parameters": {"variance": 0.01 if variant == "noise" else 0.0, "tau": 1}}
+    if name == "per-width-conv":
+        settings = {"method": "fjord", "parameters": {"widths": [1000, 500]}}
     if optimizer is ADAM:
         settings["lr"] = 0.003
     expected = trained(bundle, tmp_path / "runtime", RUNTIME, **settings)

@@ -119,7 +119,6 @@ def model(tmp_path: Path) -> Path:
         ("good --widths 1.5", 15, "width must be in (0, 1]"),
         ("good --widths nan", 15, "width must be in (0, 1]"),
         ("good --widths ''", 15, "--widths takes shares"),
-        ("good --widths 1,0.01", 15, "Width 0.01 keeps no unit of block '3': choose a larger one"),
         ("good --batch 0", 15, "at least one sample"),
         ("good --optimizer lbfgs", 15, "no optimizer 'lbfgs'; there are sgd and adam"),
         ("good --optimizer adam --momentum 0.9", 15, "Adam has its own"),

@@ -10,10 +10,12 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from broker.config import RunConfig
+from broker.evaluation import Evaluator, Score
 from broker.observer import Observer
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bundle import Bundle, Input, Optimizer
+from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ParityError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch, open_runtime, runtime_names
@@ -72,7 +74,7 @@ def batch() -> Batch:
 def different_rows(bundle: Bundle) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
     weights = bundle.weights()
     for name in STATISTICS:
-        weights[name] = weights[name] + np.arange(len(WIDTHS), dtype=np.float32)[:, None]
+        weights[name] = weights[name] + np.arange(1, len(WIDTHS) + 1, dtype=np.float32)[:, None]
     return weights
 
 
@@ -199,7 +201,9 @@ def test_programs_of_another_row_are_refused(tmp_path: Path, monkeypatch: pytest
 def test_a_fleet_trains_the_statistics_of_the_widths_it_can_run(
     trainer: str, bundle: Bundle, tmp_path: Path
 ) -> None:
-    """No device of these tiers runs the full width: its statistics stay, all others move."""
+    """No device of these tiers runs the full width: its statistics stay, all others move, and the full model is
+    measured with those of the widest.
+    """
     config = RunConfig(
         run="ordered",
         method="fjord",
@@ -225,3 +229,26 @@ def test_a_fleet_trains_the_statistics_of_the_widths_it_can_run(
         assert np.array_equal(after[name][0], start[name][0])
         assert not np.array_equal(after[name][1], start[name][1])
         assert not np.array_equal(after[name][2], start[name][2])
+    copied = after | {name: after[name][[1, 1, 2]] for name in STATISTICS}
+    evaluator = Evaluator(bundle, load_dataset("digits"))
+    last = done.rounds[-1]
+    assert evaluator.score(copied) == evaluator.score(after) == Score(last.loss, last.accuracy)
+
+
+@pytest.mark.parametrize(("moved", "taken"), [([0], 0), ([0, 2], 2), ([1, 2], 1), ([], 1)])
+def test_a_width_that_was_not_trained_takes_the_statistics_of_the_nearest_that_was(
+    moved: list[int], taken: int, bundle: Bundle, tmp_path: Path
+) -> None:
+    """At width 0.6: FedAvg moves the first row alone, HeteroFL at levels a and d the first and last."""
+    weights, start, data = different_rows(bundle), bundle.weights(), batch()
+    for name in STATISTICS:
+        untouched = [row for row in range(3) if row not in moved]
+        weights[name][untouched] = start[name][untouched]
+    path, _ = extract(bundle, Trained(weights, "run", "fedavg", 1, None), Wanted("torch", 590), tmp_path)
+
+    extracted = torch.export.load(path).module()(torch.from_numpy(data.x)).detach().numpy()
+    theirs = model().eval()
+    kept = masked(weights, Pattern.prefix(bundle.layout, 590))
+    own = row_weights(bundle.layout, kept, WIDTHS, WIDTHS[taken])
+    theirs.load_state_dict({name: torch.from_numpy(array) for name, array in own.items()}, strict=False)
+    np.testing.assert_allclose(extracted, theirs(torch.from_numpy(data.x)).detach().numpy(), atol=1e-5)

@@ -192,12 +192,7 @@ def conv1d() -> nn.Module:
     ("model", "optimizer", "error", "says"),
     [
         (nn.Linear(6, 3), Optimizer(weight_decay=0.1), ConfigError, "'vardrop' knows no weight decay"),
-        (
-            nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 6), nn.Flatten()),
-            ADAM,
-            UnsupportedModelError,
-            "needs a",
-        ),
+        (conv1d(), ADAM, UnsupportedModelError, "needs a"),
     ],
 )
 def test_what_it_cannot_train_is_refused(
