@@ -5,13 +5,12 @@ has learned, each client's state (scores, error feedback), and every round's met
 the last finished round.
 """
 
-import io
 import sqlite3
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from broker.config import RunConfig
 from broker.run_folder import RoundMetrics
 from device_sim.settings import Population, TrainerSettings
+from edge_fl.arrays import packed, unpacked
 from edge_fl.errors import StateError
 from edge_fl.methods.base import State
 
@@ -95,7 +95,7 @@ class Store:
         """The state that a client's last accepted update left; empty at first."""
         with self._errors():
             row = self._database.execute("SELECT state FROM clients WHERE client = ?", (client,)).fetchone()
-            return {} if row is None else _unpacked(row[0])
+            return {} if row is None else unpacked(row[0])
 
     def accepted(self) -> dict[str, int]:
         """The last round whose update was taken, by client."""
@@ -106,8 +106,8 @@ class Store:
         self, metrics: RoundMetrics, weights: State, method: State, clients: Mapping[str, State]
     ) -> None:
         """Keep a finished round, whole or not at all; ``clients`` are the states of those who took part."""
-        rows = [(client, metrics.round, _packed(state)) for client, state in clients.items()]
-        kept = [("weights", _packed(weights)), ("method", _packed(method))]
+        rows = [(client, metrics.round, packed(state)) for client, state in clients.items()]
+        kept = [("weights", packed(weights)), ("method", packed(method))]
         with self._errors():
             self._database.execute("BEGIN")
             self._database.execute(
@@ -133,7 +133,7 @@ class Store:
     def _kept(self, name: str) -> dict[str, NDArray[Any]] | None:
         with self._errors():
             row = self._database.execute("SELECT arrays FROM kept WHERE name = ?", (name,)).fetchone()
-            return None if row is None else _unpacked(row[0])
+            return None if row is None else unpacked(row[0])
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -141,16 +141,5 @@ class Store:
             yield
         except sqlite3.OperationalError as error:
             raise StateError(f"'{self._path}' cannot be used: {error}.") from error
-        except (sqlite3.DatabaseError, msgspec.DecodeError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        except (sqlite3.DatabaseError, msgspec.DecodeError, TypeError, ValueError, EOFError, BadZipFile) as error:
             raise StateError(f"'{self._path}' is damaged ({error}); the run cannot be continued.") from error
-
-
-def _packed(arrays: State) -> bytes:
-    held = io.BytesIO()
-    np.savez(held, allow_pickle=False, **dict(arrays))
-    return held.getvalue()
-
-
-def _unpacked(packed: bytes) -> dict[str, NDArray[Any]]:
-    with np.load(io.BytesIO(packed), allow_pickle=False) as held:
-        return {name: held[name] for name in held.files}
