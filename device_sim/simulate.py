@@ -15,7 +15,7 @@ from broker.evaluation import Evaluator
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.registry import Device, Registry
-from broker.run_folder import RoundMetrics, RunFolder
+from broker.run_folder import RoundMetrics, RunFolder, check_no_run
 from broker.session import check_recipe
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
@@ -101,10 +101,13 @@ class Simulation:
         parts = partition(dataset.train, population.clients, population.kind)
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
         self._registry = _registered(self._parts, population, trainer)
-        self._rounds = [] if store is None else store.rounds()
-        self._folder = RunFolder(root, config, finished=None if store is None else self._rounds)
+        if store is None:
+            check_no_run(root)
         settings = SimulationSettings(str(bundle.root.resolve()), _digest(bundle), config, population, trainer)
-        self._store = Store(root, settings) if store is None else store
+        # The store comes first: a run that is killed between the two can be continued.
+        self._store = store or Store(root, settings)
+        self._rounds = self._store.rounds()
+        self._folder = RunFolder(root, config, finished=self._rounds)
         self._recall()
 
     @classmethod

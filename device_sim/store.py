@@ -57,7 +57,8 @@ class Store:
     Raises
     ------
     StateError
-        When there is nothing to continue, or the file is damaged, in use, of another schema, or cannot be written.
+        When there is nothing to continue, or another run in ``root``, or the file is damaged, in use, of another
+        schema, or cannot be written.
     """
 
     def __init__(self, root: Path, settings: SimulationSettings | None = None) -> None:
@@ -65,16 +66,17 @@ class Store:
         if settings is None and not self._path.exists():
             raise StateError(f"'{root}' holds no simulation to continue: it has no {self._path.name}.")
         with self._errors():
+            root.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None)
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
-            if settings is not None:
-                self._create(settings)
             (schema,) = self._database.execute("PRAGMA user_version").fetchone()
-        if schema != _SCHEMA:
+            if settings is not None and schema == 0:
+                self._create(settings)
+        if reason := _refusal(root, schema, new=settings is not None):
             self._database.close()
-            raise StateError(f"'{self._path}' has schema version {schema}; this edge-fl reads version {_SCHEMA}.")
+            raise StateError(reason)
         self.settings = settings or self._settings()
 
     def rounds(self) -> list[RoundMetrics]:
@@ -122,8 +124,9 @@ class Store:
         self._database.close()
 
     def _create(self, settings: SimulationSettings) -> None:
-        self._database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_SCHEMA}; COMMIT;")
+        self._database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_SCHEMA};")
         self._database.execute("INSERT INTO settings VALUES (?)", (msgspec.json.encode(settings),))
+        self._database.execute("COMMIT")
 
     def _settings(self) -> SimulationSettings:
         with self._errors():
@@ -141,5 +144,18 @@ class Store:
             yield
         except sqlite3.OperationalError as error:
             raise StateError(f"'{self._path}' cannot be used: {error}.") from error
+        except OSError as error:
+            raise StateError(f"'{self._path}' cannot be used: {error.strerror}.") from error
         except (sqlite3.DatabaseError, msgspec.DecodeError, TypeError, ValueError, EOFError, BadZipFile) as error:
             raise StateError(f"'{self._path}' is damaged ({error}); the run cannot be continued.") from error
+
+
+def _refusal(root: Path, schema: int, *, new: bool) -> str | None:
+    """Why a file of this schema version (0: nothing was kept yet) cannot hold a new run, or be continued."""
+    if new:
+        return f"'{root}' already holds a run; continue it with --resume." if schema else None
+    if schema == 0:
+        return f"'{root}' holds no simulation to continue: it was stopped before it began; start it again."
+    if schema != _SCHEMA:
+        return f"'{root / 'state.sqlite'}' has schema version {schema}; this edge-fl reads version {_SCHEMA}."
+    return None

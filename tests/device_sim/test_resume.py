@@ -108,6 +108,38 @@ def test_a_killed_process_is_resumed_to_the_same_bits(torch_bundle: Bundle, tmp_
     ]
 
 
+def test_a_run_killed_before_its_folder_was_written_is_resumed_and_not_begun_anew(
+    torch_bundle: Bundle, tmp_path: Path
+) -> None:
+    whole = simulation(torch_bundle, tmp_path / "whole", "fedavg").run()
+    killed = simulation(torch_bundle, tmp_path / "killed", "fedavg", StopsAfter(0))
+    with pytest.raises(Stop):
+        killed.run()
+    for name in ("config.json", "metrics.jsonl"):
+        (tmp_path / "killed" / name).unlink()
+
+    with pytest.raises(StateError, match="already holds a run; continue it with --resume"):
+        simulation(torch_bundle, tmp_path / "killed", "fedavg")
+    resumed = Simulation.resume(tmp_path / "killed", observer=Observer()).run()
+    assert resumed.weights.read_bytes() == whole.weights.read_bytes()
+    assert (tmp_path / "killed" / "config.json").read_bytes() == (tmp_path / "whole" / "config.json").read_bytes()
+
+
+def test_a_run_killed_before_its_state_was_kept_is_begun_anew(torch_bundle: Bundle, tmp_path: Path) -> None:
+    """What SQLite makes of a transaction that was never committed."""
+    sqlite3.connect(tmp_path / "state.sqlite").execute("PRAGMA journal_mode = WAL").close()
+    with pytest.raises(StateError, match="stopped before it began; start it again"):
+        Simulation.resume(tmp_path, observer=Observer())
+    assert len(simulation(torch_bundle, tmp_path, "fedavg").run().rounds) == 5
+
+
+def test_another_run_of_the_folder_is_left_alone(torch_bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(StateError, match="already holds a run; give another folder with --output"):
+        simulation(torch_bundle, tmp_path, "fedavg")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
 def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, tmp_path: Path) -> None:
     root, state = tmp_path / "run", tmp_path / "run" / "state.sqlite"
     broken = simulation(torch_bundle, root, "fedavg", StopsAfter(1))
