@@ -116,11 +116,15 @@ def simulate(
             observer=observer,
         )
 
+    begun = False
     try:
         with view(Console(stderr=True)) as observer:
-            summary = begin(observer).run()
+            simulation = begin(observer)
+            begun = True
+            summary = simulation.run()
     except KeyboardInterrupt:
-        print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
+        if begun:
+            print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
         raise
     show_summary(summary.figures(), summary.lines(), as_json=json)
 
