@@ -1,5 +1,6 @@
 """The global model on held-out data."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from edge_fl.bundle import Bundle
 from edge_fl.data.batcher import eval_batches
 from edge_fl.data.registry import Dataset
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.errors import RunError, RuntimeMissingError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.selection import Weights, masked
@@ -49,7 +50,7 @@ class Evaluator:
         """Evaluate ``weights`` (full tensors); every sample counts alike, and in a sample every position.
 
         ``width`` (thousandths) leaves the model the first units of each block, with that width's statistics where
-        BatchNorm has them: the model that ``extract --width`` delivers.
+        BatchNorm has them: the model that ``extract --width`` delivers. Raises RunError when the loss is not finite.
         """
         kept = masked(weights, Pattern.prefix(self._layout, width))
         loss = correct = 0.0
@@ -58,6 +59,8 @@ class Evaluator:
             loss += batch_loss * float(batch.weight.sum())
             correct += float((share_right(outputs, batch.y, self._top) * batch.weight).sum())
         count = len(self._samples.y)
+        if not math.isfinite(loss):
+            raise RunError(f"The model's loss on held-out data is {loss}; lower the step size.")
         return Score(loss / count, correct / count)
 
 

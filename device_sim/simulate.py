@@ -154,7 +154,7 @@ class Simulation:
             self._registry[client].accepted = number
 
     def run(self) -> RunSummary:
-        """Run every round that is left; raises RunError when a loss is no longer finite.
+        """Run every round that is left; raises RunError when a loss, of training or evaluation, is no longer finite.
 
         Another process may continue the run once this returns or raises.
         """

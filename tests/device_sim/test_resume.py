@@ -17,7 +17,7 @@ from broker.run_folder import RoundMetrics
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bundle import Bundle
-from edge_fl.errors import BundleError, StateError
+from edge_fl.errors import BundleError, RunError, StateError
 
 
 class Stop(Exception):  # noqa: N818
@@ -40,16 +40,24 @@ class StopsAfter(Observer):
                 raise Stop
 
 
-def simulation(bundle: Bundle, root: Path, method: str, observer: Observer | None = None) -> Simulation:
+def simulation(
+    bundle: Bundle,
+    root: Path,
+    method: str,
+    observer: Observer | None = None,
+    *,
+    lr: float = 0.1,
+    local_steps: int = 7,
+) -> Simulation:
     config = RunConfig(
         run="test",
         method=method,
         parameters={},
         rounds=5,
         clients_per_round=5,
-        local_steps=7,
+        local_steps=local_steps,
         batch=20,
-        lr=0.1,
+        lr=lr,
         seed=1,
     )
     return Simulation(
@@ -138,6 +146,14 @@ def test_another_run_of_the_folder_is_left_alone(torch_bundle: Bundle, tmp_path:
     with pytest.raises(StateError, match="already holds a run; give another folder with --output"):
         simulation(torch_bundle, tmp_path, "fedavg")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_round_whose_model_has_no_finite_loss_is_not_kept(torch_bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"loss on held-out data is \w+; lower the step size"):
+        simulation(torch_bundle, tmp_path, "fedavg", lr=1e30, local_steps=1).run()
+    with pytest.raises(RunError, match="held-out"):
+        Simulation.resume(tmp_path, observer=Observer()).run()
+    assert lines(tmp_path) == []
 
 
 def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, tmp_path: Path) -> None:
