@@ -20,7 +20,6 @@ from broker.session import check_recipe
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
 from device_sim.settings import Population, TrainerSettings
-from device_sim.stacked import RUNTIME as STACKED
 from device_sim.store import SimulationSettings, Store
 from edge_fl import __version__
 from edge_fl.bundle import MANIFEST, Bundle
@@ -277,7 +276,7 @@ def _registered(parts: dict[str, NDArray[np.int64]], population: Population, tra
         profile = Register(
             protocol=PROTOCOL,
             agent=__version__,
-            runtime=trainer.runtime if trainer.kind == "runtime" else STACKED,
+            runtime=trainer.programs,
             samples=len(part),
             tier=i % population.tiers,
         )

@@ -50,8 +50,11 @@ def simulate(
         str, typer.Option(help="runtime (each as its agent would, bit for bit) or stacked (many clients at once).")
     ] = "runtime",
     runtime: Annotated[
-        str, typer.Option(help="With --trainer runtime: what every client trains in.", parser=runtime_name)
-    ] = "onnx",
+        str | None,
+        typer.Option(
+            help="With --trainer runtime: what every client trains in [default: onnx].", parser=runtime_name
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="With --trainer stacked: cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="CPU threads of a training step.")] = 1,
     method: Recipe = "fedavg",

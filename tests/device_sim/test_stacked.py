@@ -150,6 +150,7 @@ def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(torch_bundle: Bu
         (lambda: Population(10).share(1.5), r"in \(0, 1\]"),
         (lambda: TrainerSettings("quick"), "no trainer 'quick'"),
         (lambda: TrainerSettings("runtime", device="cuda"), "trains on the CPU"),
+        (lambda: TrainerSettings("stacked", "onnx"), "does not train in 'onnx'; use --trainer runtime"),
         (lambda: TrainerSettings("stacked", threads=0), "at least 1 thread"),
     ],
 )
