@@ -38,10 +38,13 @@ class Evaluator:
         The model's.
     dataset
         Its test split is the held-out data.
+    threads
+        CPU threads, in some runtimes the whole process's: where it trains too, those of training.
     """
 
-    def __init__(self, bundle: Bundle, dataset: Dataset) -> None:
-        self._run, self._samples, self._top = _open(bundle).evaluator(), dataset.test, dataset.info.top
+    def __init__(self, bundle: Bundle, dataset: Dataset, *, threads: int = 2) -> None:
+        self._run = _open(bundle, threads).evaluator()
+        self._samples, self._top = dataset.test, dataset.info.top
         self._layout = bundle.layout
         outputs = bundle.manifest.classes * int(np.prod(dataset.info.target_shape, dtype=np.int64))
         self._size = min(max(_OUTPUTS // outputs, 1), _BATCH)
@@ -87,11 +90,11 @@ def share_right(outputs: NDArray[np.float32], y: NDArray[np.int64], top: int) ->
     return shares
 
 
-def _open(bundle: Bundle) -> Runtime:
+def _open(bundle: Bundle, threads: int) -> Runtime:
     reasons = []
     for name in _PREFERRED:
         try:
-            return open_runtime(name, bundle, threads=2)
+            return open_runtime(name, bundle, threads=threads)
         except RuntimeMissingError as error:
             reasons.append(str(error))
     raise RuntimeMissingError("The coordinator cannot evaluate this bundle: " + " ".join(reasons))

@@ -39,7 +39,8 @@ class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How clients are trained: many at once (``stacked``), or each through ``runtime`` (None: onnx) as its agent would.
 
-    ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads.
+    ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads, of
+    training and evaluation.
     """
 
     kind: str

@@ -96,7 +96,7 @@ class Simulation:
         self._model = GlobalModel(bundle.layout, bundle.weights())
         self._states: dict[str, State] = {}
         dataset = load_dataset(bundle.manifest.dataset)
-        self._samples, self._evaluator = dataset.train, Evaluator(bundle, dataset)
+        self._samples, self._evaluator = dataset.train, Evaluator(bundle, dataset, threads=trainer.threads)
         parts = partition(dataset.train, population.clients, population.kind)
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
         self._registry = _registered(self._parts, population, trainer)
@@ -215,7 +215,8 @@ class Simulation:
     ) -> Iterator[tuple[int, Frame]]:
         """What the coordinator gets of the round's devices, in the order of their ids, each with its tier.
 
-        Only as many are in memory as the trainer trains at once. ``sizes`` are filled in as they come.
+        Only as many updates are in memory as the trainer trains at once; the states that the clients are left with stay
+        there until the round is closed. ``sizes`` are filled in as they come.
         """
         model = decode_frame(content, self._bundle.layout)
         devices = [self._registry[client] for client in sorted(picked)]

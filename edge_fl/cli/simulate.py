@@ -56,7 +56,7 @@ def simulate(
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="With --trainer stacked: cpu or cuda.")] = "cpu",
-    threads: Annotated[int, typer.Option(help="CPU threads of a training step.")] = 1,
+    threads: Annotated[int, typer.Option(help="CPU threads, in training and in evaluation.")] = 1,
     method: Recipe = "fedavg",
     dropout: Dropout = None,
     mode: Mode = None,
