@@ -68,7 +68,8 @@ class Coordinator:
         Raises
         ------
         RunError
-            When too few devices come, or too few answer however often others are asked.
+            When too few devices come, or too few answer however often others are asked, or the loss on held-out data
+            is no longer finite.
         """
         dense = len(self._model_frame(1))
         self._observer.started(self._config, dense)

@@ -1,5 +1,6 @@
 """The global model on held-out data."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from edge_fl.bundle import Bundle
 from edge_fl.data.batcher import eval_batches
 from edge_fl.data.registry import Dataset
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.errors import RunError, RuntimeMissingError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.selection import Weights, masked
@@ -38,10 +39,13 @@ class Evaluator:
         The model's.
     dataset
         Its test split is the held-out data.
+    threads
+        CPU threads, in some runtimes the whole process's: where it trains too, those of training.
     """
 
-    def __init__(self, bundle: Bundle, dataset: Dataset) -> None:
-        self._run, self._samples, self._top = _open(bundle).evaluator(), dataset.test, dataset.info.top
+    def __init__(self, bundle: Bundle, dataset: Dataset, *, threads: int = 2) -> None:
+        self._run = _open(bundle, threads).evaluator()
+        self._samples, self._top = dataset.test, dataset.info.top
         self._layout, self._widths = bundle.layout, bundle.manifest.statistic_widths
         start = bundle.weights()
         self._start = {tensor.name: start[tensor.name] for tensor in self._layout.tensors if tensor.per_width}
@@ -52,7 +56,8 @@ class Evaluator:
         """Evaluate ``weights`` (full tensors); every sample counts alike, and in a sample every position.
 
         ``width`` (thousandths) leaves the model the first units of each block, with the statistics trained nearest to
-        that width where BatchNorm has them for each: the model that ``extract --width`` delivers.
+        that width where BatchNorm has them for each: the model that ``extract --width`` delivers. Raises RunError when
+        the loss is not finite.
         """
         kept = masked(weights, Pattern.prefix(self._layout, width))
         statistics = trained_width(self._layout, self._start, weights, self._widths, width)
@@ -62,6 +67,8 @@ class Evaluator:
             loss += batch_loss * float(batch.weight.sum())
             correct += float((share_right(outputs, batch.y, self._top) * batch.weight).sum())
         count = len(self._samples.y)
+        if not math.isfinite(loss):
+            raise RunError(f"The model's loss on held-out data is {loss}; lower the step size.")
         return Score(loss / count, correct / count)
 
 
@@ -88,11 +95,11 @@ def share_right(outputs: NDArray[np.float32], y: NDArray[np.int64], top: int) ->
     return shares
 
 
-def _open(bundle: Bundle) -> Runtime:
+def _open(bundle: Bundle, threads: int) -> Runtime:
     reasons = []
     for name in _PREFERRED:
         try:
-            return open_runtime(name, bundle, threads=2)
+            return open_runtime(name, bundle, threads=threads)
         except RuntimeMissingError as error:
             reasons.append(str(error))
     raise RuntimeMissingError("The coordinator cannot evaluate this bundle: " + " ".join(reasons))

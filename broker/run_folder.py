@@ -23,7 +23,7 @@ from edge_fl.errors import StateError
 from edge_fl.selection import Weights
 from edge_fl.wire.frame import Frame
 
-__all__ = ["RoundMetrics", "RunFolder"]
+__all__ = ["RoundMetrics", "RunFolder", "check_no_run"]
 
 _CHECKPOINTS = 3
 
@@ -68,8 +68,8 @@ class RunFolder:
 
     def __init__(self, root: Path, config: RunConfig, *, finished: Sequence[RoundMetrics] | None = None) -> None:
         self.root, self.run = root, config.run
-        if finished is None and (root / "config.json").exists():
-            raise StateError(f"'{root}' already holds a run; give another folder with --output.")
+        if finished is None:
+            check_no_run(root)
         try:
             (root / "checkpoints").mkdir(parents=True, exist_ok=True)
             (root / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config)) + b"\n")
@@ -102,3 +102,9 @@ class RunFolder:
         write_atomically(path, save(dict(weights)))
         self._metrics.close()
         return path
+
+
+def check_no_run(root: Path) -> None:
+    """Raise StateError when ``root`` holds a run already."""
+    if (root / "config.json").exists():
+        raise StateError(f"'{root}' already holds a run; give another folder with --output.")

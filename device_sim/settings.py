@@ -2,6 +2,7 @@
 
 import msgspec
 
+from device_sim.stacked import RUNTIME as STACKED
 from device_sim.stacked import StackedTrainer
 from device_sim.trainer import RuntimeTrainer, Trainer
 from edge_fl.bundle import Bundle
@@ -36,13 +37,14 @@ class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How clients are trained: many at once (``stacked``), or each through ``runtime`` as its agent would.
+    """How clients are trained: many at once (``stacked``), or each through ``runtime`` (None: onnx) as its agent would.
 
-    ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads.
+    ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads, of
+    training and evaluation.
     """
 
     kind: str
-    runtime: str = "onnx"
+    runtime: str | None = None
     device: str = "cpu"
     threads: int = 1
 
@@ -51,11 +53,18 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"There is no trainer '{self.kind}'; there are stacked and runtime.")
         if self.kind == "runtime" and self.device != "cpu":
             raise ConfigError(f"A runtime trains on the CPU, not on '{self.device}'; use --trainer stacked.")
+        if self.kind == "stacked" and self.runtime is not None:
+            raise ConfigError(f"The stacked trainer does not train in '{self.runtime}'; use --trainer runtime.")
         if self.threads < 1:
             raise ConfigError(f"Training takes at least 1 thread, not {self.threads}.")
+
+    @property
+    def programs(self) -> str:
+        """The runtime whose programs are run."""
+        return STACKED if self.kind == "stacked" else self.runtime or "onnx"
 
     def open(self, bundle: Bundle) -> Trainer:
         """The trainer; raises RuntimeMissingError, or ConfigError on an unknown device, where it cannot be had."""
         if self.kind == "runtime":
-            return RuntimeTrainer(open_runtime(self.runtime, bundle, threads=self.threads))
+            return RuntimeTrainer(open_runtime(self.programs, bundle, threads=self.threads))
         return StackedTrainer(bundle, device=self.device, threads=self.threads)

@@ -15,12 +15,11 @@ from broker.evaluation import Evaluator
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.registry import Device, Registry
-from broker.run_folder import RoundMetrics, RunFolder
+from broker.run_folder import RoundMetrics, RunFolder, check_no_run
 from broker.session import check_recipe
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
 from device_sim.settings import Population, TrainerSettings
-from device_sim.stacked import RUNTIME as STACKED
 from device_sim.store import SimulationSettings, Store
 from edge_fl import __version__
 from edge_fl.bundle import MANIFEST, Bundle
@@ -97,14 +96,17 @@ class Simulation:
         self._model = GlobalModel(bundle.layout, bundle.weights())
         self._states: dict[str, State] = {}
         dataset = load_dataset(bundle.manifest.dataset)
-        self._samples, self._evaluator = dataset.train, Evaluator(bundle, dataset)
+        self._samples, self._evaluator = dataset.train, Evaluator(bundle, dataset, threads=trainer.threads)
         parts = partition(dataset.train, population.clients, population.kind)
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
         self._registry = _registered(self._parts, population, trainer)
-        self._rounds = [] if store is None else store.rounds()
-        self._folder = RunFolder(root, config, finished=None if store is None else self._rounds)
+        if store is None:
+            check_no_run(root)
         settings = SimulationSettings(str(bundle.root.resolve()), _digest(bundle), config, population, trainer)
-        self._store = Store(root, settings) if store is None else store
+        # The store comes first: a run that is killed between the two can be continued.
+        self._store = store or Store(root, settings)
+        self._rounds = self._store.rounds()
+        self._folder = RunFolder(root, config, finished=self._rounds)
         self._recall()
 
     @classmethod
@@ -151,7 +153,7 @@ class Simulation:
             self._registry[client].accepted = number
 
     def run(self) -> RunSummary:
-        """Run every round that is left; raises RunError when a loss is no longer finite.
+        """Run every round that is left; raises RunError when a loss, of training or evaluation, is no longer finite.
 
         Another process may continue the run once this returns or raises.
         """
@@ -213,7 +215,8 @@ class Simulation:
     ) -> Iterator[tuple[int, Frame]]:
         """What the coordinator gets of the round's devices, in the order of their ids, each with its tier.
 
-        Only as many are in memory as the trainer trains at once. ``sizes`` are filled in as they come.
+        Only as many updates are in memory as the trainer trains at once; the states that the clients are left with stay
+        there until the round is closed. ``sizes`` are filled in as they come.
         """
         model = decode_frame(content, self._bundle.layout)
         devices = [self._registry[client] for client in sorted(picked)]
@@ -274,7 +277,7 @@ def _registered(parts: dict[str, NDArray[np.int64]], population: Population, tra
         profile = Register(
             protocol=PROTOCOL,
             agent=__version__,
-            runtime=trainer.runtime if trainer.kind == "runtime" else STACKED,
+            runtime=trainer.programs,
             samples=len(part),
             tier=i % population.tiers,
         )

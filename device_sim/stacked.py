@@ -29,6 +29,8 @@ RUNTIME = "torch_eager"
 """The runtime whose programs are stacked."""
 
 _SLICE_BYTES = {"cpu": 6 << 20, "cuda": 1 << 30}  # of kept entries: on a CPU, what stays in its caches
+# Of clients, however small the model: each holds its samples, activations and full weights besides, which the bytes
+# leave out.
 _MOST = {"cpu": 64, "cuda": 1024}
 
 
@@ -51,8 +53,9 @@ _Stacks = dict[tuple[_Key, tuple[Member, ...]], Stack]
 class StackedTrainer(Trainer):
     """Trains slices of the clients of a round, each slice at once.
 
-    Results depend on how many clients there are in a slice, by rounding; that is a function of the model and the kind
-    of device alone. Convolutions are slower in groups than one after another on a CPU: there a slice is one client.
+    Results depend on how many clients there are in a slice, by rounding; that is a function of the kind of device, of
+    how much the slice's first client keeps, and of how many clients the round has left. Convolutions are slower in
+    groups than one after another on a CPU: there a slice is one client.
 
     Parameters
     ----------

@@ -5,13 +5,12 @@ has learned, each client's state (scores, error feedback), and every round's met
 the last finished round.
 """
 
-import io
 import sqlite3
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 from broker.config import RunConfig
 from broker.run_folder import RoundMetrics
 from device_sim.settings import Population, TrainerSettings
+from edge_fl.arrays import packed, unpacked
 from edge_fl.errors import StateError
 from edge_fl.methods.base import State
 
@@ -57,7 +57,8 @@ class Store:
     Raises
     ------
     StateError
-        When there is nothing to continue, or the file is damaged, in use, of another schema, or cannot be written.
+        When there is nothing to continue, or another run in ``root``, or the file is damaged, in use, of another
+        schema, or cannot be written.
     """
 
     def __init__(self, root: Path, settings: SimulationSettings | None = None) -> None:
@@ -65,16 +66,17 @@ class Store:
         if settings is None and not self._path.exists():
             raise StateError(f"'{root}' holds no simulation to continue: it has no {self._path.name}.")
         with self._errors():
+            root.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(self._path, timeout=0, isolation_level=None)
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
-            if settings is not None:
-                self._create(settings)
             (schema,) = self._database.execute("PRAGMA user_version").fetchone()
-        if schema != _SCHEMA:
+            if settings is not None and schema == 0:
+                self._create(settings)
+        if reason := _refusal(root, schema, new=settings is not None):
             self._database.close()
-            raise StateError(f"'{self._path}' has schema version {schema}; this edge-fl reads version {_SCHEMA}.")
+            raise StateError(reason)
         self.settings = settings or self._settings()
 
     def rounds(self) -> list[RoundMetrics]:
@@ -95,7 +97,7 @@ class Store:
         """The state that a client's last accepted update left; empty at first."""
         with self._errors():
             row = self._database.execute("SELECT state FROM clients WHERE client = ?", (client,)).fetchone()
-            return {} if row is None else _unpacked(row[0])
+            return {} if row is None else unpacked(row[0])
 
     def accepted(self) -> dict[str, int]:
         """The last round whose update was taken, by client."""
@@ -106,8 +108,8 @@ class Store:
         self, metrics: RoundMetrics, weights: State, method: State, clients: Mapping[str, State]
     ) -> None:
         """Keep a finished round, whole or not at all; ``clients`` are the states of those who took part."""
-        rows = [(client, metrics.round, _packed(state)) for client, state in clients.items()]
-        kept = [("weights", _packed(weights)), ("method", _packed(method))]
+        rows = [(client, metrics.round, packed(state)) for client, state in clients.items()]
+        kept = [("weights", packed(weights)), ("method", packed(method))]
         with self._errors():
             self._database.execute("BEGIN")
             self._database.execute(
@@ -122,8 +124,9 @@ class Store:
         self._database.close()
 
     def _create(self, settings: SimulationSettings) -> None:
-        self._database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_SCHEMA}; COMMIT;")
+        self._database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_SCHEMA};")
         self._database.execute("INSERT INTO settings VALUES (?)", (msgspec.json.encode(settings),))
+        self._database.execute("COMMIT")
 
     def _settings(self) -> SimulationSettings:
         with self._errors():
@@ -133,7 +136,7 @@ class Store:
     def _kept(self, name: str) -> dict[str, NDArray[Any]] | None:
         with self._errors():
             row = self._database.execute("SELECT arrays FROM kept WHERE name = ?", (name,)).fetchone()
-            return None if row is None else _unpacked(row[0])
+            return None if row is None else unpacked(row[0])
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -141,16 +144,18 @@ class Store:
             yield
         except sqlite3.OperationalError as error:
             raise StateError(f"'{self._path}' cannot be used: {error}.") from error
-        except (sqlite3.DatabaseError, msgspec.DecodeError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        except OSError as error:
+            raise StateError(f"'{self._path}' cannot be used: {error.strerror}.") from error
+        except (sqlite3.DatabaseError, msgspec.DecodeError, TypeError, ValueError, EOFError, BadZipFile) as error:
             raise StateError(f"'{self._path}' is damaged ({error}); the run cannot be continued.") from error
 
 
-def _packed(arrays: State) -> bytes:
-    held = io.BytesIO()
-    np.savez(held, allow_pickle=False, **dict(arrays))
-    return held.getvalue()
-
-
-def _unpacked(packed: bytes) -> dict[str, NDArray[Any]]:
-    with np.load(io.BytesIO(packed), allow_pickle=False) as held:
-        return {name: held[name] for name in held.files}
+def _refusal(root: Path, schema: int, *, new: bool) -> str | None:
+    """Why a file of this schema version (0: nothing was kept yet) cannot hold a new run, or be continued."""
+    if new:
+        return f"'{root}' already holds a run; continue it with --resume." if schema else None
+    if schema == 0:
+        return f"'{root}' holds no simulation to continue: it was stopped before it began; start it again."
+    if schema != _SCHEMA:
+        return f"'{root / 'state.sqlite'}' has schema version {schema}; this edge-fl reads version {_SCHEMA}."
+    return None

@@ -6,17 +6,14 @@ starts from the state before r, and a refused update leaves no trace.
 """
 
 import fcntl
-import io
 import json
 import shutil
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edge_fl.arrays import packed, unpacked
 from edge_fl.atomic import write_atomically
 from edge_fl.errors import StateError
 from edge_fl.methods.base import State
@@ -105,9 +102,7 @@ class MethodState:
 
     def stage(self, round: int, state: State) -> None:
         """Keep what ``round`` left behind, until its verdict; raises StateError when it cannot be written."""
-        held = io.BytesIO()
-        np.savez(held, allow_pickle=False, **{_ROUND: np.array(round), **dict(state)})
-        write_atomically(self._staged, held.getvalue())
+        write_atomically(self._staged, packed({_ROUND: np.array(round), **state}))
 
     def accept(self) -> None:
         """The staged round was accepted."""
@@ -126,10 +121,9 @@ def _alone(folder: Path, name: str) -> Path:
     return folder / name
 
 
-def _read(path: Path) -> tuple[int, Mapping[str, NDArray[Any]]]:
+def _read(path: Path) -> tuple[int, State]:
     try:
-        with np.load(path, allow_pickle=False) as held:
-            state = {name: held[name] for name in held.files}
+        state = unpacked(path.read_bytes())
         return int(state.pop(_ROUND)), state
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise StateError(f"The method state '{path}' is damaged ({error}); remove it to start afresh.") from error

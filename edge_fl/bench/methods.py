@@ -100,7 +100,7 @@ def _run(bundle: Bundle, recipe: str, setting: Setting, seed: int, root: Path) -
         bundle=bundle,
         config=config,
         population=population,
-        trainer=TrainerSettings("stacked"),
+        trainer=TrainerSettings("runtime"),
         root=root,
         observer=Observer(),
     ).run()
@@ -133,4 +133,4 @@ def _export(dataset: str, root: Path) -> Bundle:
 
     info = dataset_info(dataset)
     torch.manual_seed(0)
-    return export_bundle(build(f"{dataset}-mlp"), Target.of(info, dataset, ("onnx", "torch_eager")), root)
+    return export_bundle(build(f"{dataset}-mlp"), Target.of(info, dataset, ("onnx",)), root)

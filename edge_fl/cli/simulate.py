@@ -50,10 +50,13 @@ def simulate(
         str, typer.Option(help="runtime (each as its agent would, bit for bit) or stacked (many clients at once).")
     ] = "runtime",
     runtime: Annotated[
-        str, typer.Option(help="With --trainer runtime: what every client trains in.", parser=runtime_name)
-    ] = "onnx",
+        str | None,
+        typer.Option(
+            help="With --trainer runtime: what every client trains in [default: onnx].", parser=runtime_name
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(help="With --trainer stacked: cpu or cuda.")] = "cpu",
-    threads: Annotated[int, typer.Option(help="CPU threads of a training step.")] = 1,
+    threads: Annotated[int, typer.Option(help="CPU threads, in training and in evaluation.")] = 1,
     method: Recipe = "fedavg",
     dropout: Dropout = None,
     mode: Mode = None,
@@ -116,11 +119,15 @@ def simulate(
             observer=observer,
         )
 
+    begun = False
     try:
         with view(Console(stderr=True)) as observer:
-            summary = begin(observer).run()
+            simulation = begin(observer)
+            begun = True
+            summary = simulation.run()
     except KeyboardInterrupt:
-        print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
+        if begun:
+            print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
         raise
     show_summary(summary.figures(), summary.lines(), as_json=json)
 

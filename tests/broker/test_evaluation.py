@@ -7,6 +7,7 @@ from hypothesis.extra import numpy as hnp
 from broker.evaluation import Evaluator, share_right
 from edge_fl.bundle import Bundle
 from edge_fl.data.registry import load_dataset
+from edge_fl.errors import RunError
 
 
 @given(st.data())
@@ -38,3 +39,10 @@ def test_the_score_of_a_model_is_that_of_its_outputs(width: int, units: int, dig
     logs = hidden - np.log(np.exp(hidden).sum(axis=1, keepdims=True))
     assert score.accuracy == pytest.approx((hidden.argmax(axis=1) == digits.test.y).mean())
     assert score.loss == pytest.approx(-logs[np.arange(360), digits.test.y].mean(), rel=1e-5)
+
+
+def test_a_loss_that_is_not_finite_is_refused(digits_bundle: Bundle) -> None:
+    weights = digits_bundle.weights()
+    weights["5.bias"] = np.full_like(weights["5.bias"], np.nan)
+    with pytest.raises(RunError, match="held-out data is nan; lower the step size"):
+        Evaluator(digits_bundle, load_dataset("digits")).score(weights)

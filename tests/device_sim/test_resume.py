@@ -17,7 +17,7 @@ from broker.run_folder import RoundMetrics
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bundle import Bundle
-from edge_fl.errors import BundleError, StateError
+from edge_fl.errors import BundleError, RunError, StateError
 
 
 class Stop(Exception):  # noqa: N818
@@ -40,16 +40,24 @@ class StopsAfter(Observer):
                 raise Stop
 
 
-def simulation(bundle: Bundle, root: Path, method: str, observer: Observer | None = None) -> Simulation:
+def simulation(
+    bundle: Bundle,
+    root: Path,
+    method: str,
+    observer: Observer | None = None,
+    *,
+    lr: float = 0.1,
+    local_steps: int = 7,
+) -> Simulation:
     config = RunConfig(
         run="test",
         method=method,
         parameters={},
         rounds=5,
         clients_per_round=5,
-        local_steps=7,
+        local_steps=local_steps,
         batch=20,
-        lr=0.1,
+        lr=lr,
         seed=1,
     )
     return Simulation(
@@ -106,6 +114,46 @@ def test_a_killed_process_is_resumed_to_the_same_bits(torch_bundle: Bundle, tmp_
     assert [line.partition('"accuracy"')[2] for line in lines(tmp_path / "broken")] == [
         line.partition('"accuracy"')[2] for line in lines(tmp_path / "whole")
     ]
+
+
+def test_a_run_killed_before_its_folder_was_written_is_resumed_and_not_begun_anew(
+    torch_bundle: Bundle, tmp_path: Path
+) -> None:
+    whole = simulation(torch_bundle, tmp_path / "whole", "fedavg").run()
+    killed = simulation(torch_bundle, tmp_path / "killed", "fedavg", StopsAfter(0))
+    with pytest.raises(Stop):
+        killed.run()
+    for name in ("config.json", "metrics.jsonl"):
+        (tmp_path / "killed" / name).unlink()
+
+    with pytest.raises(StateError, match="already holds a run; continue it with --resume"):
+        simulation(torch_bundle, tmp_path / "killed", "fedavg")
+    resumed = Simulation.resume(tmp_path / "killed", observer=Observer()).run()
+    assert resumed.weights.read_bytes() == whole.weights.read_bytes()
+    assert (tmp_path / "killed" / "config.json").read_bytes() == (tmp_path / "whole" / "config.json").read_bytes()
+
+
+def test_a_run_killed_before_its_state_was_kept_is_begun_anew(torch_bundle: Bundle, tmp_path: Path) -> None:
+    """What SQLite makes of a transaction that was never committed."""
+    sqlite3.connect(tmp_path / "state.sqlite").execute("PRAGMA journal_mode = WAL").close()
+    with pytest.raises(StateError, match="stopped before it began; start it again"):
+        Simulation.resume(tmp_path, observer=Observer())
+    assert len(simulation(torch_bundle, tmp_path, "fedavg").run().rounds) == 5
+
+
+def test_another_run_of_the_folder_is_left_alone(torch_bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(StateError, match="already holds a run; give another folder with --output"):
+        simulation(torch_bundle, tmp_path, "fedavg")
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_round_whose_model_has_no_finite_loss_is_not_kept(torch_bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"loss on held-out data is \w+; lower the step size"):
+        simulation(torch_bundle, tmp_path, "fedavg", lr=1e30, local_steps=1).run()
+    with pytest.raises(RunError, match="held-out"):
+        Simulation.resume(tmp_path, observer=Observer()).run()
+    assert lines(tmp_path) == []
 
 
 def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, tmp_path: Path) -> None:

@@ -154,9 +154,21 @@ def test_a_bundle_without_torch_programs_is_refused_with_the_way_out(torch_bundl
         TrainerSettings("stacked").open(Bundle(torch_bundle.root, manifest))
 
 
-def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(torch_bundle: Bundle) -> None:
-    program = torch_bundle.manifest.step_program("torch_eager", "plain", torch_bundle.layout.sizes, 20)
-    assert not StepGraph(torch_bundle, program).convolves
+def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(torch_bundle: Bundle, tmp_path: Path) -> None:
+    target = Target("conv", "digits", Input((1, 8, 8), "float32"), 10, ("torch_eager",))
+    conv_bundle = export_bundle(convolutional(), target, tmp_path / "bundle")
+    for bundle, convolves in ((conv_bundle, True), (torch_bundle, False)):
+        program = bundle.manifest.step_program("torch_eager", "plain", bundle.layout.sizes, 20)
+        assert StepGraph(bundle, program).convolves == convolves
+
+
+def test_evaluation_leaves_the_trainer_its_threads(torch_bundle: Bundle, tmp_path: Path) -> None:
+    """In torch they are the whole process's."""
+    programs = {"torch_eager": torch_bundle.manifest.programs["torch_eager"]}
+    manifest = msgspec.structs.replace(torch_bundle.manifest, programs=programs)
+    files = {name: torch_bundle.read(name) for name in manifest.files}
+    trained(Bundle.save(tmp_path / "bundle", manifest, files), tmp_path / "run", TrainerSettings("stacked"))
+    assert torch.get_num_threads() == 1
 
 
 @pytest.mark.parametrize(
@@ -167,6 +179,7 @@ def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(torch_bundle: Bu
         (lambda: Population(10).share(1.5), r"in \(0, 1\]"),
         (lambda: TrainerSettings("quick"), "no trainer 'quick'"),
         (lambda: TrainerSettings("runtime", device="cuda"), "trains on the CPU"),
+        (lambda: TrainerSettings("stacked", "onnx"), "does not train in 'onnx'; use --trainer runtime"),
         (lambda: TrainerSettings("stacked", threads=0), "at least 1 thread"),
     ],
 )
