@@ -16,7 +16,7 @@ from edge_fl.bench.table import Result, Row
 from edge_fl.bundle import Optimizer
 from edge_fl.errors import ConfigError, EdgeFLError
 from exporter.export import export_bundle
-from exporter.parity import ADAM_LIMIT, LIMIT
+from exporter.limits import ADAM_LIMIT, LIMIT
 
 __all__ = ["OPTIMIZERS", "Proof", "ProofSetting", "bench_parity"]
 

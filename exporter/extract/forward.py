@@ -19,7 +19,7 @@ from edge_fl.errors import BundleError, ParityError, UnsupportedModelError
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Selection
 from exporter.accept import Fit, example_inputs
-from exporter.parity import LIMIT
+from exporter.limits import LIMIT
 from exporter.quiet import quiet
 from exporter.sentence import first_line
 from exporter.source import Source

@@ -15,7 +15,7 @@ from edge_fl.runtimes.base import Batch, Compiled, Runtime, open_runtime
 from edge_fl.selection import Weights, masked
 from exporter.accept import Fit, example_inputs
 from exporter.extract.formats import Format
-from exporter.parity import LIMIT
+from exporter.limits import LIMIT
 
 __all__ = ["SAMPLES", "check_file", "expected_outputs", "random_inputs"]
 
@@ -60,7 +60,7 @@ def check_file(bundle: Bundle, data: bytes, kind: Format, x: NDArray[Any], expec
     Raises
     ------
     ParityError
-        When it exceeds :data:`exporter.parity.LIMIT`.
+        When it exceeds :data:`exporter.limits.LIMIT`.
     """
     size = kind.BATCH or len(x)
     with tempfile.TemporaryDirectory() as scratch:

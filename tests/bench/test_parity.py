@@ -7,7 +7,7 @@ import pytest
 
 from edge_fl.bench.parity import Proof, ProofSetting, bench_parity
 from edge_fl.errors import ConfigError, DataError
-from exporter.parity import LIMIT
+from exporter.limits import LIMIT
 
 _DIGITS = ProofSetting(("digits-mlp",), ("onnx",), ("sgd", "momentum"), narrowed=True)
 

@@ -16,7 +16,7 @@ from edge_fl.errors import ParityError
 from edge_fl.runtimes.base import runtime_names
 from exporter.decompositions import pooling
 from exporter.export import Target, export_bundle
-from exporter.parity import ADAM_LIMIT, LIMIT
+from exporter.limits import ADAM_LIMIT, LIMIT
 from exporter.zoo import find_model, model_names
 from exporter.zoo.entry import Architecture
 from tests.exporter.unseen import GRUClassifier, MobileNet

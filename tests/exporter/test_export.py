@@ -16,9 +16,10 @@ from exporter import optimizers
 from exporter.derive import derive
 from exporter.export import Target, export_bundle
 from exporter.forward import build_evaluation
+from exporter.limits import LIMIT
 from exporter.losses import find_loss
 from exporter.lower import Request, lower_for
-from exporter.parity import LIMIT, check_parity
+from exporter.parity import check_parity
 from exporter.source import Source
 from exporter.steps import build_step
 from exporter.zoo import mlp

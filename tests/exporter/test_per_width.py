@@ -23,7 +23,7 @@ from edge_fl.selection import Selection, masked
 from edge_fl.width_statistics import one_hot, row_weights, width_of, without_rows
 from exporter.export import Target, export_bundle
 from exporter.extract.extract import Trained, Wanted, extract
-from exporter.parity import LIMIT
+from exporter.limits import LIMIT
 from exporter.zoo import find_model
 
 WIDTHS = (1000, 600, 200)

@@ -7,7 +7,7 @@ import torch
 from edge_fl.bundle import Bundle
 from edge_fl.errors import BundleError
 from edge_fl.runtimes.base import Batch, open_runtime
-from exporter.parity import LIMIT
+from exporter.limits import LIMIT
 from exporter.source import Source
 from tests.exporter.lower import proving
 

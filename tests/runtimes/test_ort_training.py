@@ -10,7 +10,7 @@ from edge_fl.bundle import Bundle
 from edge_fl.errors import RuntimeMissingError, UnsupportedModelError
 from edge_fl.runtimes.base import open_runtime
 from exporter.gradient_graph import gradient_graph
-from exporter.parity import LIMIT
+from exporter.limits import LIMIT
 from exporter.source import Source
 from tests.exporter.lower import proving
 

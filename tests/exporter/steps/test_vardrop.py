@@ -16,8 +16,8 @@ from edge_fl.layout import Tensor as Spec
 from exporter.adapt import adapt
 from exporter.derive import derive
 from exporter.export import export_bundle
+from exporter.limits import ADAM_LIMIT
 from exporter.losses import find_loss
-from exporter.parity import ADAM_LIMIT
 from exporter.source import Source
 from exporter.steps import build_step
 from exporter.steps.vardrop import kl_divergence, noisy_outputs
