@@ -90,9 +90,7 @@ def export_function(
     Exception
         Whatever torch raises on what it cannot trace.
     """
-    graph = _traced(function, example, table, free)
-    dims = None if free is None else tuple(dict.fromkeys(axes, Dim.AUTO) for axes in free)
-    return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
+    return _exported(_traced(function, example, table, free), example, free)
 
 
 def trace_function(
@@ -106,6 +104,10 @@ def trace_function(
     Every operation that the translator needs decomposed must be in ``table``.
     """
     graph = _traced(function, example, table, free)
+    if _holds_constants(graph):
+        # Makes inputs of them, and takes out what torch writes in place for them, at the price of two more traces.
+        lifted: ExportedProgram = _exported(graph, example, free).run_decompositions({})
+        return lifted
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     fill_values(graph.graph, placeholders[0].meta["val"].fake_mode)
     results = next(node for node in graph.graph.nodes if node.op == "output").args[0]
@@ -114,6 +116,17 @@ def trace_function(
         [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results],
     )
     return _Traced(graph, graph.graph, signature, {}, {}, [], constants={}, verifiers=[Verifier])
+
+
+def _exported(
+    graph: GraphModule, example: tuple[Tensor, ...], free: Sequence[Sequence[int]] | None
+) -> ExportedProgram:
+    dims = None if free is None else tuple(dict.fromkeys(axes, Dim.AUTO) for axes in free)
+    return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
+
+
+def _holds_constants(graph: GraphModule) -> bool:
+    return any(isinstance(getattr(graph, n.target, None), Tensor) for n in graph.graph.find_nodes(op="get_attr"))
 
 
 class _Traced(ExportedProgram):
