@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
 from torch._export.verifier import Verifier
+from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 from torch.export import Dim, ExportedProgram
 from torch.export.graph_signature import (
@@ -104,8 +105,8 @@ def trace_function(
     Every operation that the translator needs decomposed must be in ``table``.
     """
     graph = _traced(function, example, table, free)
-    if _holds_constants(graph):
-        # Makes inputs of them, and takes out what torch writes in place for them, at the price of two more traces.
+    if _holds_constants(graph) or _writes_in_place(graph):
+        # Makes inputs of constants, and takes out what is written in place, at the price of two more traces.
         lifted: ExportedProgram = _exported(graph, example, free).run_decompositions({})
         return lifted
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
@@ -127,6 +128,12 @@ def _exported(
 
 def _holds_constants(graph: GraphModule) -> bool:
     return any(isinstance(getattr(graph, n.target, None), Tensor) for n in graph.graph.find_nodes(op="get_attr"))
+
+
+def _writes_in_place(graph: GraphModule) -> bool:
+    """Some of torch's own decompositions do."""
+    operations = (node.target for node in graph.graph.nodes if isinstance(node.target, OpOverload))
+    return any(operation._schema.is_mutable for operation in operations)
 
 
 class _Traced(ExportedProgram):

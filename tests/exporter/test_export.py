@@ -136,14 +136,16 @@ def test_where_torchs_float32_strays_limits_are_wider_but_no_wrong_step_passes(
         export_bundle(model, wanted, tmp_path / "bundle")
 
 
-def test_numbers_that_forward_writes_down_are_compiled_in(tmp_path: Path) -> None:
+def test_numbers_that_forward_writes_down_and_gradients_written_in_place_compile(tmp_path: Path) -> None:
+    """torch's decomposition of SiLU's gradient writes in place."""
+
     class Weighted(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
             result: Tensor = super().forward(x * torch.tensor([1.0, 2.0, 0.5, 1.0, 3.0, 1.0]))
             return result
 
     torch.manual_seed(0)
-    model = Weighted(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    model = Weighted(nn.Linear(6, 8), nn.SiLU(), nn.Linear(8, 3))
 
     bundle = export_bundle(model, target("executorch"), tmp_path / "bundle")
 
