@@ -50,7 +50,8 @@ class _Shapes:
         if operand not in self.known or result not in self.known:
             return
         before, after = self.known[operand], self.known[result]
-        name = self._constant(_relative(before, after)) or self._made(after)
+        relative = _relative(before, after)
+        name = self._made(after) if relative is None else self._constant(relative)
         if name is not None:
             del node.attribute[:]
             node.input[:] = [operand, name]
@@ -61,9 +62,7 @@ class _Shapes:
             name = self.producers[name].input[0]
         return name
 
-    def _constant(self, shape: tuple[int, ...] | None) -> str | None:
-        if shape is None:
-            return None
+    def _constant(self, shape: tuple[int, ...]) -> str:
         if shape not in self.made:
             self.made[shape] = name = f"shape_{len(self.made)}"
             self.graph.initializer.append(numpy_helper.from_array(np.array(shape, dtype=np.int64), name))
@@ -95,7 +94,7 @@ class _Shapes:
                 self.made[product[2],] = name
             if product[1]:
                 multiple = f"length_{product[1]}_{product[2]}"
-                factor = self._constant((int(product[1]),)) or ""
+                factor = self._constant((int(product[1]),))
                 self.front.append(onnx.helper.make_node("Mul", [name, factor], [multiple]))
                 self.made[text,] = multiple
         return self.made[text,]

@@ -1,6 +1,7 @@
 """The proof that a bundle's programs compute what torch computes: several steps, a new pattern each."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -98,7 +99,7 @@ class _Proof:
     widths: tuple[int, ...]
     batch: int
 
-    @property
+    @cached_property
     def start(self) -> Weights:
         return start_weights(self.source, self.runtime.bundle.weights())
 
@@ -106,7 +107,7 @@ class _Proof:
     def noisy(self) -> tuple[Tensor, ...]:
         return self.runtime.bundle.manifest.output_noise if self.variant == "vardrop" else ()
 
-    @property
+    @cached_property
     def rates(self) -> Weights:
         return start_rates(self.source, self.noisy)
 

@@ -23,7 +23,7 @@ from exporter.decompositions.depthwise import Depthwise
 from exporter.decompositions.gather import Steps, pick
 from exporter.decompositions.layout import batch_first, batch_last
 from exporter.decompositions.unfold import HalfUnfold
-from exporter.decompositions.windows import Axis, Cut, H, Phases, Tap, merge, spread, total, window
+from exporter.decompositions.windows import Axis, Phases, Tap, spread
 
 __all__ = ["convolution_decompositions"]
 
@@ -108,11 +108,8 @@ class _Plane:
         if self.gather:
             read = found.reshape([self.channels, self.h.kernel * self.w.kernel, *found.shape[2:]]).unbind(1)
             return spread(read, (self.h, self.w))
-        terms: list[list[Tensor]] = [[] for _ in range(self.h.stride)]
-        for row, tap in enumerate(self.h.taps):
-            part = found.squeeze(0).narrow(0, row * self.channels, self.channels)
-            terms[tap.phase].append(window(part, Cut(H, -tap.shift, self.h.rows)))
-        return merge([total(phase) if phase else None for phase in terms], H, self.h.size)
+        rows = [found.squeeze(0).narrow(0, row * self.channels, self.channels) for row in range(self.h.kernel)]
+        return spread(rows, (self.h, Axis(self.w.size, 1)))
 
     @property
     def _half(self) -> HalfUnfold:
