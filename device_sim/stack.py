@@ -9,14 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sim.stacked_program import StackedStep
-from edge_fl.bundle import Program
+from edge_fl.bundle import NEW, TENSOR, Program
 from edge_fl.selection import Selection
 from edge_fl.training import LocalRun
 from edge_fl.width_statistics import one_hot, width_of
 
 __all__ = ["Member", "Stack"]
-
-_TENSOR, _NEW = "tensor.", "new."
 
 
 class Member:
@@ -58,11 +56,9 @@ class Stack:
         self.members = tuple(members)
         self._widths = widths
         first = members[0].selection
-        shapes = {f"{_TENSOR}{spec.name}": first.shape(spec) for spec in first.layout.tensors}
-        outputs = [name.removeprefix(_NEW) for name in program.outputs if name.startswith(_NEW)]
-        self._slots = {
-            name: shapes[f"{_TENSOR}{name.partition('.')[2]}"] for name in outputs if name not in shapes
-        }
+        shapes = {f"{TENSOR}{spec.name}": first.shape(spec) for spec in first.layout.tensors}
+        outputs = [name.removeprefix(NEW) for name in program.outputs if name.startswith(NEW)]
+        self._slots = {name: shapes[f"{TENSOR}{name.partition('.')[2]}"] for name in outputs if name not in shapes}
         self._device, count = device, len(members)
         self._held = {
             name: torch.empty((count, *shape), device=device) for name, shape in {**shapes, **self._slots}.items()
@@ -77,9 +73,9 @@ class Stack:
             index, selection = self.members.index(member), member.selection
             full = member.run.full
             for spec in selection.layout.tensors:
-                target = self._host(f"{_TENSOR}{spec.name}", index)
+                target = self._host(f"{TENSOR}{spec.name}", index)
                 selection.gather_into(spec, full.weights[spec.name], target)
-                self._send(f"{_TENSOR}{spec.name}", index, target)
+                self._send(f"{TENSOR}{spec.name}", index, target)
             fresh = {name: np.zeros(shape, dtype=np.float32) for name, shape in self._slots.items()}
             for name, kept in full.gather_slots(selection, fresh).items():
                 self._held[name][index].copy_(torch.from_numpy(kept))
@@ -89,7 +85,7 @@ class Stack:
         for member in members:
             index = self.members.index(member)
             held = {name: tensor[index].cpu().numpy() for name, tensor in self._held.items()}
-            kept = {name.removeprefix(_TENSOR): held[name] for name in held if name not in self._slots}
+            kept = {name.removeprefix(TENSOR): held[name] for name in held if name not in self._slots}
             member.run.full.put_back(member.selection, kept, {name: held[name] for name in self._slots})
 
     def inputs(self) -> dict[str, Tensor]:

@@ -17,13 +17,12 @@ from torch.func import vmap
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from edge_fl.bundle import Bundle, Program
+from edge_fl.bundle import NEW, Bundle, Program
 
 __all__ = ["StackedStep", "StepGraph"]
 
 _aten = torch.ops.aten
 _SHARED = ("lr", "scale", "number")
-_NEW = "new."
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.expand.default)
 _PRODUCTS: dict[Any, Any] = {_aten.bmm.default: _aten.baddbmm_.default, _aten.mm.default: _aten.addmm_.default}
 
@@ -99,7 +98,7 @@ class _Rewriting:
             self._add_while_multiplying(node)
             self._scale_while_multiplying(node)
         loss, *new = self._end.args[0]
-        olds = [self._given[name.removeprefix(_NEW)] for name in outputs[1:]]
+        olds = [self._given[name.removeprefix(NEW)] for name in outputs[1:]]
         self._written.update(olds)
         # Everything is read before anything is written.
         writes = [self._write(old, value) for old, value in zip(olds, new, strict=True)]

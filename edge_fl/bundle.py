@@ -25,9 +25,11 @@ from edge_fl.layout import Layout, Tensor
 __all__ = [
     "CLASS_INDEX",
     "MANIFEST",
+    "NEW",
     "PLAIN_SGD",
     "SCHEMA",
     "SEAL",
+    "TENSOR",
     "WEIGHTS",
     "WHOLE_BATCHES",
     "BatchNormPolicy",
@@ -48,6 +50,10 @@ SCHEMA = 2
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
 WEIGHTS = "weights.safetensors"
+TENSOR = "tensor."
+"""What a program's ports of the model's tensors are called, before the tensor's name."""
+NEW = "new."
+"""What a step's outputs are called that are an input anew, before the input's name."""
 BatchNormPolicy = Literal["none", "tracked", "static", "frozen", "per-width"]
 """How BatchNorm is trained; ``none`` where a model has none."""
 WHOLE_BATCHES: frozenset[BatchNormPolicy] = frozenset({"tracked", "static", "per-width"})

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl import runtimes
-from edge_fl.bundle import Bundle, Program
+from edge_fl.bundle import NEW, TENSOR, Bundle, Program
 from edge_fl.errors import RuntimeMissingError
 from edge_fl.selection import Weights
 from edge_fl.width_statistics import one_hot
@@ -24,8 +24,6 @@ __all__ = ["Batch", "Compiled", "Evaluation", "Runtime", "Stepped", "TrainStep",
 
 Compiled = Callable[[Sequence[NDArray[Any]]], list[NDArray[np.float32]]]
 """A loaded program: the arrays of ``Program.inputs`` in order to those of ``Program.outputs``."""
-
-_TENSOR, _NEW = "tensor.", "new."
 
 
 @dataclass(frozen=True)
@@ -66,9 +64,9 @@ class TrainStep:
     def __init__(self, program: Program, run: Compiled, widths: Sequence[int] = ()) -> None:
         self._run, self._widths = run, widths
         self._inputs = program.inputs
-        carried = [name.removeprefix(_NEW) for name in program.outputs[1:]]
-        self._tensors = [name.removeprefix(_TENSOR) for name in carried if name.startswith(_TENSOR)]
-        self._slots = [name for name in carried if not name.startswith(_TENSOR)]
+        carried = [name.removeprefix(NEW) for name in program.outputs[1:]]
+        self._tensors = [name.removeprefix(TENSOR) for name in carried if name.startswith(TENSOR)]
+        self._slots = [name for name in carried if not name.startswith(TENSOR)]
         self._slots_first = next((i for i, name in enumerate(carried) if name in self._slots), len(carried))
 
     def fresh_slots(self, tensors: Weights) -> dict[str, NDArray[np.float32]]:
@@ -121,9 +119,7 @@ class TrainStep:
             **(slots or {}),
             **(extra or {}),
         }
-        feed = [
-            tensors[name[len(_TENSOR) :]] if name.startswith(_TENSOR) else values[name] for name in self._inputs
-        ]
+        feed = [tensors[name[len(TENSOR) :]] if name.startswith(TENSOR) else values[name] for name in self._inputs]
         loss, *new = self._run(feed)
         return Stepped(
             float(loss),
@@ -149,7 +145,7 @@ class Evaluation:
 
     def __init__(self, program: Program, run: Compiled, widths: Sequence[int] = ()) -> None:
         self._run, self._widths = run, widths
-        self._tensors = [n.removeprefix(_TENSOR) for n in program.inputs if n.startswith(_TENSOR)]
+        self._tensors = [n.removeprefix(TENSOR) for n in program.inputs if n.startswith(TENSOR)]
         self._size = program.batch
 
     def __call__(self, tensors: Weights, batch: Batch, *, width: int = 1000) -> tuple[float, NDArray[np.float32]]:
