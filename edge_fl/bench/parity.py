@@ -134,7 +134,8 @@ def _table(proofs: list[Proof]) -> Result:
         "entry of that tensor (of Adam's weights: over the norm of the update); "
         f"{LIMIT:g} is refused ({ADAM_LIMIT:g} for Adam; a few times what torch's float32 is off by, where that is "
         "more; a program is refused when it keeps that in none of three draws of batches and patterns). Momentum is "
-        "0.9, with weight decay 0.001 and clipping at 1. Seconds are for export and proof. Rows that are not here have not been run.",
+        "0.9, with weight decay 0.001 and clipping at 1. Seconds are for export and proof. "
+        "Rows that are not here have not been run.",
         rows=[_line(proof, refused) for proof in proofs],
         notes=[proof.refused for proof in refused],
     )
