@@ -34,7 +34,7 @@ class Coordinator:
     config
         How it goes.
     recipe
-        Its method's server half assigns and learns.
+        Its server halves assign and learn.
     model
         What is trained.
     gateway
@@ -150,7 +150,7 @@ class Coordinator:
             current.excuse(client, "lost")
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
-        train_loss = self._model.aggregate(self._recipe.method, current.number, self._updates(reports))
+        train_loss = self._model.aggregate(self._recipe, current.number, self._updates(reports))
         score = self._evaluator.score(self._model.weights)
         metrics = RoundMetrics(
             round=current.number,

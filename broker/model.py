@@ -7,10 +7,11 @@ import torch
 from array_api_compat import torch as xp
 from numpy.typing import NDArray
 
-from edge_fl.aggregation import RULES, Accumulator
+from edge_fl.aggregation import Accumulator
 from edge_fl.layout import Layout
-from edge_fl.methods.base import Heard, Method
+from edge_fl.methods.base import Heard
 from edge_fl.pattern import Pattern
+from edge_fl.recipe import Recipe
 from edge_fl.wire.frame import Frame, Header, encode_frame
 
 __all__ = ["GlobalModel"]
@@ -38,18 +39,19 @@ class GlobalModel:
         )
         return encode_frame(header, Pattern.full(self.layout), self.weights)
 
-    def aggregate(self, method: Method, round: int, updates: Iterable[tuple[int, Frame]]) -> float:
-        """Apply the method's rule to updates (each with its device's tier), and let its server half learn.
+    def aggregate(self, recipe: Recipe, round: int, updates: Iterable[tuple[int, Frame]]) -> float:
+        """Apply the recipe's rule to updates (each with its device's tier), and let its server halves learn.
 
         They are summed in the order given, on CUDA where there is one. Returns the clients' mean training loss,
         weighted by their samples.
         """
-        sums, heard = Accumulator(self.layout, xp=xp, device=self._device, equally=RULES[method.rule].equally), []
+        sums, heard = Accumulator(self.layout, xp=xp, device=self._device, rule=recipe.rule), []
         for tier, update in updates:
             header = update.header
             sums.add(update.selection, update.values, header.samples)
             heard.append(Heard(header.client, tier, header.samples, header.loss, update.pattern))
-        self.weights = sums.apply(method.rule, self.weights)
+        change = recipe.advance(round, sums.change(self.weights))
+        self.weights = {name: (old + change[name]).astype(np.float32) for name, old in self.weights.items()}
         self.version += 1
-        method.learn(round, heard)
+        recipe.method.learn(round, heard)
         return sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)

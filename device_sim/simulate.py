@@ -26,9 +26,9 @@ from edge_fl.bundle import MANIFEST, Bundle
 from edge_fl.data.partition import partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import BundleError, ConfigError
-from edge_fl.methods.base import State
 from edge_fl.recipe import open_recipe
 from edge_fl.selection import Weights
+from edge_fl.server_half import State
 from edge_fl.transport.transfer import ref_of
 from edge_fl.update import Visit, assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame
@@ -148,7 +148,7 @@ class Simulation:
         """Go on from the last finished round."""
         self._model.weights = self._store.weights() or self._model.weights
         self._model.version = len(self._rounds)
-        self._recipe.method.recall(self._bundle.layout, self._store.method())
+        self._recipe.recall(self._bundle.layout, self._store.recipe())
         for client, number in self._store.accepted().items():
             self._registry[client].accepted = number
 
@@ -193,7 +193,7 @@ class Simulation:
             rejections={},
         )
         self._folder.close_round(metrics, self._model.weights)
-        self._store.close_round(metrics, self._model.weights, self._recipe.method.learned(), self._states)
+        self._store.close_round(metrics, self._model.weights, self._recipe.learned(), self._states)
         self._states.clear()
         self._observer.round_closed(metrics)
         return metrics
@@ -207,7 +207,7 @@ class Simulation:
         self._observer.round_started(number, picked)
         sizes: dict[str, int] = {}
         updates = self._updates(number, picked, content, sizes)
-        loss = self._model.aggregate(self._recipe.method, number, updates)
+        loss = self._model.aggregate(self._recipe, number, updates)
         return TrainedRound(loss, sizes, len(content) * len(picked))
 
     def _updates(

@@ -6,9 +6,12 @@ from typing import Any
 
 import msgspec
 
+from edge_fl.aggregation import Rule, find_rule
 from edge_fl.compressors.base import Compressor, open_compressor
 from edge_fl.errors import ConfigError
+from edge_fl.layout import Layout
 from edge_fl.methods.base import Method, open_method
+from edge_fl.server_half import Change, ServerHalf, State
 
 __all__ = ["Recipe", "open_recipe"]
 
@@ -24,6 +27,32 @@ class Recipe:
     def name(self) -> str:
         """``method`` or ``method+compressor``, as :func:`open_recipe` reads it."""
         return self.method.name if self.compressor is None else f"{self.method.name}+{self.compressor.name}"
+
+    @property
+    def rule(self) -> Rule:
+        """The aggregation rule; raises ConfigError when there is none of the name that the parts give."""
+        own = None if self.compressor is None else self.compressor.rule
+        return find_rule(own or self.method.rule)
+
+    def advance(self, round: int, change: Change) -> Change:
+        """What the model is given in place of ``change``: the method's word first, then the compressor's."""
+        for _, part in self._parts():
+            change = part.advance(round, change)
+        return change
+
+    def learned(self) -> State:
+        """What both parts have learned on the server."""
+        return {f"{prefix}{name}": held for prefix, part in self._parts() for name, held in part.learned().items()}
+
+    def recall(self, layout: Layout, learned: State) -> None:
+        """Go on from what :meth:`learned` gave."""
+        for prefix, part in self._parts():
+            own = {key.removeprefix(prefix): held for key, held in learned.items() if key.startswith(prefix)}
+            part.recall(layout, own)
+
+    def _parts(self) -> tuple[tuple[str, ServerHalf], ...]:
+        method: tuple[tuple[str, ServerHalf], ...] = (("method.", self.method),)
+        return method if self.compressor is None else (*method, ("compressor.", self.compressor))
 
     def for_tier(self, tier: int) -> dict[str, Any]:
         """The parameters to send to a device of ``tier``, for :func:`open_recipe` there."""

@@ -16,11 +16,12 @@ from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
 from edge_fl.errors import RunError
 from edge_fl.local_model import LocalModel
-from edge_fl.methods.base import Job, Method, State
+from edge_fl.methods.base import Job, Method
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import Batch, Runtime
 from edge_fl.selection import Selection
+from edge_fl.server_half import State
 from edge_fl.width_statistics import width_of
 
 __all__ = ["LocalResult", "LocalRun", "LocalSettings", "StepInputs", "train"]

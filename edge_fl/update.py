@@ -9,12 +9,13 @@ from edge_fl.bundle import WHOLE_BATCHES, Manifest
 from edge_fl.compressors.base import Compressor, Vector
 from edge_fl.data.registry import Samples
 from edge_fl.layout import Layout
-from edge_fl.methods.base import Job, State
+from edge_fl.methods.base import Job
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.recipe import open_recipe
 from edge_fl.runtimes.base import Runtime
 from edge_fl.selection import Selection
+from edge_fl.server_half import State
 from edge_fl.training import LocalResult, LocalRun, LocalSettings, train
 from edge_fl.wire.frame import Frame, Header, encode_frame
 from edge_fl.wire.masks import decode_mask

@@ -9,12 +9,13 @@ from array_api_compat import numpy as np_xp
 from array_api_compat import torch as torch_xp
 from numpy.typing import NDArray
 
-from edge_fl.aggregation import RULES, Accumulator, rule_names
+from edge_fl.aggregation import RULES, Accumulator, find_rule, rule_names
 from edge_fl.bench.models import mlp_layout, random_weights
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Block, Layout, Mode, Segment, Tensor
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Selection
+from edge_fl.server_half import Change
 
 LAYOUT = mlp_layout(5, 8, 6, 3)
 SAMPLES = (10, 30, 5)
@@ -32,14 +33,14 @@ def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]
     return [(s, s.gather(random_weights(LAYOUT, 10 + k))) for k, s in enumerate(selections)]
 
 
-def aggregate(xp: Any, device: str, rule: str, mode: Mode, order: list[int]) -> dict[str, NDArray[np.float32]]:
-    sums, every = Accumulator(LAYOUT, xp=xp, device=device, equally=rule == "count"), updates(mode)
+def aggregate(xp: Any, device: str, rule: str, mode: Mode, order: list[int]) -> Change:
+    sums, every = Accumulator(LAYOUT, xp=xp, device=device, rule=find_rule(rule)), updates(mode)
     for k in order:
         sums.add(*every[k], SAMPLES[k])
-    return sums.apply(rule, random_weights(LAYOUT, 1))
+    return sums.change(random_weights(LAYOUT, 1))
 
 
-def by_the_definition(rule: str, mode: Mode) -> dict[str, NDArray[np.float64]]:
+def by_the_definition(rule: str, mode: Mode) -> Change:
     old, every, new = random_weights(LAYOUT, 1), updates(mode), {}
     for tensor in LAYOUT.tensors:
         total, held, plain, count = (np.zeros(tensor.shape) for _ in range(4))
@@ -55,11 +56,12 @@ def by_the_definition(rule: str, mode: Mode) -> dict[str, NDArray[np.float64]]:
         for i in np.ndindex(*tensor.shape):
             u = float(old[tensor.name][i])
             new[tensor.name][i] = {
-                "mean": u + total[i] / sum(SAMPLES),
-                "delta": u + total[i] / sum(SAMPLES),
-                "holders": u + total[i] / held[i] if held[i] else u,
-                "count": u + plain[i] / count[i] if count[i] else u,
-                "zeros": (total[i] + held[i] * u) / sum(SAMPLES),
+                "mean": total[i] / sum(SAMPLES),
+                "delta": total[i] / sum(SAMPLES),
+                "holders": total[i] / held[i] if held[i] else 0,
+                "count": plain[i] / count[i] if count[i] else 0,
+                "vote": int(plain[i] > 0) - int(plain[i] < 0),
+                "zeros": (total[i] + held[i] * u) / sum(SAMPLES) - u,
             }[rule]
     return new
 
@@ -71,26 +73,19 @@ def test_a_rule_is_its_definition(xp: Any, device: str, rule: str, mode: Mode) -
     new, expected = aggregate(xp, device, rule, mode, [0, 1, 2]), by_the_definition(rule, mode)
     for name, tensor in expected.items():
         np.testing.assert_allclose(new[name], tensor, rtol=1e-6, atol=1e-7)
-        assert new[name].dtype == np.float32
+        assert new[name].dtype == np.float64
 
 
-@pytest.mark.parametrize("rule", ["mean", "holders", "count", "zeros"])
+@pytest.mark.parametrize("rule", ["mean", "holders", "count", "vote", "zeros"])
 def test_numpy_and_torch_give_the_same_bits(rule: str) -> None:
     one, other = (aggregate(xp, "cpu", rule, "units", [0, 1, 2]) for xp in (np_xp, torch_xp))
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
 def test_a_row_that_nobody_holds_keeps_its_value() -> None:
-    new, old = aggregate(np_xp, "cpu", "holders", "rows", [0, 1, 2]), random_weights(LAYOUT, 1)
-    np.testing.assert_array_equal(new["layer0.weight"][0], old["layer0.weight"][0])
-    assert not np.array_equal(new["layer2.weight"], old["layer2.weight"])
-
-
-@pytest.mark.parametrize("rule", rule_names())
-def test_a_rule_is_not_applied_to_sums_of_other_weights(rule: str) -> None:
-    sums = Accumulator(LAYOUT, xp=np_xp, device="cpu", equally=not RULES[rule].equally)
-    with pytest.raises(ConfigError, match="summed with other weights"):
-        sums.apply(rule, random_weights(LAYOUT, 1))
+    change = aggregate(np_xp, "cpu", "holders", "rows", [0, 1, 2])
+    assert not change["layer0.weight"][0].any()
+    assert change["layer2.weight"].any()
 
 
 def test_an_unknown_rule_is_refused() -> None:
@@ -107,14 +102,14 @@ def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(xp: Any, d
         (Tensor("bn.var", (3, 4), rows=(rows, units), units=(rows, units), role="statistic"),),
     )
     old = {"bn.var": np.arange(12, dtype=np.float32).reshape(3, 4)}
-    sums = Accumulator(layout, xp=xp, device=device, equally=RULES[rule].equally)
+    sums = Accumulator(layout, xp=xp, device=device, rule=RULES[rule])
     wide, narrow = np.zeros((3, 4), np.float32), np.zeros((3, 2), np.float32)
     wide[0], wide[2] = 1.0, 3.0  # it drew the full width and the narrowest
     narrow[2] = 9.0  # the narrowest is all that it can run
     sums.add(Selection.of(Pattern.full(layout), "units"), {"bn.var": wide}, 10)
     sums.add(Selection.of(Pattern.prefix(layout, 500), "units"), {"bn.var": narrow}, 30)
 
-    moved = sums.apply(rule, old)["bn.var"] - old["bn.var"]
+    moved = sums.change(old)["bn.var"]
 
     share = 0.5 if RULES[rule].equally else 0.75
     both = (1 - share) * 3 + share * 9

@@ -13,8 +13,8 @@ from edge_fl.bundle import MANIFEST, SEAL, Bundle, parse_manifest, seal_of
 from edge_fl.data.fit import check_fit
 from edge_fl.data.registry import Samples
 from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
-from edge_fl.methods.base import State
 from edge_fl.runtimes.base import Runtime, open_runtime
+from edge_fl.server_half import State
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender, ref_of
 from edge_fl.update import Update, make_update

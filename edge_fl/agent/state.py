@@ -16,7 +16,7 @@ import numpy as np
 from edge_fl.arrays import packed, unpacked
 from edge_fl.atomic import write_atomically
 from edge_fl.errors import StateError
-from edge_fl.methods.base import State
+from edge_fl.server_half import State
 from edge_fl.wire.messages import check_id
 
 __all__ = ["MethodState", "StateFolder"]

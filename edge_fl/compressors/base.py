@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from edge_fl import compressors
 from edge_fl.errors import ConfigError
 from edge_fl.randomness import Stream
+from edge_fl.server_half import ServerHalf
 
 __all__ = ["Compressed", "Compressor", "Vector", "compressor_names", "decode_section", "open_compressor"]
 
@@ -35,7 +36,7 @@ class Compressed:
     memory: dict[str, Vector]
 
 
-class Compressor(ABC):
+class Compressor(ServerHalf, ABC):
     """One compressor with its parameters.
 
     Parameters
@@ -54,6 +55,11 @@ class Compressor(ABC):
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
+
+    @property
+    def rule(self) -> str | None:
+        """The aggregation rule that its encoding asks for in place of the method's, by name."""
+        return None
 
     @abstractmethod
     def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:

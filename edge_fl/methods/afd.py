@@ -38,11 +38,11 @@ from edge_fl.methods.base import (
     Heard,
     Job,
     LocalHalf,
-    State,
     inverse_kept,
 )
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
+from edge_fl.server_half import State
 
 __all__ = ["METHOD", "Afd", "AfdParameters", "draw_by_score"]
 

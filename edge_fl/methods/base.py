@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
-from numpy.typing import NDArray
 
 from edge_fl import methods
 from edge_fl.errors import ConfigError, FrameError
@@ -20,6 +19,7 @@ from edge_fl.layout import Layout, Mode
 from edge_fl.pattern import Pattern, kept_counts
 from edge_fl.randomness import Stream
 from edge_fl.selection import Weights
+from edge_fl.server_half import ServerHalf, State
 
 __all__ = [
     "Ask",
@@ -30,7 +30,6 @@ __all__ = [
     "Job",
     "LocalHalf",
     "Method",
-    "State",
     "choose",
     "inverse_kept",
     "method_names",
@@ -39,9 +38,6 @@ __all__ = [
 ]
 
 _T = TypeVar("_T")
-
-State = Mapping[str, NDArray[Any]]
-"""What a device keeps for a method between rounds, by name."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class AssignedHalf(LocalHalf):
         self.pattern, self.scale = job.assigned, scale
 
 
-class Method(ABC):
+class Method(ServerHalf, ABC):
     """One dropping method with its parameters.
 
     Parameters
@@ -174,14 +170,6 @@ class Method(ABC):
     def learn(self, round: int, heard: Sequence[Heard]) -> None:
         """Take note of a closed round's updates, in the order of client ids."""
         del round, heard
-
-    def learned(self) -> State:
-        """What the server half has learned by now, for a run that is interrupted; empty where it learns nothing."""
-        return {}
-
-    def recall(self, layout: Layout, learned: State) -> None:
-        """Go on from what :meth:`learned` gave."""
-        del layout, learned
 
     @abstractmethod
     def local(self, job: Job) -> LocalHalf:

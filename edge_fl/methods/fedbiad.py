@@ -21,9 +21,10 @@ import numpy as np
 
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Mode
-from edge_fl.methods.base import DropoutMethod, DropoutParameters, Job, LocalHalf, State, inverse_kept
+from edge_fl.methods.base import DropoutMethod, DropoutParameters, Job, LocalHalf, inverse_kept
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream, stream_key
+from edge_fl.server_half import State
 
 __all__ = ["METHOD", "FedBiad", "FedBiadParameters"]
 

@@ -172,7 +172,7 @@ def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, t
     database = sqlite3.connect(state)
     database.execute("PRAGMA user_version = 7")
     database.close()
-    with pytest.raises(StateError, match="schema version 7; this edge-fl reads version 1"):
+    with pytest.raises(StateError, match="schema version 7; this edge-fl reads version 2"):
         Simulation.resume(root, observer=Observer())
     state.write_bytes(b"no database" * 1000)
     with pytest.raises(StateError, match=r"is damaged \(file is not a database\)"):
