@@ -50,7 +50,8 @@ class GlobalModel:
             header = update.header
             sums.add(update.selection, update.values, header.samples)
             heard.append(Heard(header.client, tier, header.samples, header.loss, update.pattern))
-        change = recipe.advance(round, sums.change(self.weights))
+        change = sums.change(self.weights)
+        change |= recipe.advance(round, {tensor.name: change[tensor.name] for tensor in self.layout.parameters})
         self.weights = {name: (old + change[name]).astype(np.float32) for name, old in self.weights.items()}
         self.version += 1
         recipe.method.learn(round, heard)

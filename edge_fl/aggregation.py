@@ -120,7 +120,7 @@ class Accumulator:
         self._weight += weight
 
     def change(self, weights: Weights) -> Change:
-        """By how much ``weights`` are to change: the rule applied to them and to the sums."""
+        """By how much ``weights`` are to change, statistics too: the rule applied to them and to the sums."""
         xp, changes = self._xp, {}
         for tensor in self._layout.tensors:
             old = xp.astype(xp.asarray(np.array(weights[tensor.name]), device=self._device), xp.float64)

@@ -14,7 +14,7 @@ State = Mapping[str, NDArray[Any]]
 """What a device, or the server, keeps for a method or a compressor between rounds, by name."""
 
 Change = dict[str, NDArray[np.float64]]
-"""By how much each full tensor is to change, parameters and statistics: what an optimiser on the server takes for its
+"""By how much each parameter is to change, full tensors by name: what an optimiser on the server takes for its
 gradient, with the other sign (Reddi et al., *Adaptive Federated Optimization*, 2021, section 3).
 """
 

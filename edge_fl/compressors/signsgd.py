@@ -1,8 +1,11 @@
-"""One bit an entry and one magnitude for all: signSGD (Bernstein et al., 2018), scaled and with error feedback.
+"""One bit an entry: signSGD (Bernstein et al., 2018), by majority vote or with one magnitude for all.
 
-With ``error_feedback`` this is EF-signSGD (Karimireddy et al., 2019, Algorithm 1): ``delta = (|p|_1 / n)
-sign(p)`` of p, the difference and what is remembered, of which ``p - delta`` is then remembered. Without, it is
-the scaled sign of the difference alone. Zero counts as positive, as a bit cannot say otherwise.
+With a ``step`` the server takes that step in the direction that most clients send (their Algorithm 3), and nothing
+else is sent or remembered. Without, the mean magnitude travels too, and the server averages. With ``error_feedback``
+that is EF-signSGD (Karimireddy et al., 2019, Algorithm 1): ``delta = (|p|_1 / n) sign(p)`` of p, the difference and
+what is remembered, of which ``p - delta`` is then remembered; otherwise it is the scaled sign of the difference alone.
+A bit cannot say zero: it counts as positive, but in a vote a coin is tossed for it, lest all weights without a gradient
+drift the same way.
 """
 
 import struct
@@ -13,7 +16,9 @@ import numpy as np
 
 from edge_fl.compressors._section import add, check_finite, check_scale, pack_numbers, read_header, unpack_numbers
 from edge_fl.compressors.base import Compressed, Compressor, Vector
+from edge_fl.errors import ConfigError
 from edge_fl.randomness import Stream
+from edge_fl.server_half import Change
 
 __all__ = ["COMPRESSOR", "SignSgd", "SignSgdParameters"]
 
@@ -21,23 +26,46 @@ _HEADER = struct.Struct("<f")  # the scale
 
 
 class SignSgdParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``error_feedback`` adds to each round's differences what earlier rounds could not say."""
+    """What signSGD is run with.
+
+    ``error_feedback`` adds to each round's differences what earlier rounds could not say. ``step`` is how far a
+    majority moves a weight; 0 averages scaled signs instead. A vote has no error feedback.
+    """
 
     error_feedback: bool = True
+    step: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step < float("inf"):
+            raise ConfigError(f"signsgd's server takes a step of at least 0, not {self.step}.")
 
 
 class SignSgd(Compressor):
-    """Signs times the mean magnitude; the error is the ``residual``."""
+    """Signs, and perhaps their mean magnitude; the error is the ``residual``."""
 
     name = "signsgd"
     memory = ("residual",)
     Parameters = SignSgdParameters
     parameters: SignSgdParameters
 
+    @property
+    def rule(self) -> str | None:
+        """``vote``, where there is a step to vote on."""
+        return "vote" if self.parameters.step else None
+
+    def advance(self, round: int, change: Change) -> Change:
+        """The signs of a vote times the step."""
+        del round
+        step = self.parameters.step or 1.0
+        return {name: step * array for name, array in change.items()}
+
     def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
         """Send the signs and the mean magnitude; RunError on what is not finite."""
-        del round, stream
+        del round
         check_finite(values)
+        if self.parameters.step:
+            negative = np.where(values == 0, stream.uint32(len(values)) >> 31, values < 0)
+            return Compressed(_HEADER.pack(1.0) + pack_numbers(negative, 1), {})
         feedback = self.parameters.error_feedback
         p = add(values, memory["residual"]) if feedback else values
         scale = np.float32(np.abs(p).mean(dtype=np.float64)) if len(p) else np.float32(0)
