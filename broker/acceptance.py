@@ -39,7 +39,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     frame = decode_frame(content, expected.layout)
     header = frame.header
     if header.kind != "update":
-        raise FrameError("kind", "The frame is a model, not an update.")
+        raise FrameError("kind", f"The frame is a {header.kind}, not an update.")
     if header.client != expected.client:
         raise FrameError("foreign", f"The update is signed '{header.client}', not '{expected.client}'.")
     if (header.run, header.round, header.version) != (expected.run, expected.round, expected.version):

@@ -8,7 +8,7 @@ __all__ = ["Contents"]
 
 
 class Contents:
-    """The bundle's manifest and programs, and the current model.
+    """The bundle's manifest and programs, the current model, and the changes that led to it.
 
     Parameters
     ----------
@@ -28,16 +28,19 @@ class Contents:
         files = bundle.manifest.files
         names = [p.file for programs in bundle.manifest.programs.values() for p in programs]
         self._held |= {files[name].sha256: bundle.read(name) for name in names}
-        self._model: tuple[str, bytes] = ("", b"")
+        self._current: dict[str, bytes] = {}
 
     def offer_model(self, frame: bytes) -> Ref:
-        """Replace the model that devices can fetch."""
+        """Replace the model that devices can fetch; changes to earlier ones are no longer to be had."""
+        self._current.clear()
+        return self.offer_change(frame)
+
+    def offer_change(self, frame: bytes) -> Ref:
+        """Let devices fetch this frame, too, while the model is current."""
         ref = ref_of(frame)
-        self._model = (ref.digest, frame)
+        self._current[ref.digest] = frame
         return ref
 
     def get(self, digest: str) -> bytes | None:
         """The bytes of that digest, if they are to be had."""
-        if digest == self._model[0]:
-            return self._model[1]
-        return self._held.get(digest)
+        return self._current.get(digest) or self._held.get(digest)

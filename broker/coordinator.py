@@ -71,7 +71,7 @@ class Coordinator:
             When too few devices come, or too few answer however often others are asked, or the loss on held-out data
             is no longer finite.
         """
-        dense = len(self._model_frame(1))
+        dense = len(self._model.frame())
         self._observer.started(self._config, dense)
         try:
             rounds = [self._run_round(number) for number in range(1, self._config.rounds + 1)]
@@ -80,16 +80,13 @@ class Coordinator:
             self._farewell()
         return RunSummary(self._config, dense, tuple(rounds), weights)
 
-    def _model_frame(self, number: int) -> bytes:
-        return self._model.frame(run=self._config.run, round=number, method=self._recipe.name)
-
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
         quorum = math.ceil(self._config.quorum * self._config.clients_per_round)
         first = max(self._config.clients_per_round, self._config.min_clients)
         self._wait_for_devices(first if number == 1 else quorum)
         current = Round(number, self._model.version, quorum)
-        model = self._gateway.open_round(current, self._model_frame(number))
+        model = self._gateway.open_round(current, self._model.frame())
         for attempt in range(_ATTEMPTS):
             if attempt:
                 self._wait_for_devices(quorum - len(current.reports), besides=current.done())
@@ -133,6 +130,10 @@ class Coordinator:
 
     def _task(self, client: str, current: Round, model: Ref) -> Task:
         device = self._gateway.registry[client]
+        changes: tuple[Ref, ...] | None = None
+        if self._recipe.sends_changes:
+            since = self._model.changes_since(device.accepted - 1) if device.accepted else None
+            changes = self._gateway.offer_changes(since or ())
         return make_task(
             self._config,
             self._recipe,
@@ -142,6 +143,7 @@ class Coordinator:
             round=current.number,
             accepted=device.accepted,
             model=model,
+            changes=changes,
         )
 
     def _close(self, current: Round, started: float) -> RoundMetrics:
@@ -150,7 +152,7 @@ class Coordinator:
             current.excuse(client, "lost")
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
-        train_loss = self._model.aggregate(self._recipe, current.number, self._updates(reports))
+        train_loss = self._model.aggregate(self._updates(reports))
         score = self._evaluator.score(self._model.weights)
         metrics = RoundMetrics(
             round=current.number,

@@ -6,6 +6,7 @@ It knows what a device may say and when; what a round is for is the coordinator'
 import logging
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 from broker.acceptance import Expected, check_update
 from broker.contents import Contents
@@ -111,6 +112,10 @@ class Gateway:
         """Take updates of ``current`` from now on, and give out its ``model`` frame."""
         self._round, self._largest = current, len(model) + FRAME_OVERHEAD
         return self._contents.offer_model(model)
+
+    def offer_changes(self, frames: Sequence[bytes]) -> tuple[Ref, ...]:
+        """Give out the changes that lead to the round's model, too."""
+        return tuple(self._contents.offer_change(frame) for frame in frames)
 
     def close_round(self) -> None:
         """Take no more updates: from now on an offer is late, and says nothing was lost that was accepted."""

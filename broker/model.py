@@ -1,4 +1,4 @@
-"""The global model: its weights, its version, its frame, and how a round's updates change it."""
+"""The global model: its weights, its version, its frames, and how a round's updates change it."""
 
 from collections.abc import Iterable
 
@@ -8,11 +8,15 @@ from array_api_compat import torch as xp
 from numpy.typing import NDArray
 
 from edge_fl.aggregation import Accumulator
+from edge_fl.downlink import changed
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Heard
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import Recipe
-from edge_fl.wire.frame import Frame, Header, encode_frame
+from edge_fl.selection import Selection, Weights
+from edge_fl.server_half import State
+from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
+from edge_fl.wire.values import FLOAT32, flatten
 
 __all__ = ["GlobalModel"]
 
@@ -26,33 +30,85 @@ class GlobalModel:
         The model's.
     weights
         Full tensors by name.
+    recipe
+        What makes a change of a round's updates.
+    run
+        The run's id.
     """
 
-    def __init__(self, layout: Layout, weights: dict[str, NDArray[np.float32]]) -> None:
+    def __init__(
+        self, layout: Layout, weights: dict[str, NDArray[np.float32]], *, recipe: Recipe, run: str
+    ) -> None:
         self.layout, self.weights, self.version = layout, weights, 0
+        self._recipe, self._run = recipe, run
+        self._changes: list[bytes] = []  # the last ones, up to the current version
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
 
-    def frame(self, *, run: str, round: int, method: str) -> bytes:
-        """The model as it goes to devices in ``round``."""
-        header = Header(
-            kind="model", run=run, round=round, version=self.version, layout=self.layout.digest, method=method
-        )
-        return encode_frame(header, Pattern.full(self.layout), self.weights)
+    def frame(self) -> bytes:
+        """The model as it goes to devices in the round that is to come."""
+        return encode_frame(self._header(), Pattern.full(self.layout), self.weights)
 
-    def aggregate(self, recipe: Recipe, round: int, updates: Iterable[tuple[int, Frame]]) -> float:
-        """Apply the recipe's rule to updates (each with its device's tier), and let its server halves learn.
+    def changes_since(self, version: int) -> tuple[bytes, ...] | None:
+        """Frames that lead from a ``version`` to the current one; None where the whole model is fewer bytes, or all
+        there is.
+        """
+        behind = self.version - version
+        return tuple(self._changes[-behind:]) if 0 < behind <= len(self._changes) else None
+
+    def aggregate(self, updates: Iterable[tuple[int, Frame]]) -> float:
+        """Apply the recipe's rule to a round's updates (each with its device's tier), and let its server halves learn.
 
         They are summed in the order given, on CUDA where there is one. Returns the clients' mean training loss,
         weighted by their samples.
         """
+        recipe, number = self._recipe, self.version + 1
         sums, heard = Accumulator(self.layout, xp=xp, device=self._device, rule=recipe.rule), []
         for tier, update in updates:
             header = update.header
             sums.add(update.selection, update.values, header.samples)
             heard.append(Heard(header.client, tier, header.samples, header.loss, update.pattern))
         change = sums.change(self.weights)
-        change |= recipe.advance(round, {tensor.name: change[tensor.name] for tensor in self.layout.parameters})
-        self.weights = {name: (old + change[name]).astype(np.float32) for name, old in self.weights.items()}
-        self.version += 1
-        recipe.method.learn(round, heard)
+        change |= recipe.advance(number, {tensor.name: change[tensor.name] for tensor in self.layout.parameters})
+        self.version = number
+        if recipe.sends_changes:
+            self._follow({name: array.astype(np.float32) for name, array in change.items()})
+        else:
+            self.weights = {name: (old + change[name]).astype(np.float32) for name, old in self.weights.items()}
+        recipe.method.learn(number, heard)
         return sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)
+
+    def learned(self) -> State:
+        """What the recipe has learned, and the changes that devices may still ask for."""
+        changes = {f"change.{i}": np.frombuffer(frame, np.uint8) for i, frame in enumerate(self._changes)}
+        return {**self._recipe.learned(), **changes}
+
+    def recall(self, version: int, weights: dict[str, NDArray[np.float32]], learned: State) -> None:
+        """Go on from a version, its weights, and what :meth:`learned` gave."""
+        self.version, self.weights = version, weights
+        self._changes = [
+            learned[f"change.{i}"].tobytes() for i in range(sum(k.startswith("change.") for k in learned))
+        ]
+        self._recipe.recall(self.layout, learned)
+
+    def _follow(self, change: Weights) -> None:
+        """Change as the devices will: by what is left of ``change`` after its encoding."""
+        pattern, sender = Pattern.full(self.layout), self._recipe.compressor
+        assert sender is not None
+        section = sender.encode_change(flatten(Selection.of(pattern, "units"), change))
+        frame = encode_frame(self._header(sender.name), pattern, change, section)
+        self.weights = changed(self.weights, decode_frame(frame, self.layout))
+        self._changes.append(frame)
+        whole = 4 * self.layout.size
+        while sum(map(len, self._changes)) >= whole:
+            self._changes.pop(0)
+
+    def _header(self, values: str = FLOAT32) -> Header:
+        return Header(
+            kind="model" if values == FLOAT32 else "change",
+            run=self._run,
+            round=self.version + 1,
+            version=self.version,
+            layout=self.layout.digest,
+            method=self._recipe.name,
+            values=values,
+        )

@@ -71,7 +71,7 @@ def serve(
         coordinator = Coordinator(
             config=config,
             recipe=recipe,
-            model=GlobalModel(bundle.layout, bundle.weights()),
+            model=GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run),
             gateway=gateway,
             folder=folder,
             evaluator=evaluator,

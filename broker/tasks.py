@@ -22,10 +22,12 @@ def make_task(
     round: int,
     accepted: int,
     model: Ref,
+    changes: tuple[Ref, ...] | None = None,
 ) -> Task:
     """The task of ``client`` in ``round``, with the pattern that the method's server half assigns, if it does.
 
-    ``accepted`` is the last round whose update was taken from this client (0: none), ``model`` the frame to train.
+    ``accepted`` is the last round whose update was taken from this client (0: none), ``model`` the frame to train, and
+    ``changes`` what leads there from the model that it trained then (None where models travel whole).
     """
     ask = Ask(layout=layout, client=client, tier=tier, round=round, seed=config.seed)
     assigned = recipe.method.assign(ask)
@@ -40,6 +42,8 @@ def make_task(
         batch=config.batch,
         lr=config.lr,
         seed=config.seed,
+        since=round - 1 - len(changes or ()),
+        changes=changes,
     )
     if assigned is None:
         return task

@@ -93,7 +93,7 @@ class Simulation:
         check_recipe(bundle, self._recipe, config)
         self._bundle, self._config, self._observer = bundle, config, observer
         self._trainer = trainer.open(bundle)
-        self._model = GlobalModel(bundle.layout, bundle.weights())
+        self._model = GlobalModel(bundle.layout, bundle.weights(), recipe=self._recipe, run=config.run)
         self._states: dict[str, State] = {}
         dataset = load_dataset(bundle.manifest.dataset)
         self._samples, self._evaluator = dataset.train, Evaluator(bundle, dataset, threads=trainer.threads)
@@ -146,9 +146,8 @@ class Simulation:
 
     def _recall(self) -> None:
         """Go on from the last finished round."""
-        self._model.weights = self._store.weights() or self._model.weights
-        self._model.version = len(self._rounds)
-        self._recipe.recall(self._bundle.layout, self._store.recipe())
+        weights = self._store.weights() or self._model.weights
+        self._model.recall(len(self._rounds), weights, self._store.learned())
         for client, number in self._store.accepted().items():
             self._registry[client].accepted = number
 
@@ -157,7 +156,7 @@ class Simulation:
 
         Another process may continue the run once this returns or raises.
         """
-        dense = len(self._model_frame(1))
+        dense = len(self._model.frame())
         self._observer.started(self._config, dense)
         try:
             for number in range(len(self._rounds) + 1, self._config.rounds + 1):
@@ -173,9 +172,6 @@ class Simulation:
     def weights(self) -> Weights:
         """The model now: full tensors by name."""
         return self._model.weights
-
-    def _model_frame(self, number: int) -> bytes:
-        return self._model.frame(run=self._config.run, round=number, method=self._recipe.name)
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
@@ -193,22 +189,27 @@ class Simulation:
             rejections={},
         )
         self._folder.close_round(metrics, self._model.weights)
-        self._store.close_round(metrics, self._model.weights, self._recipe.learned(), self._states)
+        self._store.close_round(metrics, self._model.weights, self._model.learned(), self._states)
         self._states.clear()
         self._observer.round_closed(metrics)
         return metrics
 
     def train_round(self, number: int) -> TrainedRound:
         """Pick clients, train them, and make the new model of their updates; nothing is evaluated or kept."""
-        config, content = self._config, self._model_frame(number)
+        config, content = self._config, self._model.frame()
         picked = self._registry.pick(
             config.clients_per_round, seed=config.seed, round=number, attempt=0, excluding=set()
         )
         self._observer.round_started(number, picked)
         sizes: dict[str, int] = {}
-        updates = self._updates(number, picked, content, sizes)
-        loss = self._model.aggregate(self._recipe, number, updates)
-        return TrainedRound(loss, sizes, len(content) * len(picked))
+        downlink = sum(self._downlink(self._registry[client], content) for client in picked)
+        loss = self._model.aggregate(self._updates(number, picked, content, sizes))
+        return TrainedRound(loss, sizes, downlink)
+
+    def _downlink(self, device: Device, model: bytes) -> int:
+        """The bytes in which the model reaches a device, which still holds the one it trained last."""
+        changes = self._model.changes_since(device.accepted - 1) if device.accepted else None
+        return len(model) if changes is None else sum(map(len, changes))
 
     def _updates(
         self, number: int, picked: list[str], content: bytes, sizes: dict[str, int]

@@ -1,7 +1,7 @@
 """What a simulation needs to be continued, in ``state.sqlite`` of its run folder: one transaction a round.
 
-The file holds what the run was started with, the model after the last finished round, what the recipe's server halves
-have learned, each client's state (scores, error feedback), and every round's metrics. A process that is killed leaves
+The file holds what the run was started with, the model after the last finished round, what the server has learned
+besides, each client's state (scores, error feedback), and every round's metrics. A process that is killed leaves
 the last finished round.
 """
 
@@ -89,9 +89,9 @@ class Store:
         """The model after the last finished round; None before the first."""
         return self._kept("weights")
 
-    def recipe(self) -> State:
-        """What the recipe's server halves had learned by then."""
-        return self._kept("recipe") or {}
+    def learned(self) -> State:
+        """What the server had learned by then, besides the weights."""
+        return self._kept("learned") or {}
 
     def client(self, client: str) -> State:
         """The state that a client's last accepted update left; empty at first."""
@@ -105,11 +105,11 @@ class Store:
             return dict(self._database.execute("SELECT client, round FROM clients").fetchall())
 
     def close_round(
-        self, metrics: RoundMetrics, weights: State, recipe: State, clients: Mapping[str, State]
+        self, metrics: RoundMetrics, weights: State, learned: State, clients: Mapping[str, State]
     ) -> None:
         """Keep a finished round, whole or not at all; ``clients`` are the states of those who took part."""
         rows = [(client, metrics.round, packed(state)) for client, state in clients.items()]
-        kept = [("weights", packed(weights)), ("recipe", packed(recipe))]
+        kept = [("weights", packed(weights)), ("learned", packed(learned))]
         with self._errors():
             self._database.execute("BEGIN")
             self._database.execute(

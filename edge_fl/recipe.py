@@ -40,6 +40,11 @@ class Recipe:
             change = part.advance(round, change)
         return change
 
+    @property
+    def sends_changes(self) -> bool:
+        """Whether devices that hold an earlier model can be sent compressed changes in place of the whole."""
+        return self.compressor is not None and self.compressor.sends_changes
+
     def learned(self) -> State:
         """What both parts have learned on the server."""
         return {f"{prefix}{name}": held for prefix, part in self._parts() for name, held in part.learned().items()}

@@ -147,7 +147,7 @@ def _kept(pattern: Pattern) -> dict[str, list[int]]:
 
 
 def _frames() -> Iterator[tuple[str, bytes]]:
-    """One update for each mask encoding in each mode, and the model frame they start from."""
+    """One update for each mask encoding in each mode, the model frame they start from, and a change of it."""
     modes: tuple[Mode, ...] = ("rows", "units")
     seeded = Pattern.seeded(LAYOUT, 400, key=KEYS[2])
     patterns = {
@@ -158,7 +158,8 @@ def _frames() -> Iterator[tuple[str, bytes]]:
     for mode in modes:
         for encoding, pattern in patterns.items():
             yield f"update-{mode}-{encoding}", _frame("update", mode, pattern)
-    yield "model", _frame("model", "units", Pattern.full(LAYOUT))
+    for kind in ("model", "change"):
+        yield kind, _frame(kind, "units", Pattern.full(LAYOUT))
 
 
 def _frame(kind: Any, mode: Mode, pattern: Pattern) -> bytes:
@@ -205,6 +206,8 @@ def _messages() -> list[FromDevice | ToDevice]:
             seed=7,
             mask="seed",
             pattern=bytes(range(10)),
+            since=1,
+            changes=(Ref(DIGEST, 1500),),
         ),
         Want(DIGEST, (0, 1, 3)),
         Offer("run-1", 3, Ref(DIGEST, 530_000)),

@@ -12,7 +12,9 @@ from edge_fl.atomic import write_atomically
 from edge_fl.bundle import MANIFEST, SEAL, Bundle, parse_manifest, seal_of
 from edge_fl.data.fit import check_fit
 from edge_fl.data.registry import Samples
+from edge_fl.downlink import follow
 from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
+from edge_fl.layout import Layout
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.server_half import State
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
@@ -103,6 +105,7 @@ class Agent:
         self._verdict: Verdict | None = None
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
+        self._model: tuple[str, int, bytes] | None = None  # run, version and frame of the model trained last
         self._connected_at, self._short_sessions = 0.0, 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
@@ -284,16 +287,35 @@ class Agent:
             _log.warning("round %d was rejected (%s): %s", task.round, verdict.code, verdict.reason)
 
     def _train(self, task: Task, runtime: Runtime, state: State) -> Update:
-        largest = 4 * runtime.bundle.layout.size + FRAME_OVERHEAD
-        content = self._fetch(task.model, largest=largest, wanted=lambda: self._task is task)
+        layout = runtime.bundle.layout
+        content = self._changed(task, layout) or self._fetch_for(task, task.model, layout)
+        self._model = None if task.changes is None else (task.run, task.round - 1, content)
         return make_update(
             task,
             client=self._settings.client,
-            model=decode_frame(content, runtime.bundle.layout),
+            model=decode_frame(content, layout),
             runtime=runtime,
             samples=self._samples,
             state=state,
         )
+
+    def _changed(self, task: Task, layout: Layout) -> bytes | None:
+        """The task's model made of the one that is held, where there is one that its changes lead on from."""
+        if self._model is None or task.changes is None or self._model[0] != task.run:
+            return None
+        _, version, held = self._model
+        done = version - task.since
+        if not 0 <= done <= len(task.changes):
+            return None
+        content = follow(held, [self._fetch_for(task, ref, layout) for ref in task.changes[done:]], layout)
+        if ref_of(content) == task.model:
+            return content
+        _log.warning("the changes do not lead to the model of round %d; fetching it whole", task.round)
+        return None
+
+    def _fetch_for(self, task: Task, ref: Ref, layout: Layout) -> bytes:
+        largest = 4 * layout.size + FRAME_OVERHEAD
+        return self._fetch(ref, largest=largest, wanted=lambda: self._task is task)
 
     def _upload(self, task: Task, frame: bytes) -> Verdict:
         """Offer the update until the coordinator says what became of it."""

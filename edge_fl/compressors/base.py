@@ -61,6 +61,18 @@ class Compressor(ServerHalf, ABC):
         """The aggregation rule that its encoding asks for in place of the method's, by name."""
         return None
 
+    @property
+    def sends_changes(self) -> bool:
+        """Whether the server, too, sends differences: what its model changed by, compressed."""
+        return False
+
+    def encode_change(self, values: Vector) -> bytes:
+        """The section of the ``[n]`` float32 by which all parameters are to change; only where ``sends_changes``.
+
+        What :meth:`decompress` makes of it is what the model changes by, at both ends.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
         """Encode kept differences.

@@ -39,10 +39,11 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a frame says of itself.
 
     ``version`` is the number of rounds behind the model: of the model itself in a ``model`` frame, of the model
-    that training started from in an ``update``. ``values`` of an update are new weights minus old ones.
+    that training started from in an ``update``, and of the model that it makes of the one before in a ``change``.
+    ``values`` of an update and of a change are new weights minus old ones.
     """
 
-    kind: Literal["model", "update"]
+    kind: Literal["model", "update", "change"]
     run: str
     round: _Count
     version: _Count

@@ -98,7 +98,9 @@ class Task(_Message, frozen=True):
     ``accepted`` is the last round whose update the coordinator took from this device (0: none), from which the
     device knows whether the state it staged for that round holds. ``method`` may name a compressor too
     (``fedbiad+dgc``). ``mask`` and ``pattern`` are the encoding and section of a pattern that the coordinator
-    chose; ``pattern`` is empty where the device chooses.
+    chose; ``pattern`` is empty where the device chooses. ``changes`` are the frames that lead to ``model`` from the
+    one of version ``since``, for a device that still holds that one or a later; None where models always travel
+    whole and need not be kept.
     """
 
     run: str
@@ -113,6 +115,8 @@ class Task(_Message, frozen=True):
     seed: int
     mask: MaskEncoding = "bitmask"
     pattern: bytes = b""
+    since: int = 0
+    changes: tuple[Ref, ...] | None = None
 
 
 class Want(_Message, frozen=True):

@@ -11,7 +11,6 @@ import pytest
 from broker.config import RunConfig
 from broker.embedded import EmbeddedBroker
 from broker.gateway import Gateway
-from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.rounds import Round
 from broker.run_folder import RunFolder
@@ -133,8 +132,9 @@ class Wire:
         return current
 
     def model_frame(self) -> bytes:
-        model = GlobalModel(self.bundle.layout, self.bundle.weights())
-        return model.frame(run=RUN, round=ROUND, method="fedbiad")
+        layout = self.bundle.layout
+        header = Header("model", run=RUN, round=ROUND, version=VERSION, layout=layout.digest, method="fedbiad")
+        return encode_frame(header, Pattern.full(layout), self.bundle.weights())
 
     def update(self, pattern: Pattern | None = None, fill: float = 0.01, **changes: object) -> bytes:
         header = Header(

@@ -3,45 +3,59 @@
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 from broker.model import GlobalModel
 from edge_fl.bench.models import mlp_layout, random_weights
 from edge_fl.compressors.base import open_compressor
-from edge_fl.layout import Layout
+from edge_fl.downlink import follow
+from edge_fl.layout import Layout, Segment, Tensor
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.recipe import Recipe, open_recipe
 from edge_fl.selection import Selection, Weights
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
-from edge_fl.wire.values import flatten
+from edge_fl.wire.values import FLOAT32, flatten
 
 LAYOUT = mlp_layout(5, 8, 6, 3)
 
 
+def header(recipe: Recipe, client: int, values: str) -> Header:
+    return Header(
+        kind="update",
+        run="r",
+        round=1,
+        version=0,
+        layout="",
+        method=recipe.name,
+        client=f"c{client}",
+        samples=10 * client + 1,
+        values=values,
+    )
+
+
+def dense(recipe: Recipe, delta: Weights) -> Frame:
+    """An update that is not compressed."""
+    return decode_frame(encode_frame(header(recipe, 0, FLOAT32), Pattern.full(LAYOUT), delta), LAYOUT)
+
+
 def compressed(recipe: Recipe, client: int, delta: Weights, layout: Layout = LAYOUT) -> Frame:
-    """A client's dense update, through its compressor and the wire."""
+    """A client's update of every row, through its compressor and the wire."""
     compressor, pattern = recipe.compressor, Pattern.full(layout)
     assert compressor is not None
     vector = flatten(Selection.of(pattern, "units"), delta)
     memory = {name: np.zeros_like(vector) for name in compressor.memory}
     stream = Stream.of(seed=client, purpose="test")
     section = compressor.compress(vector, memory, round=1, stream=stream).section
-    header = Header(
-        kind="update",
-        run="r",
-        round=1,
-        version=0,
-        layout=layout.digest,
-        method=recipe.name,
-        client=f"c{client}",
-        samples=10 * client + 1,
-        values=compressor.name,
-    )
-    return decode_frame(encode_frame(header, pattern, delta, section), layout)
+    return decode_frame(encode_frame(header(recipe, client, compressor.name), pattern, delta, section), layout)
 
 
 def deltas(clients: int) -> list[Weights]:
     return [random_weights(LAYOUT, 10 + client) for client in range(clients)]
+
+
+def start(recipe: Recipe) -> GlobalModel:
+    return GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=recipe, run="r")
 
 
 def updates(recipe: Recipe, every: list[Weights]) -> Iterator[tuple[int, Frame]]:
@@ -50,8 +64,8 @@ def updates(recipe: Recipe, every: list[Weights]) -> Iterator[tuple[int, Frame]]
 
 def test_a_majority_moves_each_weight_by_the_step_whoever_has_more_samples() -> None:
     recipe, every = open_recipe("fedavg+signsgd", {"signsgd.step": 0.25}), deltas(3)
-    model, old = GlobalModel(LAYOUT, random_weights(LAYOUT, 0)), random_weights(LAYOUT, 0)
-    model.aggregate(recipe, 1, updates(recipe, every))
+    model, old = start(recipe), random_weights(LAYOUT, 0)
+    model.aggregate(updates(recipe, every))
 
     for name, before in old.items():
         for i in np.ndindex(*before.shape):
@@ -63,8 +77,8 @@ def test_a_majority_moves_each_weight_by_the_step_whoever_has_more_samples() -> 
 def test_a_tie_moves_nothing_and_a_weight_without_a_gradient_tosses_a_coin() -> None:
     recipe = open_recipe("fedavg+signsgd", {"signsgd.step": 0.25})
     one = random_weights(LAYOUT, 1)
-    model, old = GlobalModel(LAYOUT, random_weights(LAYOUT, 0)), random_weights(LAYOUT, 0)
-    model.aggregate(recipe, 1, updates(recipe, [one, {name: -array for name, array in one.items()}]))
+    model, old = start(recipe), random_weights(LAYOUT, 0)
+    model.aggregate(updates(recipe, [one, {name: -array for name, array in one.items()}]))
     assert all(np.array_equal(model.weights[name], old[name]) for name in old)
 
     vote, memory = open_compressor("signsgd", {"step": 1.0}), {"residual": np.zeros(4000, np.float32)}
@@ -72,3 +86,63 @@ def test_a_tie_moves_nothing_and_a_weight_without_a_gradient_tosses_a_coin() -> 
     done = vote.compress(np.zeros(4000, np.float32), memory, round=1, stream=stream)
     assert done.memory == {}
     assert abs(vote.decompress(memoryview(done.section), 4000).mean()) < 0.1
+
+
+def test_what_the_server_sends_of_its_change_is_ternary_and_the_rest_is_not_forgotten() -> None:
+    """Sattler et al. 2019, Algorithm 2, lines 18 to 20, entry by entry over six rounds."""
+    recipe = open_recipe("fedavg+stc", {"stc.down": 0.2})
+    model, every = start(recipe), Selection.of(Pattern.full(LAYOUT), "units")
+    expected = flatten(every, random_weights(LAYOUT, 0)).astype(np.float64)
+    residual = np.zeros(len(expected))
+    for number in range(6):
+        delta = random_weights(LAYOUT, 20 + number)
+        model.aggregate(iter([(0, dense(recipe, delta))]))
+
+        residual += flatten(every, delta)
+        kept = sorted(range(len(residual)), key=lambda i: -abs(residual[i]))[: round(0.2 * len(residual))]
+        mu = np.mean([abs(residual[i]) for i in kept])
+        for i in kept:
+            expected[i] += np.copysign(mu, residual[i])
+            residual[i] -= np.copysign(mu, residual[i])
+        np.testing.assert_allclose(flatten(every, model.weights), expected, atol=1e-5)
+
+
+def test_a_device_follows_changes_to_the_very_bytes_of_the_model() -> None:
+    recipe = open_recipe("fedavg+stc", {"stc.ratio": 0.1, "stc.down": 0.1})
+    model = start(recipe)
+    held = [model.frame()]
+    for number in range(12):
+        model.aggregate(updates(recipe, [random_weights(LAYOUT, 30 + number)]))
+        held.append(model.frame())
+
+    for behind in range(1, 3):
+        changes = model.changes_since(12 - behind)
+        assert changes is not None
+        assert len(changes) == behind
+        assert follow(held[12 - behind], changes, LAYOUT) == held[12]
+    assert model.changes_since(0) is None  # by now the whole model is fewer bytes
+    assert model.changes_since(12) is None
+
+
+@pytest.mark.parametrize("parameters", [{}, {"stc.down": 0.0}])
+def test_models_travel_whole_where_nothing_compresses_a_change(parameters: dict[str, float]) -> None:
+    recipe = open_recipe("fedavg+stc" if parameters else "fedavg+topk", parameters)
+    model = start(recipe)
+    model.aggregate(updates(recipe, deltas(2)))
+    assert model.changes_since(0) is None
+
+
+def test_statistics_travel_with_a_change_as_they_are() -> None:
+    recipe, segments = open_recipe("fedavg+stc", {}), ((Segment("layer0"),),)
+    variance = Tensor("bn.var", (8,), rows=segments, units=segments, role="statistic")
+    layout = Layout(LAYOUT.blocks, (*LAYOUT.tensors, variance))
+    ones = {tensor.name: np.ones(tensor.shape, np.float32) for tensor in layout.tensors}
+    model = GlobalModel(layout, ones, recipe=recipe, run="r")
+    first, moved = model.frame(), np.linspace(0, 1, 8, dtype=np.float32)
+
+    model.aggregate(iter([(0, compressed(recipe, 0, {**random_weights(LAYOUT, 1), "bn.var": moved}, layout))]))
+
+    np.testing.assert_allclose(model.weights["bn.var"], 1 + moved, rtol=1e-6)
+    changes = model.changes_since(0)
+    assert changes is not None
+    assert follow(first, changes, layout) == model.frame()

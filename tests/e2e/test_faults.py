@@ -38,7 +38,9 @@ class Saboteur(Observer):
 
 
 @pytest.mark.mosquitto
-@pytest.mark.parametrize(("method", "parameters"), [("fedavg", {}), ("fedbiad", {"dropout": [500]})])
+@pytest.mark.parametrize(
+    ("method", "parameters"), [("fedavg", {}), ("fedbiad", {"dropout": [500]}), ("fedavg+stc", {})]
+)
 def test_a_killed_device_and_a_restarted_broker_change_nothing(
     system, mosquitto, method: str, parameters: dict[str, object]
 ) -> None:

@@ -18,6 +18,7 @@ from edge_fl.transport.connection import BrokerAddress
 CLIENTS, TIERS = 4, 2
 # A compressor's way through the system does not depend on the method, nor a method's on the compressor.
 RECIPES = [*method_names(), *(f"fedbiad+{name}" for name in compressor_names()), "fjord+stc", "heterofl+fedpaq"]
+PARAMETERS = {"fedavg+signsgd": {"signsgd.step": 0.01}}  # the vote
 
 
 @pytest.mark.timeout(180)
@@ -26,8 +27,9 @@ def test_a_fleet_and_a_simulation_give_the_same_bits_for_every_recipe(
 ) -> None:
     agents = [AgentProcess(f"client-{i}", f"digits:{i}/{CLIENTS}", tier=i % TIERS) for i in range(CLIENTS)]
     with Fleet(agents, address=embedded, root=tmp_path / "fleet", once=False):
-        for number, recipe in enumerate(RECIPES):
-            config = system.config(recipe, run=f"run-{number}", rounds=2, clients=CLIENTS)
+        for number, recipe in enumerate([*RECIPES, *PARAMETERS]):
+            parameters = PARAMETERS.get(recipe, {})
+            config = system.config(recipe, run=f"run-{number}", rounds=2, clients=CLIENTS, parameters=parameters)
             fleet = serve(
                 bundle=digits_bundle,
                 config=config,
@@ -44,6 +46,7 @@ def test_a_fleet_and_a_simulation_give_the_same_bits_for_every_recipe(
                 observer=Observer(),
             ).run()
             assert [m.uplink for m in fleet.rounds] == [m.uplink for m in simulated.rounds], recipe
+            assert fleet.rounds[1].downlink == simulated.rounds[1].downlink, recipe  # the first has programs, too
             assert not any(m.rejections for m in fleet.rounds), recipe
             one, other = load_file(fleet.weights), load_file(simulated.weights)
             assert all(one[name].tobytes() == other[name].tobytes() for name in one), recipe
