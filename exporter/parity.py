@@ -20,7 +20,6 @@ from edge_fl.width_statistics import one_hot
 from exporter.limits import ADAM_LIMIT, SMALLEST, DifferenceError, Limits, Rounding
 from exporter.lower import program_widths
 from exporter.proof_steps import (
-    ADAM_LR,
     kept_outputs,
     made_up_batch,
     made_up_extra,
@@ -215,7 +214,7 @@ def _moved(
         if (adam and name not in statistics) or rate:
             compared = ~expected.moved_by_rounding(name) if adam else slice(None)
             update = float(np.linalg.norm(theirs[name] - start[name]))
-            least = SMALLEST * (float(np.linalg.norm(start[name])) if rate else ADAM_LR)
+            least = SMALLEST * (float(np.linalg.norm(start[name])) if rate else step_size(source))
             off = float(np.linalg.norm((ours[name] - theirs[name])[compared])) / max(update, least)
             limits.require(off, ADAM_LIMIT, f"the weight '{name}'", steps)
         else:

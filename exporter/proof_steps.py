@@ -19,7 +19,6 @@ from exporter.lower import kept_at
 from exporter.source import Source
 
 __all__ = [
-    "ADAM_LR",
     "Planned",
     "kept_outputs",
     "made_up_batch",
@@ -34,8 +33,8 @@ __all__ = [
 _LEAST_STEPS = 5
 _LR = 0.1
 _BATCH_NORM_LR = 0.01  # of deep models with BatchNorm even torch's own two precisions part at larger steps
-ADAM_LR = 0.001
-"""Adam's step size, about the length of an entry's move."""
+_ADAM_LR = 0.001  # about the length of an entry's move
+_BATCH_NORM_ADAM_LR = 0.0003  # smaller still, and a normalised unit's factor of 1 would round the move away
 _ABOVE_KINKS = 3.0
 
 
@@ -75,7 +74,7 @@ def start_weights(source: Source, weights: Weights) -> Weights:
 def step_size(source: Source) -> float:
     """Small enough that two ways of rounding stay together for a proof."""
     if source.optimizer.name == "adam":
-        return ADAM_LR
+        return _ADAM_LR if source.batch_norm == "none" else _BATCH_NORM_ADAM_LR
     return _LR if source.batch_norm == "none" else _BATCH_NORM_LR
 
 
