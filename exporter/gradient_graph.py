@@ -56,8 +56,9 @@ def _build() -> int:
     try:
         builder.build()
     except RuntimeError as error:
-        # "FILE:LINE SIGNATURE CONDITION was false. REASON"
-        sys.stdout.write(str(error).rpartition(" was false. ")[2].strip().rstrip("."))
+        # "FILE:LINE SIGNATURE CONDITION was false. REASON", and there is not always a reason
+        found, _, reason = str(error).strip().rpartition(" was false.")
+        sys.stdout.write(reason.strip().rstrip(".") or f"'{found.rpartition(') ')[2]}' does not hold of it")
         return _REFUSED
     sys.stdout.buffer.write(builder.get_model())
     return 0

@@ -15,7 +15,7 @@ from executorch.extension.pybindings import _C
 from numpy.typing import NDArray
 
 from edge_fl.bundle import Bundle, Program, slot_name
-from edge_fl.errors import BundleError
+from edge_fl.errors import BundleError, RunError
 from edge_fl.runtimes._gradients import Gradients, step_of
 from edge_fl.runtimes._stderr import native_stderr_closed
 from edge_fl.runtimes._tensors import arrays_of, tensors_of
@@ -30,7 +30,7 @@ class _Module:
     """A loaded file, and the bytes that it points into."""
 
     def __init__(self, data: bytes, where: str) -> None:
-        self._data = data
+        self._data, self._where = data, where
         try:
             self._module = _C._load_for_executorch_from_buffer(data)
             self._module.method_meta(_METHOD)  # nothing is read before it is asked for
@@ -38,11 +38,18 @@ class _Module:
             raise BundleError(f"ExecuTorch cannot load '{where}': {str(error).strip()}.") from error
 
     def __call__(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
-        return arrays_of(self._module.run_method(_METHOD, tensors_of(inputs)))
+        return arrays_of(self._run(tensors_of(inputs)))
 
     def uncopied(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
         """The outputs where the program has them: parameters may be written, and the next run writes the others."""
-        return arrays_of(self._module.run_method(_METHOD, tensors_of(inputs), clone_outputs=False))
+        return arrays_of(self._run(tensors_of(inputs), clone_outputs=False))
+
+    def _run(self, tensors: Sequence[torch.Tensor], **how: bool) -> list[torch.Tensor]:
+        try:
+            outputs: list[torch.Tensor] = self._module.run_method(_METHOD, tensors, **how)
+        except RuntimeError as error:
+            raise RunError(f"ExecuTorch cannot run '{self._where}': {str(error).strip().rstrip('.')}.") from error
+        return outputs
 
     def metadata(self, what: str) -> list[Any]:
         """What one of the methods that describe a training program gives."""
