@@ -78,14 +78,14 @@ def test_a_width_drawn_again_is_the_same_object() -> None:
 
 def test_programs_are_all_the_widths_that_a_step_may_draw() -> None:
     method = open_method("fjord", {"widths": WIDTHS})
-    programs = method.programs(LAYOUT, 2)
+    programs = [counts for variant, counts in method.programs(LAYOUT, 2) if variant == "plain"]
     assert programs == [{"layer0": 2, "layer1": 2}, {"layer0": 4, "layer1": 3}, {"layer0": 6, "layer1": 5}]
     assert all(p.counts in programs for p in steps(start(2), 50))
 
 
 def test_widths_may_be_listed_from_the_ablest_tier_down() -> None:
     method = open_method("fjord", {"widths": [1000, 500, 250]})
-    assert [method.for_tier(t)["widths"] for t in range(4)] == [(250, 500, 1000), (250, 500), (250,), (250,)]
+    assert [sorted(method.for_tier(t)["widths"]) for t in range(4)] == [[250, 500, 1000], [250, 500], [250], [250]]
 
 
 def test_an_upload_that_is_not_the_prefix_is_refused() -> None:

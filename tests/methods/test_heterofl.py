@@ -29,7 +29,7 @@ def test_a_level_keeps_its_share_from_the_front_and_scales_by_its_reciprocal(tie
     for block in LAYOUT.blocks:
         assert pattern.kept[block.name].tolist() == list(range(int(block.size * rate)))
     assert method.counts(LAYOUT, tier) == pattern.counts
-    assert method.programs(LAYOUT, tier) == [pattern.counts]
+    assert method.programs(LAYOUT, tier) == [("plain", pattern.counts)]
     own = open_method("heterofl", method.for_tier(tier))
     local = own.local(Job(LAYOUT, "a", 1, 3, {}, {}, pattern))
     assert local.scale == 1 / rate
@@ -56,7 +56,7 @@ def test_dynamic_levels_are_drawn_uniformly_anew_each_round_and_alike_on_a_retry
     assert all(abs(count - 500) <= 5 * math.sqrt(1500 * 2 / 9) for count in seen.values())
     assert assign(method, 1, round=7) == drawn[7]
     assert method.counts(LAYOUT, 1)["layer0"] == 64
-    assert [p["layer0"] for p in method.programs(LAYOUT, 1)] == [4, 32, 64]
+    assert [p["layer0"] for _, p in method.programs(LAYOUT, 1)] == [4, 32, 64]
 
 
 def test_an_update_of_a_drawn_level_passes_and_one_of_another_does_not() -> None:
@@ -84,6 +84,14 @@ def test_an_update_has_the_size_that_the_docstring_gives(
     pattern = method.assign(Ask(fmnist, "a", tier, 1, 0))
     assert pattern is not None
     assert numbers_sent(method, pattern) == 784 * k + k + k * k + k + 10 * k + 10
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_the_mask_may_be_left_out(mask: bool) -> None:
+    local = open_method("heterofl", {"mask": mask}).local(
+        Job(LAYOUT, "a", 1, 3, {}, {}, Pattern.prefix(LAYOUT, 500))
+    )
+    assert local.masks_labels is mask
 
 
 def test_the_mean_is_over_holders_and_unweighted() -> None:
