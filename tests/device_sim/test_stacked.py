@@ -131,10 +131,13 @@ def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) ->
     assert any(np.abs(expected[key] - array).max() > 1e-3 for key, array in bundle.weights().items())
 
 
-def test_a_stack_of_convolutions_is_that_of_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["adam-conv", "distil-conv"])
+def test_a_stack_of_convolutions_is_that_of_the_runtime(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on CUDA; on a CPU the trainer takes them one by one."""
     monkeypatch.setattr(StepGraph, "convolves", False)
-    test_every_kind_of_step_is_that_of_the_runtime(tmp_path, "adam-conv")
+    test_every_kind_of_step_is_that_of_the_runtime(tmp_path, name)
 
 
 def test_a_simulation_is_the_same_every_time(torch_bundle: Bundle, tmp_path: Path) -> None:
