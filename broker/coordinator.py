@@ -153,7 +153,7 @@ class Coordinator:
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
         train_loss = self._model.aggregate(self._updates(reports))
-        score = self._evaluator.score(self._model.weights)
+        score = self._evaluator.score(self._model.weights, self._recipe.method.model_width)
         metrics = RoundMetrics(
             round=current.number,
             seconds=time.monotonic() - started,

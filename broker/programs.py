@@ -12,13 +12,13 @@ __all__ = ["missing_program"]
 
 def missing_program(bundle: Bundle, runtime: str, method: Method, tier: int, batch: int) -> str | None:
     """Say which program ``method`` needs at ``tier`` and ``runtime`` has not in ``bundle``; None when it has all."""
-    for counts in method.programs(bundle.layout, tier):
-        if bundle.manifest.step_program(runtime, method.variant, counts, batch) is None:
+    for variant, counts in method.programs(bundle.layout, tier):
+        if bundle.manifest.step_program(runtime, variant, counts, batch) is None:
             kept = ", ".join(f"{block} {count}" for block, count in counts.items())
             width = _width_of(bundle.layout, counts)
             return (
-                f"The bundle has no '{method.variant}' program for runtime '{runtime}', kept units {kept} and "
-                f"batch {batch}: export it with --variant {method.variant}, --batch {batch} and "
+                f"The bundle has no '{variant}' program for runtime '{runtime}', kept units {kept} and "
+                f"batch {batch}: export it with --variant {variant}, --batch {batch} and "
                 f"{'that width' if width is None else f'{width / 1000:g}'} among its --widths."
             )
     return None

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from broker.config import RunConfig
@@ -16,6 +17,7 @@ from broker.summary import RunSummary, draw
 from edge_fl.bundle import Bundle
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError
+from edge_fl.methods.base import Method
 from edge_fl.recipe import Recipe, open_recipe
 from edge_fl.transport.connection import BrokerAddress, Connection
 from edge_fl.wire.messages import Topics
@@ -84,12 +86,31 @@ def serve(
     return summary
 
 
-def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig) -> None:
-    """Refuse before any device is asked what no device could do: ConfigError."""
+def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: int | None = None) -> None:
+    """Refuse before any device is asked what no device of a tier could do: ConfigError.
+
+    ``tiers`` is how many tiers there are, None where it is not known: then it is as many as the method tells apart.
+    """
     method, _ = recipe.method, recipe.rule
-    for block, count in method.counts(bundle.layout, 0).items():
+    for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
+        _check_tier(bundle, method, tier, config.batch)
+
+
+def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int) -> None:
+    for block, count in method.counts(bundle.layout, tier).items():
         if count == 0:
-            raise ConfigError(f"'{method.name}' would keep no unit of block '{block}'; drop less.")
-    reasons = [missing_program(bundle, runtime, method, 0, config.batch) for runtime in bundle.manifest.programs]
+            raise ConfigError(f"'{method.name}' would keep no unit of block '{block}' in tier {tier}; drop less.")
+    reasons = [missing_program(bundle, runtime, method, tier, batch) for runtime in bundle.manifest.programs]
     if all(reasons):
         raise ConfigError(reasons[0])
+    held = bundle.manifest.statistic_widths
+    missing = sorted(set(method.statistic_widths(tier)) - set(held), reverse=True)
+    if held and missing:
+        raise ConfigError(
+            f"'{method.name}' needs BatchNorm statistics of the widths {_words(missing)} in tier {tier}, and the "
+            f"bundle has those of {_words(held)}: export it with {_words(missing)} among its --widths, or set others."
+        )
+
+
+def _words(widths: Sequence[int]) -> str:
+    return ", ".join(f"{width / 1000:g}" for width in widths)

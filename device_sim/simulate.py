@@ -90,7 +90,7 @@ class Simulation:
                 f"A round cannot pick {config.clients_per_round} of {population.clients} clients; lower it."
             )
         self._recipe = open_recipe(config.method, config.parameters)
-        check_recipe(bundle, self._recipe, config)
+        check_recipe(bundle, self._recipe, config, tiers=population.tiers)
         self._bundle, self._config, self._observer = bundle, config, observer
         self._trainer = trainer.open(bundle)
         self._model = GlobalModel(bundle.layout, bundle.weights(), recipe=self._recipe, run=config.run)
@@ -176,7 +176,7 @@ class Simulation:
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
         trained = self.train_round(number)
-        score = self._evaluator.score(self._model.weights)
+        score = self._evaluator.score(self._model.weights, self._recipe.method.model_width)
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,

@@ -12,7 +12,7 @@ from device_sim.stacked_program import StackedStep
 from edge_fl.bundle import NEW, TENSOR, Program
 from edge_fl.selection import Selection
 from edge_fl.training import LocalRun
-from edge_fl.width_statistics import one_hot, width_of
+from edge_fl.width_statistics import one_hot
 
 __all__ = ["Member", "Stack"]
 
@@ -100,13 +100,13 @@ class Stack:
             "y": self._stacked([one.batch.y for one in each]),
             "sample_weight": self._stacked([one.batch.weight for one in each]),
             **{name: self._stacked([one.extra[name] for one in each]) for name in first.extra},
-            **self._width(),
+            **self._width([one.width for one in each]),
         }
 
-    def _width(self) -> dict[str, Tensor]:
+    def _width(self, trained: Sequence[int]) -> dict[str, Tensor]:
         if not self._widths:
             return {}
-        return {"width": self._stacked([one_hot(self._widths, width_of(m.pattern)) for m in self.members])}
+        return {"width": self._stacked([one_hot(self._widths, width) for width in trained])}
 
     def step(self, program: StackedStep, inputs: dict[str, Tensor]) -> None:
         """Make one step of every member, in place; RunError when a loss is not finite."""

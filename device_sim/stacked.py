@@ -123,9 +123,11 @@ class StackedTrainer(Trainer):
         for place in wanted:
             if place in stacks:
                 stacks[place].load([m for m in place[1] if m in moved])
-        program = self._program(members[0].run.variant)
+        return {place: stacks.get(place) or self._stack(*place) for place in wanted}
+
+    def _stack(self, key: _Key, members: tuple[Member, ...]) -> Stack:
         widths = self._bundle.manifest.statistic_widths
-        return {place: stacks.get(place) or Stack(place[1], program, self._device, widths) for place in wanted}
+        return Stack(members, self._program(key.variant), self._device, widths)
 
     def _program(self, variant: str) -> Program:
         layout = self._bundle.layout

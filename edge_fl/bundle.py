@@ -24,6 +24,7 @@ from edge_fl.layout import Layout, Tensor
 
 __all__ = [
     "CLASS_INDEX",
+    "LABEL_MASK",
     "MANIFEST",
     "NEW",
     "PLAIN_SGD",
@@ -54,6 +55,8 @@ TENSOR = "tensor."
 """What a program's ports of the model's tensors are called, before the tensor's name."""
 NEW = "new."
 """What a step's outputs are called that are an input anew, before the input's name."""
+LABEL_MASK = "label_mask"
+"""What a step takes where its loss can leave out classes: ``[classes]``, 0 for those a client has no samples of."""
 BatchNormPolicy = Literal["none", "tracked", "static", "frozen", "per-width"]
 """How BatchNorm is trained; ``none`` where a model has none."""
 WHOLE_BATCHES: frozenset[BatchNormPolicy] = frozenset({"tracked", "static", "per-width"})
@@ -222,6 +225,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if (program.kind, program.variant) == ("step", variant) and fits:
                 return program
         return None
+
+    @property
+    def masks_labels(self) -> bool:
+        """Whether steps take :data:`LABEL_MASK`."""
+        return any(LABEL_MASK in program.inputs for programs in self.programs.values() for program in programs)
 
     def eval_program(self, runtime: str) -> Program | None:
         """The evaluation program of ``runtime``, if any."""

@@ -115,6 +115,12 @@ class Pattern:
         return cls(layout, _bits(layout, kept), Seeded(key, dropout))
 
     @classmethod
+    def within(cls, layout: Layout, width: int, kept: int, stream: Stream) -> "Pattern":
+        """Draw ``ceil(kept * J_b)`` of the first ``ceil(width * J_b)`` units of each block; both in thousandths."""
+        drawn = [stream.subset(prefix_units(b.size, width), prefix_units(b.size, kept)) for b in layout.blocks]
+        return cls(layout, _bits(layout, drawn))
+
+    @classmethod
     def highest(cls, layout: Layout, dropout: int, scores: NDArray[np.float64], stream: Stream) -> "Pattern":
         """Keep the S_b units of each block with the highest ``scores`` (``[J]``), ties broken by ``stream``."""
         kept, start = [], 0

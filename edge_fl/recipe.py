@@ -10,7 +10,7 @@ from edge_fl.aggregation import Rule, find_rule
 from edge_fl.compressors.base import Compressor, open_compressor
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout
-from edge_fl.methods.base import Method, open_method
+from edge_fl.methods.base import Method, method_names, open_method
 from edge_fl.server_half import Change, ServerHalf, State
 
 __all__ = ["Recipe", "open_recipe"]
@@ -74,7 +74,7 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     Parameters
     ----------
     name
-        A method, or a method and a compressor joined by ``+``.
+        A method, or a method and a compressor joined by ``+``; a method's own name may hold a ``+`` (``fjord+kd``).
     parameters
         The method's by name, the compressor's with its name and a dot before them (``dgc.ratio``).
 
@@ -83,7 +83,7 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     ConfigError
         When a part or a parameter is unknown, or makes no sense.
     """
-    method, *rest = name.split("+")
+    method, rest = _divided(name)
     if len(rest) > 1:
         raise ConfigError(f"'{name}' names {len(rest)} compressors; a method takes one.")
     prefix = f"{rest[0]}." if rest else "."
@@ -91,3 +91,10 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     others = {key: value for key, value in parameters.items() if not key.startswith(prefix)}
     compressor = open_compressor(rest[0], own) if rest else None
     return Recipe(open_method(method, others), compressor)
+
+
+def _divided(name: str) -> tuple[str, list[str]]:
+    """The longest method that ``name`` begins with (its first part where none fits), and the parts that are left."""
+    parts, known = name.split("+"), method_names()
+    length = next((n for n in range(len(parts), 0, -1) if "+".join(parts[:n]) in known), 1)
+    return "+".join(parts[:length]), parts[length:]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.bundle import LABEL_MASK
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
 from edge_fl.errors import RunError
@@ -22,7 +23,6 @@ from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import Batch, Runtime
 from edge_fl.selection import Selection
 from edge_fl.server_half import State
-from edge_fl.width_statistics import width_of
 
 __all__ = ["LocalResult", "LocalRun", "LocalSettings", "StepInputs", "train"]
 
@@ -54,11 +54,15 @@ class LocalResult:
 
 @dataclass(frozen=True)
 class StepInputs:
-    """What one step takes besides tensors and step size: ``number`` counts from 1, ``extra`` is by input name."""
+    """What one step takes besides tensors and step size: ``number`` counts from 1, ``extra`` is by input name.
+
+    ``width`` (thousandths) is that of the BatchNorm statistics which the step brings up to date.
+    """
 
     batch: Batch
     scale: float
     number: int
+    width: int
     extra: Mapping[str, NDArray[Any]]
 
 
@@ -76,16 +80,15 @@ class LocalRun:
     ----------
     full
         The client's own full tensors.
-    variant
-        The train-step program that the method needs.
     """
 
     def __init__(self, *, method: Method, job: Job, samples: Samples, settings: LocalSettings) -> None:
-        self.settings, self.variant = settings, method.variant
+        self.settings, self._variant = settings, method.variant
         self.full = LocalModel(job.weights)
         self._job, self._samples = job, len(samples.y)
         self._local = method.local(job)
         self._losses: list[float] = []
+        self._labels = _label_input(job.label_mask, masked=self._local.masks_labels)
         stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
         self._batches = batches(
             samples, steps=settings.steps, size=settings.batch, stream=stream, whole=settings.whole
@@ -97,6 +100,11 @@ class LocalRun:
         return self._local.pattern
 
     @property
+    def variant(self) -> str:
+        """The train-step program of the next step, which stays the same as long as ``pattern`` does."""
+        return self._local.variant or self._variant
+
+    @property
     def scale(self) -> float:
         """What the next step multiplies the outputs of every block's layer by."""
         return self._local.scale
@@ -104,9 +112,8 @@ class LocalRun:
     def inputs(self, selection: Selection) -> StepInputs:
         """The next step's inputs; ``selection`` is what ``pattern`` keeps in ``units`` mode."""
         step = len(self._losses)
-        variance = self._local.variance
-        extra = _noise(selection, variance, self._job, step) if variance else {}
-        return StepInputs(next(self._batches), self.scale, step + 1, extra)
+        extra = {**self._labels, **self._local.extra(selection, step)}
+        return StepInputs(next(self._batches), self.scale, step + 1, self._local.width, extra)
 
     def stepped(self, loss: float) -> None:
         """Take note of the loss of the step just made; raises RunError when it is not finite."""
@@ -167,7 +174,7 @@ class _Compact:
             scale=inputs.scale,
             slots=self._slots,
             number=inputs.number,
-            width=width_of(self.pattern),
+            width=inputs.width,
             extra=inputs.extra,
         )
         self._kept, self._slots = done.tensors, done.slots
@@ -177,12 +184,7 @@ class _Compact:
         self._run.full.put_back(self._selection, self._kept, self._slots)
 
 
-def _noise(selection: Selection, variance: float, job: Job, step: int) -> dict[str, NDArray[np.float32]]:
-    """FedBIAD lines 16 and 17: the gradient at theta ~ N(U, s2 I) moves U."""
-    stream = Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)
-    spread, noise = np.sqrt(variance), {}
-    for tensor in selection.layout.tensors:
-        shape = selection.shape(tensor)
-        drawn = spread * stream.normal(int(np.prod(shape)))
-        noise[f"noise.{tensor.name}"] = drawn.astype(np.float32).reshape(shape)
-    return noise
+def _label_input(mask: NDArray[np.float32] | None, *, masked: bool) -> dict[str, NDArray[np.float32]]:
+    if mask is None:
+        return {}
+    return {LABEL_MASK: mask if masked else np.ones_like(mask)}

@@ -60,7 +60,17 @@ class Visit:
         layout = manifest.layout
         self._task, self._version = task, model.header.version
         self._recipe = open_recipe(task.method, task.parameters)
-        self._job = Job(layout, client, task.round, task.seed, model.values, state, assigned_pattern(task, layout))
+        self._job = Job(
+            layout=layout,
+            client=client,
+            round=task.round,
+            seed=task.seed,
+            weights=model.values,
+            state=state,
+            assigned=assigned_pattern(task, layout),
+            statistic_widths=manifest.statistic_widths,
+            label_mask=_label_mask(manifest, samples),
+        )
         whole = manifest.batch_norm in WHOLE_BATCHES
         settings = LocalSettings(task.steps, task.batch, task.lr, whole)
         self.run = LocalRun(method=self._recipe.method, job=self._job, samples=samples, settings=settings)
@@ -109,6 +119,12 @@ def make_update(
 def assigned_pattern(task: Task, layout: Layout) -> Pattern | None:
     """The pattern that ``task`` assigns, None where the device chooses; FrameError (``mask``) on a bad one."""
     return decode_mask(task.mask, task.pattern, layout) if task.pattern else None
+
+
+def _label_mask(manifest: Manifest, samples: Samples) -> NDArray[np.float32] | None:
+    if not manifest.masks_labels:
+        return None
+    return np.isin(np.arange(manifest.classes), samples.y).astype(np.float32)
 
 
 def _compress(

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional
 
+from edge_fl.bundle import LABEL_MASK
 from edge_fl.errors import ConfigError
 from exporter.model_file import load_function
 
@@ -59,7 +60,7 @@ def _binary_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 _LOSSES = (
     Loss("cross_entropy", "int64", _cross_entropy),
-    Loss("masked_cross_entropy", "int64", _masked_cross_entropy, inputs=("label_mask",)),
+    Loss("masked_cross_entropy", "int64", _masked_cross_entropy, inputs=(LABEL_MASK,)),
     Loss("sequence_cross_entropy", "int64", _sequence_cross_entropy),
     Loss("mse", "float32", _mse),
     Loss("binary_cross_entropy", "float32", _binary_cross_entropy),

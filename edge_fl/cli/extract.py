@@ -68,6 +68,7 @@ def _trained(root: Path) -> "Trained":
 
     from broker.config import RunConfig
     from broker.run_folder import RoundMetrics
+    from edge_fl.recipe import open_recipe
     from exporter.extract.extract import Trained
 
     try:
@@ -94,6 +95,7 @@ def _trained(root: Path) -> "Trained":
         method=config.method,
         round=last.round if last else 0,
         accuracy=last.accuracy if last else None,
+        width=open_recipe(config.method, config.parameters).method.model_width,
     )
 
 

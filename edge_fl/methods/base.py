@@ -1,7 +1,7 @@
 """What a dropping method is: a server half that sets and checks, a device half that drops and adapts.
 
-A method is one module of this package, named as on the command line, that defines ``METHOD``, a subclass of
-:class:`Method`. Both halves need numpy alone.
+A method is one module of this package that defines ``METHOD``, a subclass of :class:`Method`, and is named as on the
+command line, with ``__`` for ``+``: ``fjord+kd`` is ``fjord__kd.py``. Both halves need numpy alone.
 """
 
 import importlib
@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from edge_fl import methods
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.layout import Layout, Mode
 from edge_fl.pattern import Pattern, kept_counts
 from edge_fl.randomness import Stream
-from edge_fl.selection import Weights
+from edge_fl.selection import Selection, Weights
 from edge_fl.server_half import ServerHalf, State
+from edge_fl.width_statistics import width_of
 
 __all__ = [
     "Ask",
@@ -46,6 +49,8 @@ class Job:
 
     ``weights`` are the full tensors training starts from, ``state`` what the method kept after the last accepted
     round (empty at first), ``assigned`` the pattern that the server half chose (None where the device half does).
+    ``statistic_widths`` are those that BatchNorm has statistics for (the manifest's); ``label_mask`` is ``[classes]``,
+    1 for the classes that the client has samples of and 0 for the others, None where the loss takes no such mask.
     """
 
     layout: Layout
@@ -55,6 +60,8 @@ class Job:
     weights: Weights
     state: State
     assigned: Pattern | None = None
+    statistic_widths: tuple[int, ...] = ()
+    label_mask: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,13 +90,29 @@ class LocalHalf:
     """The device half of a method during one round: which rows to train now, and what to remember."""
 
     pattern: Pattern
-    """The pattern to train with next."""
+    """The pattern to train with next; another object whenever ``scale`` or ``variant`` changes, too."""
+
+    variant: str | None = None
+    """The train-step program of the next step, where it is not the method's own."""
 
     scale: float = 1.0
     """Factor on the outputs of every block's layer during local training."""
 
-    variance: float = 0.0
-    """Variance of the Gaussian that weights are drawn from at each step (FedBIAD's s2)."""
+    masks_labels: bool = False
+    """Whether a loss that can leave out the classes a client has no samples of is to do so."""
+
+    @property
+    def width(self) -> int:
+        """The width, in thousandths, whose BatchNorm statistics the next step brings up to date."""
+        return width_of(self.pattern)
+
+    def extra(self, selection: Selection, step: int) -> Mapping[str, NDArray[Any]]:
+        """What the program takes in ``step`` (0, 1, ...) besides what every step takes, by the names of its inputs.
+
+        ``selection`` is what ``pattern`` keeps in ``units`` mode.
+        """
+        del selection, step
+        return {}
 
     @property
     def upload(self) -> Pattern:
@@ -140,6 +163,21 @@ class Method(ServerHalf, ABC):
         return "plain"
 
     @property
+    def tiers(self) -> int:
+        """How many tiers it tells apart; the last serves every tier beyond."""
+        return 1
+
+    @property
+    def model_width(self) -> int:
+        """The width, in thousandths, of the model that a run trains: what is evaluated."""
+        return 1000
+
+    def statistic_widths(self, tier: int) -> tuple[int, ...]:
+        """The widths, in thousandths, that must have BatchNorm statistics of their own where any width has."""
+        del tier
+        return ()
+
+    @property
     @abstractmethod
     def rule(self) -> str:
         """The aggregation rule, by name."""
@@ -158,9 +196,9 @@ class Method(ServerHalf, ABC):
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """How many units of each block an update of ``tier`` holds (at most, where counts are drawn), by block."""
 
-    def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
-        """The kept units, by block, of every train step that a device of ``tier`` may have to run."""
-        return [self.counts(layout, tier)]
+    def programs(self, layout: Layout, tier: int) -> list[tuple[str, dict[str, int]]]:
+        """The variant, and the kept units by block, of every train step that a device of ``tier`` may have to run."""
+        return [(self.variant, self.counts(layout, tier))]
 
     def assign(self, ask: Ask) -> Pattern | None:
         """The pattern that a client is to train in this round; None leaves the choice to the device half."""
@@ -208,6 +246,11 @@ class DropoutMethod(Method):
 
     parameters: DropoutParameters
 
+    @property
+    def tiers(self) -> int:
+        """As many as there are rates."""
+        return len(self.parameters.dropout)
+
     def dropout(self, tier: int) -> int:
         """The dropout rate p of ``tier``, in thousandths."""
         return of_tier(self.parameters.dropout, tier)
@@ -239,14 +282,15 @@ def choose(options: Sequence[_T], stream: Stream) -> _T:
 
 def method_names() -> list[str]:
     """The methods this version knows."""
-    return sorted(m.name for m in pkgutil.iter_modules(methods.__path__) if m.name != "base")
+    return sorted(m.name.replace("__", "+") for m in pkgutil.iter_modules(methods.__path__) if m.name != "base")
 
 
 def open_method(name: str, parameters: Mapping[str, Any]) -> Method:
     """The method ``name`` with ``parameters``; raises ConfigError on an unknown one of either."""
     if name not in method_names():
         raise ConfigError(f"There is no method '{name}'; there are {', '.join(method_names())}.")
-    method: type[Method] = importlib.import_module(f"edge_fl.methods.{name}").METHOD
+    module = name.replace("+", "__")
+    method: type[Method] = importlib.import_module(f"edge_fl.methods.{module}").METHOD
     try:
         return method(msgspec.convert(dict(parameters), method.Parameters, strict=False))
     except msgspec.ValidationError as error:

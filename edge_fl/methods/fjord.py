@@ -3,16 +3,18 @@
 A sub-model of width p keeps the first ceil(p J_b) units of every block. A client may train up to its own p_max;
 each local step draws p uniformly from the widths P up to p_max and trains that prefix, and the upload is the
 prefix of p_max, whatever was drawn. The server takes the weighted mean over those who hold an entry (eq. (2),
-rule ``holders``).
+rule ``holders``). ``fjord+kd`` distils knowledge from p_max besides, ``fjord+efd`` reaches for the next tier's.
 
 Drops, in ``units`` mode, the last rows and biases of every layer but the output's, and the columns that they
 would feed: with k = ceil(256 p_max) the MLP 784-256-256-10 sends 784 k + k + k*k + k + 10 k + 10 numbers; k is
 256, 205, 154, 103 and 52 at the default widths.
 
 BatchNorm: in a bundle exported with ``--batch-norm per-width`` each step brings the running statistics of the width it
-drew up to date, and no other's (:mod:`edge_fl.width_statistics`); export the widths P. All widths share the factors and
-biases of BatchNorm, where the paper's appendix trains independent layers.
+drew up to date, and no other's (:mod:`edge_fl.width_statistics`); such a bundle must have every width drawn. All widths
+share the factors and biases of BatchNorm, where the paper's appendix trains independent layers.
 """
+
+from typing import Any
 
 import msgspec
 
@@ -22,7 +24,7 @@ from edge_fl.methods.base import Job, LocalHalf, Method, choose, of_tier
 from edge_fl.pattern import Pattern, prefix_counts
 from edge_fl.randomness import Stream
 
-__all__ = ["METHOD", "Fjord", "FjordParameters"]
+__all__ = ["METHOD", "Fjord", "FjordParameters", "draw_width"]
 
 
 class FjordParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,24 +44,28 @@ class FjordParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("FjORD's widths must differ from one another, for p is drawn uniformly from them.")
 
 
+def draw_width(job: Job, widths: tuple[int, ...], step: int) -> int:
+    """The p (thousandths) of local iteration ``step``, uniform over ``widths``."""
+    stream = Stream.of(seed=job.seed, purpose="fjord-width", client=job.client, round=job.round, index=step)
+    return choose(sorted(widths), stream)
+
+
 class _Local(LocalHalf):
     """Local iterations of section 4: one width a step."""
 
     def __init__(self, job: Job, widths: tuple[int, ...]) -> None:
-        self._job, self._widest = job, max(widths)
+        self._job, self._widths = job, widths
         # One object a width: the training loop regathers only when the pattern is another object.
-        self._prefixes = {width: Pattern.prefix(job.layout, width) for width in sorted(widths)}
+        self._prefixes = {width: Pattern.prefix(job.layout, width) for width in widths}
         self.pattern = self._draw(0)
 
     def _draw(self, step: int) -> Pattern:
-        job = self._job
-        stream = Stream.of(seed=job.seed, purpose="fjord-width", client=job.client, round=job.round, index=step)
-        return choose(list(self._prefixes.values()), stream)
+        return self._prefixes[draw_width(self._job, self._widths, step)]
 
     @property
     def upload(self) -> Pattern:
         """The prefix of p_max."""
-        return self._prefixes[self._widest]
+        return self._prefixes[max(self._widths)]
 
     def after_step(self, step: int, loss: float) -> None:
         """Draw the next step's width."""
@@ -84,30 +90,49 @@ class Fjord(Method):
         """A sub-model is a smaller dense one."""
         return "units"
 
-    def for_tier(self, tier: int) -> dict[str, object]:
-        """The widths up to the tier's p_max, in ascending order."""
-        return {"widths": self._allowed(tier)}
+    @property
+    def tiers(self) -> int:
+        """As many as there are widths."""
+        return len(self.parameters.widths)
+
+    def p_max(self, tier: int) -> int:
+        """The width (thousandths) that a device of ``tier`` can run."""
+        return of_tier(self.parameters.widths, tier)
+
+    def widest(self, tier: int) -> int:
+        """The widest prefix (thousandths) that a device of ``tier`` trains, and uploads."""
+        return self.p_max(tier)
+
+    def allowed(self, tier: int) -> tuple[int, ...]:
+        """The widths (thousandths) that a step of ``tier`` may draw, in ascending order."""
+        return tuple(width for width in sorted(self.parameters.widths) if width <= self.widest(tier))
+
+    def for_tier(self, tier: int) -> dict[str, Any]:
+        """The parameters with the widths that the tier may draw, its p_max first: on the device it is tier 0's."""
+        own = self.p_max(tier)
+        widths = (own, *(width for width in self.allowed(tier) if width != own))
+        return msgspec.to_builtins(msgspec.structs.replace(self.parameters, widths=widths))  # type: ignore[no-any-return]
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
-        """ceil(p_max J_b) of each block."""
-        return prefix_counts(layout, of_tier(self.parameters.widths, tier))
+        """Those of the prefix that is uploaded."""
+        return prefix_counts(layout, self.widest(tier))
 
-    def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
+    def programs(self, layout: Layout, tier: int) -> list[tuple[str, dict[str, int]]]:
         """One for each width that a step may draw."""
-        return [prefix_counts(layout, width) for width in self._allowed(tier)]
+        return [(self.variant, prefix_counts(layout, width)) for width in self.allowed(tier)]
+
+    def statistic_widths(self, tier: int) -> tuple[int, ...]:
+        """All that a step may draw."""
+        return self.allowed(tier)
 
     def local(self, job: Job) -> LocalHalf:
         """Draw a width for each step."""
         return _Local(job, self.parameters.widths)
 
     def check(self, pattern: Pattern, tier: int, assigned: Pattern | None = None) -> None:
-        """Refuse all but the prefix of p_max: FrameError (``pattern``)."""
+        """Refuse all but the widest prefix: FrameError (``pattern``)."""
         del assigned
-        super().check(pattern, tier, Pattern.prefix(pattern.layout, of_tier(self.parameters.widths, tier)))
-
-    def _allowed(self, tier: int) -> tuple[int, ...]:
-        widest = of_tier(self.parameters.widths, tier)
-        return tuple(width for width in sorted(self.parameters.widths) if width <= widest)
+        super().check(pattern, tier, Pattern.prefix(pattern.layout, self.widest(tier)))
 
 
 METHOD = Fjord

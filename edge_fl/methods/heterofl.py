@@ -3,9 +3,14 @@
 Levels a, b, c, d, e keep the first 1, 1/2, 1/4, 1/8, 1/16 of the units of every block (hidden channels shrink
 at rate r). A client's level is its tier's, or drawn anew each round (``dynamic``), uniformly from all the
 levels given and whatever its tier. The scaler divides the outputs of every block's layer by r in training
-(``scale``). The server takes the plain mean over the clients that hold an entry (rule ``count``). Masked
-cross-entropy and the statistics that static BatchNorm gathers after training are not there yet; with
-``--batch-norm per-width`` a level has the statistics of the exported width nearest to its own.
+(``scale``). The server takes the plain mean over the clients that hold an entry (rule ``count``).
+
+Masked cross-entropy sets the outputs of the classes that a client has no samples of to zero in its training
+(``mask``), in bundles whose loss can: ``--loss masked_cross_entropy``. With any other loss nothing is masked.
+
+Static BatchNorm normalises by the batch in training (``--batch-norm static``); the statistics that the paper gathers
+from the clients once training is over are not there yet, so that evaluation normalises by those of the export. With
+``tracked`` they are trained along; with ``per-width`` a level has those of the exported width nearest to its own.
 
 A width travels in thousandths, which cannot hold 1/16: level e keeps ceil(0.062 J_b) units. That is J_b/16
 wherever 16 divides J_b and J_b < 2000, and never more than the ceil(J_b/16) of the paper; the scaler is 16
@@ -45,6 +50,7 @@ class HeteroFlParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     levels: tuple[Level, ...] = ("a", "b", "c", "d", "e")
     dynamic: bool = False
     scale: bool = True
+    mask: bool = True
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -68,13 +74,18 @@ class HeteroFl(Method):
         """A sub-model is a smaller dense one."""
         return "units"
 
+    @property
+    def tiers(self) -> int:
+        """As many as there are levels."""
+        return len(self.parameters.levels)
+
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Of the tier's level; where levels are drawn, of the widest."""
         return prefix_counts(layout, max(self._widths(tier)))
 
-    def programs(self, layout: Layout, tier: int) -> list[dict[str, int]]:
+    def programs(self, layout: Layout, tier: int) -> list[tuple[str, dict[str, int]]]:
         """One for each level that the tier may be given."""
-        return [prefix_counts(layout, width) for width in sorted(self._widths(tier))]
+        return [(self.variant, prefix_counts(layout, width)) for width in sorted(self._widths(tier))]
 
     def assign(self, ask: Ask) -> Pattern:
         """The prefix of the tier's level, or of one drawn for this client and round."""
@@ -87,6 +98,7 @@ class HeteroFl(Method):
     def local(self, job: Job) -> LocalHalf:
         """Train the prefix assigned; ConfigError when it is no level's."""
         half = AssignedHalf(job)
+        half.masks_labels = self.parameters.mask
         if self.parameters.scale:
             half.scale = _scaler(half.pattern)
         return half

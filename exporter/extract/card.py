@@ -36,7 +36,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     parameters
         Numbers in the model.
     accuracy
-        What the run measured after its last round; None for a narrower model, which it did not measure.
+        What the run measured after its last round; None for a model of another width than it measured.
     metadata
         The user's own.
     """

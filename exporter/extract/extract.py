@@ -36,7 +36,8 @@ _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
 class Trained:
     """What a run left: full tensors by name, and where they come from.
 
-    ``accuracy`` is that of the full model after ``round`` rounds, None where it was not measured.
+    ``width`` (thousandths) is that of the model trained; ``accuracy`` is its own after ``round`` rounds, None where it
+    was not measured.
     """
 
     weights: Weights
@@ -44,6 +45,7 @@ class Trained:
     method: str
     round: int
     accuracy: float | None
+    width: int = 1000
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,8 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     RunError
         When the weights are not of the bundle's model, or not finite.
     ConfigError
-        When class names or metadata do not fit, or ``output`` ends as another runtime's files do.
+        When class names or metadata do not fit, ``output`` ends as another runtime's files do, or the width is beyond
+        what was trained.
     UnsupportedModelError, ParityError
         When the runtime cannot run the model, or computes something else; nothing is written then.
     StateError
@@ -91,6 +94,11 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     chosen = find_format(wanted.runtime)
     path = _placed(output, chosen.SUFFIX)
     _check_weights(bundle, trained.weights)
+    if wanted.width > trained.width:
+        raise ConfigError(
+            f"The run trained a model of width {trained.width / 1000:g}, and the units beyond are as they were at its "
+            "start: extract that width or a narrower one."
+        )
     pattern = chosen_units(bundle.layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
     statistics = trained_width(
         bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, wanted.width
@@ -174,7 +182,7 @@ def _about(
         units=pattern.counts,
         of=dict(layout.sizes),
         parameters=sum(math.prod(selection.shape(tensor)) for tensor in layout.parameters),
-        accuracy=trained.accuracy if wanted.width == 1000 else None,
+        accuracy=trained.accuracy if wanted.width == trained.width else None,
         layout=layout.digest,
         tools=_tools(),
         metadata=wanted.metadata,

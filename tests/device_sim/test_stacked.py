@@ -15,6 +15,7 @@ from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from device_sim.stacked_program import StepGraph
 from edge_fl.bundle import Bundle, Input, Optimizer
+from edge_fl.data.partition import IID, Kind
 from edge_fl.errors import ConfigError, RuntimeMissingError
 from edge_fl.methods.base import method_names
 from exporter.export import Target, export_bundle
@@ -23,14 +24,16 @@ from exporter.zoo.mlp import mlp
 RUNTIME = TrainerSettings("runtime")
 
 
-def trained(bundle: Bundle, root: Path, trainer: TrainerSettings, **more) -> dict[str, np.ndarray]:
+def trained(
+    bundle: Bundle, root: Path, trainer: TrainerSettings, kind: Kind = IID, **more
+) -> dict[str, np.ndarray]:
     settings = {"method": "fedavg", "parameters": {}, "rounds": 1, "clients_per_round": 7, "local_steps": 9}
     settings |= {"lr": 0.1, "seed": 3, **more}
     config = RunConfig(run="test", batch=20, **settings)
     simulation = Simulation(
         bundle=bundle,
         config=config,
-        population=Population(9, tiers=2),
+        population=Population(9, tiers=2, kind=kind),
         trainer=trainer,
         root=root,
         observer=Observer(),
@@ -92,7 +95,15 @@ MODELS = {
     "noise-mlp": (lambda: mlp(inputs=64, hidden=6, classes=10), PLAIN, "noise"),
     "per-width-conv": (convolutional, PLAIN, "plain"),
     "sgd-recurrent": (Recurrent, PLAIN, "plain"),
+    "distil-conv": (convolutional, MOMENTUM, "distil"),
+    "masked-mlp": (lambda: mlp(inputs=64, hidden=6, classes=10), PLAIN, "plain"),
 }
+SETTINGS = {
+    "per-width-conv": {"method": "fjord", "parameters": {"widths": [1000, 500]}},
+    "distil-conv": {"method": "fjord+kd", "parameters": {"widths": [1000, 500, 400], "alpha": 0.6}},
+    "masked-mlp": {"method": "heterofl", "parameters": {}, "kind": Kind.parse("labels=2")},
+}
+"""Of those that FedBIAD does not train."""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -106,13 +117,13 @@ def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) ->
         10,
         ("onnx", "torch_eager"),
         optimizer=optimizer,
-        variants=(variant,),
-        batch_norm="per-width" if name == "per-width-conv" else "tracked",
+        variants=tuple({"plain", variant}),
+        batch_norm="per-width" if name in ("per-width-conv", "distil-conv") else "tracked",
+        loss="masked_cross_entropy" if name == "masked-mlp" else "cross_entropy",
     )
     bundle = export_bundle(build(), target, tmp_path / "bundle")
-    settings = {"method": "fedbiad", "parameters": {"variance": 0.01 if variant == "noise" else 0.0, "tau": 1}}
-    if name == "per-width-conv":
-        settings = {"method": "fjord", "parameters": {"widths": [1000, 500]}}
+    fedbiad = {"method": "fedbiad", "parameters": {"variance": 0.01 if variant == "noise" else 0.0, "tau": 1}}
+    settings = dict(SETTINGS.get(name, fedbiad))
     if optimizer is ADAM:
         settings["lr"] = 0.003
     expected = trained(bundle, tmp_path / "runtime", RUNTIME, **settings)
@@ -120,10 +131,13 @@ def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) ->
     assert any(np.abs(expected[key] - array).max() > 1e-3 for key, array in bundle.weights().items())
 
 
-def test_a_stack_of_convolutions_is_that_of_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["adam-conv", "distil-conv"])
+def test_a_stack_of_convolutions_is_that_of_the_runtime(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As on CUDA; on a CPU the trainer takes them one by one."""
     monkeypatch.setattr(StepGraph, "convolves", False)
-    test_every_kind_of_step_is_that_of_the_runtime(tmp_path, "adam-conv")
+    test_every_kind_of_step_is_that_of_the_runtime(tmp_path, name)
 
 
 def test_a_simulation_is_the_same_every_time(torch_bundle: Bundle, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bundle import CLASS_INDEX, SCHEMA, WEIGHTS, Bundle, Input, Manifest
 from edge_fl.cli.extract import extract as command
-from edge_fl.errors import BundleError, EdgeFLError, ParityError, RunError, UnsupportedModelError
+from edge_fl.errors import BundleError, ConfigError, EdgeFLError, ParityError, RunError, UnsupportedModelError
 from exporter.accept import Fit, example_inputs
 from exporter.adapt import adapt
 from exporter.derive import derive
@@ -326,6 +326,17 @@ def test_units_that_are_exactly_zero_are_left_out_and_nothing_changes(bundle: Bu
     assert card.units == {"1": 29, "3": 1}
     assert card.accuracy == 0.5
     np.testing.assert_allclose(opened(path)(x), answers(first_units(weights, 32), x), atol=1e-5)
+
+
+def test_accuracy_is_that_of_the_width_trained_beyond_which_there_is_nothing_to_extract(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    trained = Trained(bundle.weights(), "run", "efd", 1, 0.5, width=400)
+    for width, accuracy in ((400, 0.5), (200, None)):
+        _, card = extract(bundle, trained, Wanted("torch", width), tmp_path / str(width))
+        assert card.accuracy == accuracy
+    with pytest.raises(ConfigError, match=r"trained a model of width 0\.4, .* extract that width or a narrower"):
+        extract(bundle, trained, Wanted("torch", 500), tmp_path / "wider")
 
 
 def test_the_forward_holds_no_weights_and_is_no_download_of_a_device(bundle: Bundle) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from edge_fl.bench.models import mlp_layout, random_weights
+from edge_fl.bundle import Bundle, Input
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Method
 from edge_fl.pattern import Pattern
@@ -14,6 +15,23 @@ from edge_fl.wire.frame import Header, encode_frame
 def fmnist() -> Layout:
     """The MLP that the methods' docstrings give sizes for."""
     return mlp_layout(784, 256, 256, 10)
+
+
+@pytest.fixture(scope="session")
+def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Two hidden layers of 10 units for the digits, with the steps that methods here need, for onnx alone."""
+    import torch
+
+    from exporter.export import Target, export_bundle
+    from exporter.zoo.mlp import mlp
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    shape = Input((1, 8, 8), "float32")
+    target = Target("digits", "digits", shape, 10, ("onnx",), variants=("plain", "distil"))
+    return export_bundle(
+        mlp(inputs=64, hidden=10, classes=10), target, tmp_path_factory.mktemp("small") / "bundle"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ def test_it_keeps_s_b_units_of_each_block_by_tier() -> None:
     expected = [{"layer0": 7, "layer1": 6}, {"layer0": 5, "layer1": 4}, {"layer0": 5, "layer1": 4}]
     for tier, counts in enumerate(expected):
         assert assign(method, tier=tier).counts == counts == method.counts(LAYOUT, tier)
-        assert method.programs(LAYOUT, tier) == [counts]
+        assert method.programs(LAYOUT, tier) == [("plain", counts)]
 
 
 def test_each_client_round_and_seed_has_its_own_pattern_and_a_retry_the_same() -> None:

@@ -1,0 +1,122 @@
+"""eFD, extended federated dropout (Horvath et al., 2021, section 5): FjORD's baseline, one model for each width.
+
+For every width p a separate model is trained, end to end, by all clients; a run trains one of them (``width``), as
+the first ceil(p J_b) units of each block. A tier that can run it trains all of it. For each client and round of a tier
+that can run no more than p_max < p the server draws ceil(p_max J_b) of its units, as in federated dropout (Caldas et
+al.), so that the rate, ``1 - p_max / p``, follows from what the device can do. Units beyond the first are neither
+trained nor uploaded, and the accuracy of a run is that of the model of width p. Comparing with FjORD takes a run for
+each width but the least, at which nothing is dropped.
+
+What goes to the devices is the full model at any width, as with every method.
+
+Where the paper can be read in two ways, both are parameters: kept activations are scaled by 1/(1 - rate) in local
+training (``scale``), as dropout is; the paper does not say.
+
+BatchNorm in a bundle exported with ``--batch-norm per-width``: the statistics are those of ``width``, which must be
+among the bundle's.
+
+Drops, in ``units`` mode, the rows and biases of dropped units and the columns that they would feed: with
+k = ceil(256 min(p, p_max)) the MLP 784-256-256-10 sends 784 k + k + k*k + k + 10 k + 10 numbers.
+"""
+
+from typing import Any
+
+import msgspec
+
+from edge_fl.errors import ConfigError
+from edge_fl.layout import Layout, Mode
+from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, of_tier
+from edge_fl.pattern import Pattern, prefix_counts
+from edge_fl.randomness import Stream
+
+__all__ = ["METHOD", "Efd", "EfdParameters"]
+
+
+class EfdParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What eFD is run with.
+
+    ``width`` is p, and ``widths`` are p_max of each tier, as FjORD's (the last serves every tier beyond); both in
+    thousandths of the full model.
+    """
+
+    width: int = 1000
+    widths: tuple[int, ...] = (1000, 800, 600, 400, 200)
+    scale: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.widths or any(not 1 <= width <= 1000 for width in (self.width, *self.widths)):
+            raise ConfigError("The width of eFD's model, and one or more of its tiers, must be in (0, 1].")
+
+
+class _Local(AssignedHalf):
+    """Train what was drawn of the model of one width."""
+
+    def __init__(self, job: Job, parameters: EfdParameters) -> None:
+        kept = min(parameters.width, parameters.widths[0])
+        super().__init__(job, scale=parameters.width / kept if parameters.scale else 1.0)
+        self._width = parameters.width
+
+    @property
+    def width(self) -> int:
+        """The model's, whatever was dropped of it."""
+        return self._width
+
+
+class Efd(Method):
+    """The server draws, of a model of one width, as many units as the tier can run."""
+
+    name = "efd"
+    Parameters = EfdParameters
+    parameters: EfdParameters
+
+    @property
+    def rule(self) -> str:
+        """``holders``, as FjORD's."""
+        return "holders"
+
+    @property
+    def mode(self) -> Mode:
+        """A sub-model is a smaller dense one."""
+        return "units"
+
+    @property
+    def tiers(self) -> int:
+        """As many as there are widths."""
+        return len(self.parameters.widths)
+
+    @property
+    def model_width(self) -> int:
+        """The p of the run."""
+        return self.parameters.width
+
+    def statistic_widths(self, tier: int) -> tuple[int, ...]:
+        """The p of the run alone."""
+        del tier
+        return (self.parameters.width,)
+
+    def for_tier(self, tier: int) -> dict[str, Any]:
+        """The parameters with the tier's own p_max alone."""
+        own = msgspec.structs.replace(self.parameters, widths=(of_tier(self.parameters.widths, tier),))
+        return msgspec.to_builtins(own)  # type: ignore[no-any-return]
+
+    def counts(self, layout: Layout, tier: int) -> dict[str, int]:
+        """ceil(min(p, p_max) J_b) of each block."""
+        return prefix_counts(layout, self._kept(tier))
+
+    def assign(self, ask: Ask) -> Pattern:
+        """The prefix of width p, or units of it from the stream of this client and round, which a retry finds again."""
+        kept, width = self._kept(ask.tier), self.parameters.width
+        if kept == width:
+            return Pattern.prefix(ask.layout, width)
+        stream = Stream.of(seed=ask.seed, purpose="efd-pattern", client=ask.client, round=ask.round)
+        return Pattern.within(ask.layout, width, kept, stream)
+
+    def local(self, job: Job) -> LocalHalf:
+        """Train what was drawn."""
+        return _Local(job, self.parameters)
+
+    def _kept(self, tier: int) -> int:
+        return min(self.parameters.width, of_tier(self.parameters.widths, tier))
+
+
+METHOD = Efd
