@@ -7,7 +7,7 @@ import pytest
 
 from broker.model import GlobalModel
 from edge_fl.bench.models import mlp_layout, random_weights
-from edge_fl.compressors.base import open_compressor
+from edge_fl.compressors.base import Context, open_compressor
 from edge_fl.downlink import follow
 from edge_fl.layout import Layout, Segment, Tensor
 from edge_fl.pattern import Pattern
@@ -43,10 +43,11 @@ def compressed(recipe: Recipe, client: int, delta: Weights, layout: Layout = LAY
     """A client's update of every row, through its compressor and the wire."""
     compressor, pattern = recipe.compressor, Pattern.full(layout)
     assert compressor is not None
-    vector = flatten(Selection.of(pattern, "units"), delta)
+    context = Context(Selection.of(pattern, "units"), round=1)
+    vector = flatten(context.selection, delta)
     memory = {name: np.zeros_like(vector) for name in compressor.memory}
     stream = Stream.of(seed=client, purpose="test")
-    section = compressor.compress(vector, memory, round=1, stream=stream).section
+    section = compressor.compress(vector, memory, context, stream).section
     return decode_frame(encode_frame(header(recipe, client, compressor.name), pattern, delta, section), layout)
 
 
