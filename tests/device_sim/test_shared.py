@@ -44,7 +44,7 @@ def test_the_mask_goes_down_with_the_model_and_its_entries_come_up(
     torch_bundle: Bundle, tmp_path: Path, method: str, kind: str
 ) -> None:
     trainer = (
-        TrainerSettings("stacked") if kind == "stacked" else TrainerSettings("runtime", runtime="torch-eager")
+        TrainerSettings("stacked") if kind == "stacked" else TrainerSettings("runtime", runtime="torch_eager")
     )
     summary = run(torch_bundle, tmp_path, method, trainer)
     first, second, third = summary.rounds
@@ -55,8 +55,8 @@ def test_the_mask_goes_down_with_the_model_and_its_entries_come_up(
     assert abs(third.downlink - second.downlink) < PICKED * 0.02 * mask + 8 * PICKED
     for later in (second, third):
         for size in later.uplink.values():
-            assert size > 4 * 0.04 * entries  # nearly half the rows are kept at the least
-            assert size > 2 * max(first.uplink.values())
+            values = size - max(first.uplink.values())  # of a local mask alone
+            assert 4 * 0.01 * entries < values <= 4 * 0.1 * entries + 8
     start, end = torch_bundle.weights(), load_file(summary.weights)
     assert any((start[name] != end[name]).any() for name in start)
 
