@@ -32,7 +32,7 @@ __all__ = [
     "show_summary",
 ]
 
-Recipe = Annotated[str, typer.Option("--method", help="A dropping method, or method+compressor.")]
+Recipe = Annotated[str, typer.Option("--method", help="A dropping method, method+compressor, or a compressor.")]
 Dropout = Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")]
 Mode = Annotated[str | None, typer.Option(help="rows (a kept row whole) or units (without dropped columns).")]
 Rule = Annotated[str | None, typer.Option(help="Aggregation rule, where the method leaves a choice.")]

@@ -34,14 +34,7 @@ from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.randomness import Stream
 
-__all__ = [
-    "COMPRESSOR",
-    "Fractional",
-    "FractionalParameters",
-    "check_bits",
-    "decode_fractional",
-    "encode_fractional",
-]
+__all__ = ["COMPRESSOR", "Fractional", "FractionalParameters", "decode_fractional", "encode_fractional"]
 
 _HEADER = struct.Struct("<B")  # bits an entry
 
@@ -52,7 +45,8 @@ class FractionalParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     bits: int = 5
 
     def __post_init__(self) -> None:
-        check_bits(self.bits, "fractional")
+        if not 2 <= self.bits <= 8:
+            raise ConfigError(f"fractional has 2 to 8 bits an entry, not {self.bits}.")
 
 
 class Fractional(Compressor):
@@ -74,12 +68,6 @@ class Fractional(Compressor):
     def decompress(section: memoryview, context: Context) -> Vector:
         """The ``[n]`` float32, each plus or minus a mean; FrameError (``values``) on a bad section."""
         return decode_fractional(section, context.count)
-
-
-def check_bits(bits: int, compressor: str) -> None:
-    """Refuse numbers of bits that eq. (20) to (22) are not written for: ConfigError."""
-    if not 2 <= bits <= 8:
-        raise ConfigError(f"{compressor} has 2 to 8 bits an entry, not {bits}.")
 
 
 def encode_fractional(values: Vector, bits: int) -> bytes:

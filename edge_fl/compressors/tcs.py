@@ -53,7 +53,7 @@ from edge_fl.compressors._section import (
     read_header,
 )
 from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
-from edge_fl.compressors.fractional import check_bits, decode_fractional, encode_fractional
+from edge_fl.compressors.fractional import decode_fractional, encode_fractional
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.layout import Layout
 from edge_fl.randomness import Stream
@@ -64,9 +64,7 @@ __all__ = ["COMPRESSOR", "Tcs", "TcsParameters"]
 Mask = NDArray[np.bool_]
 
 _SHARED = struct.Struct("<BI")  # the width of a remainder, the number of positions
-_HEADER = struct.Struct(
-    "<BBII"
-)  # how entries are coded, the width of a position, CRC-32 of the mask, local entries
+_HEADER = struct.Struct("<BBII")  # code of the entries, width of a position, CRC-32 of the mask, local entries
 _FLOAT32, _FRACTIONAL = 0, 1
 _WHOLE = 32  # bits of an entry that is not quantised
 _MOMENTUM = "momentum."
@@ -95,8 +93,8 @@ class TcsParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         for ratio in (self.global_ratio, self.local_ratio, self.global_minimum, self.local_minimum):
             check_ratio(ratio, "tcs")
-        if self.bits != _WHOLE:
-            check_bits(self.bits, "tcs")
+        if not (2 <= self.bits <= 8 or self.bits == _WHOLE):
+            raise ConfigError(f"tcs has 2 to 8 bits an entry, or {_WHOLE}, not {self.bits}.")
         if not 0 <= self.momentum < 1:
             raise ConfigError(f"tcs's momentum must be in [0, 1), not {self.momentum}.")
         if self.warmup < 0:

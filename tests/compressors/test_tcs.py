@@ -256,6 +256,14 @@ def test_a_device_refuses_a_mask_that_is_none(shared: bytes) -> None:
     assert caught.value.code == "values"
 
 
+@pytest.mark.parametrize("ratio", [1e-4, 0.1, 0.3, 0.382, 0.5, 0.7, 1.0])
+def test_a_mask_of_any_share_fits_a_model_frame(ratio: float) -> None:
+    server = tcs(global_ratio=ratio)
+    for change in (np.arange(2_000_000.0), np.random.default_rng(0).standard_normal(2_000_000)):
+        server.advance(1, {"t": change})
+        assert len(server.shared()) <= 2_000_000 // 4  # bytes that largest_model has room for
+
+
 # --- the server's memory
 
 
