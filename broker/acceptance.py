@@ -36,7 +36,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
         With the codes of :func:`edge_fl.wire.frame.decode_frame`, or ``kind``, ``foreign``, ``stale``,
         ``method``, ``samples``, ``loss`` or ``pattern``.
     """
-    frame = decode_frame(content, expected.layout)
+    frame = decode_frame(content, expected.layout, expected.recipe.shared())
     header = frame.header
     if header.kind != "update":
         raise FrameError("kind", f"The frame is a {header.kind}, not an update.")

@@ -175,7 +175,7 @@ class Coordinator:
         """Each accepted update with its device's tier, one in memory at a time."""
         for client, report in reports.items():
             tier = self._gateway.registry[client].profile.tier
-            yield tier, decode_frame(report.path.read_bytes(), self._model.layout)
+            yield tier, decode_frame(report.path.read_bytes(), self._model.layout, self._recipe.shared())
 
     def _farewell(self) -> None:
         """Tell the devices for a while, and longer if one is reconnecting just now: it would wait for ever."""

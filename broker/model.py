@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import msgspec
 import numpy as np
 import torch
 from array_api_compat import torch as xp
@@ -111,4 +112,5 @@ class GlobalModel:
             layout=self.layout.digest,
             method=self._recipe.name,
             values=values,
+            shared=self._recipe.shared() or msgspec.UNSET,
         )

@@ -107,6 +107,7 @@ class Simulation:
         self._store = store or Store(root, settings)
         self._rounds = self._store.rounds()
         self._folder = RunFolder(root, config, finished=self._rounds)
+        self._dense = len(self._model.frame())
         self._recall()
 
     @classmethod
@@ -156,15 +157,14 @@ class Simulation:
 
         Another process may continue the run once this returns or raises.
         """
-        dense = len(self._model.frame())
-        self._observer.started(self._config, dense)
+        self._observer.started(self._config, self._dense)
         try:
             for number in range(len(self._rounds) + 1, self._config.rounds + 1):
                 self._rounds.append(self._run_round(number))
         finally:
             self._store.close()
         weights = self._folder.finish(self._model.weights)
-        summary = RunSummary(self._config, dense, tuple(self._rounds), weights)
+        summary = RunSummary(self._config, self._dense, tuple(self._rounds), weights)
         draw(summary)
         return summary
 

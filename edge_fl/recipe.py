@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from edge_fl.aggregation import Rule, find_rule
-from edge_fl.compressors.base import Compressor, open_compressor
+from edge_fl.compressors.base import Compressor, compressor_names, open_compressor
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Method, method_names, open_method
@@ -45,6 +45,10 @@ class Recipe:
         """Whether devices that hold an earlier model can be sent compressed changes in place of the whole."""
         return self.compressor is not None and self.compressor.sends_changes
 
+    def shared(self) -> bytes:
+        """What goes to every device with the model of the coming round, for the compressor; empty for nothing."""
+        return b"" if self.compressor is None else self.compressor.shared()
+
     def learned(self) -> State:
         """What both parts have learned on the server."""
         return {f"{prefix}{name}": held for prefix, part in self._parts() for name, held in part.learned().items()}
@@ -74,7 +78,8 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     Parameters
     ----------
     name
-        A method, or a method and a compressor joined by ``+``; a method's own name may hold a ``+`` (``fjord+kd``).
+        A method, or a method and a compressor joined by ``+``; a method's own name may hold a ``+`` (``fjord+kd``). A
+        compressor alone goes with ``fedavg``.
     parameters
         The method's by name, the compressor's with its name and a dot before them (``dgc.ratio``).
 
@@ -83,7 +88,7 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     ConfigError
         When a part or a parameter is unknown, or makes no sense.
     """
-    method, rest = _divided(name)
+    method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)
     if len(rest) > 1:
         raise ConfigError(f"'{name}' names {len(rest)} compressors; a method takes one.")
     prefix = f"{rest[0]}." if rest else "."

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.bundle import WHOLE_BATCHES, Manifest
-from edge_fl.compressors.base import Compressor, Vector
+from edge_fl.compressors.base import Compressor, Context, Vector
 from edge_fl.data.registry import Samples
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Job
@@ -58,7 +58,7 @@ class Visit:
         self, task: Task, *, client: str, manifest: Manifest, model: Frame, samples: Samples, state: State
     ) -> None:
         layout = manifest.layout
-        self._task, self._version = task, model.header.version
+        self._task, self._version, self._shared = task, model.header.version, model.shared
         self._recipe = open_recipe(task.method, task.parameters)
         self._job = Job(
             layout=layout,
@@ -81,8 +81,8 @@ class Visit:
         header = self._header(result)
         if compressor is None:
             return Update(encode_frame(header, result.pattern, result.delta), result.loss, result.state)
-        selection = Selection.of(result.pattern, header.mode)
-        compressed, memory = _compress(compressor, selection, result, self._job)
+        context = Context(Selection.of(result.pattern, header.mode), self._job.round, self._shared)
+        compressed, memory = _compress(compressor, context, result, self._job)
         frame = encode_frame(header, result.pattern, result.delta, compressed)
         return Update(frame, result.loss, {**result.state, **memory})
 
@@ -128,14 +128,15 @@ def _label_mask(manifest: Manifest, samples: Samples) -> NDArray[np.float32] | N
 
 
 def _compress(
-    compressor: Compressor, selection: Selection, result: LocalResult, job: Job
+    compressor: Compressor, context: Context, result: LocalResult, job: Job
 ) -> tuple[bytes, dict[str, Vector]]:
     """Compress the kept differences; what is remembered of entries not kept stays as it was."""
     full = {f"{compressor.name}.{name}": _remembered(job, compressor, name) for name in compressor.memory}
     views = {key: _by_tensor(vector, job.layout) for key, vector in full.items()}
+    selection = context.selection
     kept = {name: flatten(selection, views[f"{compressor.name}.{name}"]) for name in compressor.memory}
     stream = Stream.of(seed=job.seed, purpose=compressor.name, client=job.client, round=job.round)
-    done = compressor.compress(flatten(selection, result.delta), kept, round=job.round, stream=stream)
+    done = compressor.compress(flatten(selection, result.delta), kept, context, stream)
     for name, vector in done.memory.items():
         for tensor, entries in unflatten(vector, selection).items():
             views[f"{compressor.name}.{name}"][tensor][selection.index(job.layout.tensor(tensor))] = entries

@@ -20,7 +20,7 @@ from edge_fl.server_half import State
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender, ref_of
 from edge_fl.update import Update, make_update
-from edge_fl.wire.frame import FRAME_OVERHEAD, decode_frame
+from edge_fl.wire.frame import decode_frame, largest_model
 from edge_fl.wire.messages import (
     Failed,
     Finished,
@@ -314,8 +314,7 @@ class Agent:
         return None
 
     def _fetch_for(self, task: Task, ref: Ref, layout: Layout) -> bytes:
-        largest = 4 * layout.size + FRAME_OVERHEAD
-        return self._fetch(ref, largest=largest, wanted=lambda: self._task is task)
+        return self._fetch(ref, largest=largest_model(layout), wanted=lambda: self._task is task)
 
     def _upload(self, task: Task, frame: bytes) -> Verdict:
         """Offer the update until the coordinator says what became of it."""

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 Recipe = Annotated[
-    str, typer.Option("--method", help="A dropping method, such as fjord+kd, or method+compressor.")
+    str, typer.Option("--method", help="A method, such as fjord+kd, a method+compressor, or a compressor.")
 ]
 Dropout = Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")]
 Mode = Annotated[str | None, typer.Option(help="rows (a kept row whole) or units (without dropped columns).")]

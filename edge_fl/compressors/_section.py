@@ -58,7 +58,7 @@ def kept_count(ratio: float, n: int) -> int:
     return min(n, max(1, round(ratio * n)))
 
 
-def largest(values: Vector, k: int) -> NDArray[np.int64]:
+def largest(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
     """The positions of the ``k`` entries of largest magnitude, ascending; of equal ones the first."""
     if k == 0:
         return np.empty(0, dtype=np.int64)

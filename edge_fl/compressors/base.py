@@ -7,11 +7,13 @@ entries that a pattern leaves out keep theirs, and nothing is remembered of an u
 """
 
 import importlib
+import math
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
@@ -20,12 +22,56 @@ from numpy.typing import NDArray
 from edge_fl import compressors
 from edge_fl.errors import ConfigError
 from edge_fl.randomness import Stream
+from edge_fl.selection import Selection
 from edge_fl.server_half import ServerHalf
 
-__all__ = ["Compressed", "Compressor", "Vector", "compressor_names", "decode_section", "open_compressor"]
+__all__ = [
+    "Compressed",
+    "Compressor",
+    "Context",
+    "Vector",
+    "compressor_names",
+    "decode_section",
+    "open_compressor",
+]
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 Vector = NDArray[np.float32]
 """``[n]`` float32: one number for each kept entry."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What both ends of the wire know of an update before they write or read its section.
+
+    ``selection`` says which entries are kept, ``shared`` is what the compressor's server half sent with the model of
+    the round (:meth:`Compressor.shared`).
+    """
+
+    selection: Selection
+    round: int
+    shared: bytes = b""
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many entries of each parameter tensor are kept, in the layout's order."""
+        selection = self.selection
+        return tuple(math.prod(selection.shape(tensor)) for tensor in selection.layout.parameters)
+
+    @property
+    def count(self) -> int:
+        """How many parameter entries are kept: n, the length of the vector that is compressed."""
+        return sum(self.sizes)
+
+    def kept(self, full: NDArray[_Scalar]) -> NDArray[_Scalar]:
+        """The kept ones, ``[n]``, of a number for each entry of the full model's parameters."""
+        parts, start = [full[:0]], 0
+        for tensor in self.selection.layout.parameters:
+            whole = full[start : start + tensor.size].reshape(tensor.shape)
+            parts.append(whole[self.selection.index(tensor)].reshape(-1))
+            start += tensor.size
+        return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
@@ -73,8 +119,14 @@ class Compressor(ServerHalf, ABC):
         """
         raise NotImplementedError
 
+    def shared(self) -> bytes:
+        """What every device needs of the server half in the coming round, sent with the model; most need nothing."""
+        return b""
+
     @abstractmethod
-    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+    def compress(
+        self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream
+    ) -> Compressed:
         """Encode kept differences.
 
         Parameters
@@ -83,8 +135,8 @@ class Compressor(ServerHalf, ABC):
             ``[n]`` float32, not to be written to.
         memory
             What is remembered of these entries, by the names in ``memory``.
-        round
-            The round, for schedules.
+        context
+            What the receiver knows too.
         stream
             Random draws of this client in this round.
 
@@ -92,12 +144,14 @@ class Compressor(ServerHalf, ABC):
         ------
         RunError
             When ``values`` are not finite.
+        FrameError
+            ``values`` when what the server shared is not what :meth:`shared` can have given.
         """
 
     @staticmethod
     @abstractmethod
-    def decompress(section: memoryview, count: int) -> Vector:
-        """Decode ``count`` numbers; the section says everything else itself.
+    def decompress(section: memoryview, context: Context) -> Vector:
+        """Decode ``[n]`` numbers; what the context does not say the section says itself.
 
         Raises
         ------
@@ -122,9 +176,9 @@ def open_compressor(name: str, parameters: Mapping[str, Any]) -> Compressor:
         raise ConfigError(f"The compressor '{name}' takes {known}, and not what it was given: {error}.") from error
 
 
-def decode_section(name: str, section: memoryview, count: int) -> Vector:
+def decode_section(name: str, section: memoryview, context: Context) -> Vector:
     """What ``name`` compressed; raises ConfigError on an unknown name, FrameError on a bad section."""
-    return _find(name).decompress(section, count)
+    return _find(name).decompress(section, context)
 
 
 def _find(name: str) -> type[Compressor]:

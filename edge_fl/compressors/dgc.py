@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_fl.compressors._section import add, check_finite, check_ratio, kept_count, largest
 from edge_fl.compressors._sparse import decode_sparse, encode_sparse
-from edge_fl.compressors.base import Compressed, Compressor, Vector
+from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
 from edge_fl.errors import ConfigError
 from edge_fl.randomness import Stream
 
@@ -54,13 +54,15 @@ class Dgc(Compressor):
     Parameters = DgcParameters
     parameters: DgcParameters
 
-    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+    def compress(
+        self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream
+    ) -> Compressed:
         """Send the largest of v; forget u and v where they were sent. RunError on what is not finite."""
         del stream
         check_finite(values)
         u = add(np.float32(self.parameters.momentum) * memory["momentum"], self._clipped(values))
         v = add(memory["accumulated"], u)
-        kept = largest(v, kept_count(self.parameters.share(round), len(values)))
+        kept = largest(v, kept_count(self.parameters.share(context.round), len(values)))
         section = encode_sparse(v, kept, "golomb")
         u[kept] = v[kept] = np.float32(0)
         return Compressed(section, {"momentum": u, "accumulated": v})
@@ -73,9 +75,9 @@ class Dgc(Compressor):
         return (values * (clip / norm)).astype(np.float32)
 
     @staticmethod
-    def decompress(section: memoryview, count: int) -> Vector:
-        """The ``[count]`` float32 with zeros where nothing was sent; FrameError (``values``) on a bad section."""
-        return decode_sparse(section, count)
+    def decompress(section: memoryview, context: Context) -> Vector:
+        """The ``[n]`` float32 with zeros where nothing was sent; FrameError (``values``) on a bad section."""
+        return decode_sparse(section, context.count)
 
 
 COMPRESSOR = Dgc

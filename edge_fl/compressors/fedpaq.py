@@ -25,7 +25,7 @@ from edge_fl.compressors._section import (
     read_header,
     unpack_numbers,
 )
-from edge_fl.compressors.base import Compressed, Compressor, Vector
+from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.randomness import Stream
 
@@ -52,9 +52,11 @@ class FedPaq(Compressor):
     Parameters = FedPaqParameters
     parameters: FedPaqParameters
 
-    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+    def compress(
+        self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream
+    ) -> Compressed:
         """Round each entry up or down by a draw of ``stream``; RunError on what is not finite."""
-        del memory, round
+        del memory, context
         check_finite(values)
         bits, scale = self.parameters.bits, self._scale(values)
         steps = _steps(bits)
@@ -71,14 +73,14 @@ class FedPaq(Compressor):
         return float(np.abs(values).max(initial=0.0))
 
     @staticmethod
-    def decompress(section: memoryview, count: int) -> Vector:
-        """The ``[count]`` float32, each a level; FrameError (``values``) on a bad section."""
+    def decompress(section: memoryview, context: Context) -> Vector:
+        """The ``[n]`` float32, each a level; FrameError (``values``) on a bad section."""
         (bits, scale), rest = read_header(_HEADER, section)
         check_scale(scale)
         if not 1 <= bits <= 8:
             raise FrameError("values", f"The values have {bits} bits each, not 1 to 8.")
         steps = _steps(bits)
-        codes = unpack_numbers(rest, bits, count)
+        codes = unpack_numbers(rest, bits, context.count)
         if codes.max(initial=0) > steps:
             raise FrameError("values", f"A value is beyond the {steps + 1} levels that {bits} bits have.")
         levels: Vector = (scale * ((2.0 * np.arange(steps + 1) - steps) / steps)).astype(np.float32)

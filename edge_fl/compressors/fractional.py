@@ -30,11 +30,11 @@ from edge_fl.compressors._section import (
     read_header,
     unpack_numbers,
 )
-from edge_fl.compressors.base import Compressed, Compressor, Vector
+from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.randomness import Stream
 
-__all__ = ["COMPRESSOR", "Fractional", "FractionalParameters"]
+__all__ = ["COMPRESSOR", "Fractional", "FractionalParameters", "decode_fractional", "encode_fractional"]
 
 _HEADER = struct.Struct("<B")  # bits an entry
 
@@ -56,30 +56,40 @@ class Fractional(Compressor):
     Parameters = FractionalParameters
     parameters: FractionalParameters
 
-    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+    def compress(
+        self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream
+    ) -> Compressed:
         """Send each entry's sign and interval, and the intervals' means; RunError on what is not finite."""
-        del memory, round, stream
+        del memory, context, stream
         check_finite(values)
-        bits = self.parameters.bits
-        intervals = 2 ** (bits - 1)
-        magnitudes = np.abs(values).astype(np.float64)
-        index = _intervals(magnitudes, intervals)
-        sizes = np.bincount(index, minlength=intervals)
-        means = np.bincount(index, weights=magnitudes, minlength=intervals) / np.maximum(sizes, 1)
-        codes = index + intervals * (values < 0)
-        section = _HEADER.pack(bits) + means.astype("<f4").tobytes() + pack_numbers(codes, bits)
-        return Compressed(section, {})
+        return Compressed(encode_fractional(values, self.parameters.bits), {})
 
     @staticmethod
-    def decompress(section: memoryview, count: int) -> Vector:
-        """The ``[count]`` float32, each plus or minus a mean; FrameError (``values``) on a bad section."""
-        (bits,), rest = read_header(_HEADER, section)
-        if not 2 <= bits <= 8:
-            raise FrameError("values", f"The values have {bits} bits each, not 2 to 8.")
-        means, rest = read_floats(rest, 2 ** (bits - 1))
-        for mean in means:
-            check_scale(float(mean))
-        return np.concatenate([means, -means])[unpack_numbers(rest, bits, count)]
+    def decompress(section: memoryview, context: Context) -> Vector:
+        """The ``[n]`` float32, each plus or minus a mean; FrameError (``values``) on a bad section."""
+        return decode_fractional(section, context.count)
+
+
+def encode_fractional(values: Vector, bits: int) -> bytes:
+    """``[n]`` finite float32 at ``bits`` each, and the intervals' means."""
+    intervals = 2 ** (bits - 1)
+    magnitudes = np.abs(values).astype(np.float64)
+    index = _intervals(magnitudes, intervals)
+    sizes = np.bincount(index, minlength=intervals)
+    means = np.bincount(index, weights=magnitudes, minlength=intervals) / np.maximum(sizes, 1)
+    codes = index + intervals * (values < 0)
+    return _HEADER.pack(bits) + means.astype("<f4").tobytes() + pack_numbers(codes, bits)
+
+
+def decode_fractional(section: memoryview, count: int) -> Vector:
+    """The ``[count]`` float32 of :func:`encode_fractional`; FrameError (``values``) on anything else."""
+    (bits,), rest = read_header(_HEADER, section)
+    if not 2 <= bits <= 8:
+        raise FrameError("values", f"The values have {bits} bits each, not 2 to 8.")
+    means, rest = read_floats(rest, 2 ** (bits - 1))
+    for mean in means:
+        check_scale(float(mean))
+    return np.concatenate([means, -means])[unpack_numbers(rest, bits, count)]
 
 
 def _intervals(magnitudes: NDArray[np.float64], intervals: int) -> NDArray[np.int64]:

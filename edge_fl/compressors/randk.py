@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from edge_fl.compressors._section import add, check_finite, check_ratio, kept_count, read_floats, read_header
-from edge_fl.compressors.base import Compressed, Compressor, Vector
+from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
 from edge_fl.errors import FrameError
 from edge_fl.randomness import Stream
 
@@ -37,9 +37,11 @@ class RandK(Compressor):
     Parameters = RandKParameters
     parameters: RandKParameters
 
-    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+    def compress(
+        self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream
+    ) -> Compressed:
         """Send ``values + residual`` at positions drawn from a key out of ``stream``; RunError if not finite."""
-        del round
+        del context
         check_finite(values)
         residual = add(values, memory["residual"])
         low, high = (int(word) for word in stream.uint32(2))
@@ -50,8 +52,9 @@ class RandK(Compressor):
         return Compressed(section, {"residual": residual})
 
     @staticmethod
-    def decompress(section: memoryview, count: int) -> Vector:
-        """The ``[count]`` float32 with zeros where nothing was sent; FrameError (``values``) on a bad section."""
+    def decompress(section: memoryview, context: Context) -> Vector:
+        """The ``[n]`` float32 with zeros where nothing was sent; FrameError (``values``) on a bad section."""
+        count = context.count
         (key,), rest = read_header(_HEADER, section)
         k, left = divmod(len(rest), 4)
         if left or k > count:

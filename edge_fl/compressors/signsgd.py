@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from edge_fl.compressors._section import add, check_finite, check_scale, pack_numbers, read_header, unpack_numbers
-from edge_fl.compressors.base import Compressed, Compressor, Vector
+from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
 from edge_fl.errors import ConfigError
 from edge_fl.randomness import Stream
 from edge_fl.server_half import Change
@@ -59,9 +59,11 @@ class SignSgd(Compressor):
         step = self.parameters.step or 1.0
         return {name: step * array for name, array in change.items()}
 
-    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+    def compress(
+        self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream
+    ) -> Compressed:
         """Send the signs and the mean magnitude; RunError on what is not finite."""
-        del round
+        del context
         check_finite(values)
         if self.parameters.step:
             negative = np.where(values == 0, stream.uint32(len(values)) >> 31, values < 0)
@@ -73,12 +75,12 @@ class SignSgd(Compressor):
         return Compressed(section, {"residual": p - np.where(p < 0, -scale, scale)} if feedback else {})
 
     @staticmethod
-    def decompress(section: memoryview, count: int) -> Vector:
-        """The ``[count]`` float32, each the scale or its negative; FrameError (``values``) on a bad section."""
+    def decompress(section: memoryview, context: Context) -> Vector:
+        """The ``[n]`` float32, each the scale or its negative; FrameError (``values``) on a bad section."""
         (scale,), rest = read_header(_HEADER, section)
         check_scale(scale)
         levels = np.array([scale, -scale], dtype=np.float32)
-        return levels[unpack_numbers(rest, 1, count)]
+        return levels[unpack_numbers(rest, 1, context.count)]
 
 
 COMPRESSOR = SignSgd

@@ -25,7 +25,7 @@ from edge_fl.compressors._section import (
     read_header,
     unpack_numbers,
 )
-from edge_fl.compressors.base import Compressed, Compressor, Vector
+from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
 from edge_fl.errors import FrameError
 from edge_fl.layout import Layout
 from edge_fl.randomness import Stream
@@ -60,9 +60,11 @@ class Stc(Compressor):
         super().__init__(parameters)
         self._residual: Vector | None = None
 
-    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+    def compress(
+        self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream
+    ) -> Compressed:
         """Send signs of the largest of ``values + residual``, and their mean size; RunError if not finite."""
-        del round, stream
+        del context, stream
         check_finite(values)
         residual = add(values, memory["residual"])
         return Compressed(_take_largest(residual, self.parameters.ratio), {"residual": residual})
@@ -88,8 +90,9 @@ class Stc(Compressor):
         self._residual = learned["residual"].copy() if learned else None
 
     @staticmethod
-    def decompress(section: memoryview, count: int) -> Vector:
-        """The ``[count]`` float32, each -mu, 0 or mu; FrameError (``values``) on a bad section."""
+    def decompress(section: memoryview, context: Context) -> Vector:
+        """The ``[n]`` float32, each -mu, 0 or mu; FrameError (``values``) on a bad section."""
+        count = context.count
         (width, k, mu), rest = read_header(_HEADER, section)
         check_scale(mu)
         if k > count:

@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_fl.compressors._section import add, check_finite, check_ratio, kept_count, largest
 from edge_fl.compressors._sparse import Code, decode_sparse, encode_sparse
-from edge_fl.compressors.base import Compressed, Compressor, Vector
+from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
 from edge_fl.randomness import Stream
 
 __all__ = ["COMPRESSOR", "TopK", "TopKParameters"]
@@ -35,9 +35,11 @@ class TopK(Compressor):
     Parameters = TopKParameters
     parameters: TopKParameters
 
-    def compress(self, values: Vector, memory: Mapping[str, Vector], *, round: int, stream: Stream) -> Compressed:
+    def compress(
+        self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream
+    ) -> Compressed:
         """Send the largest of ``values + residual`` (their Algorithm 1); RunError on what is not finite."""
-        del round, stream
+        del context, stream
         check_finite(values)
         residual = add(values, memory["residual"])
         kept = largest(residual, kept_count(self.parameters.ratio, len(values)))
@@ -46,9 +48,9 @@ class TopK(Compressor):
         return Compressed(section, {"residual": residual})
 
     @staticmethod
-    def decompress(section: memoryview, count: int) -> Vector:
-        """The ``[count]`` float32 with zeros where nothing was sent; FrameError (``values``) on a bad section."""
-        return decode_sparse(section, count)
+    def decompress(section: memoryview, context: Context) -> Vector:
+        """The ``[n]`` float32 with zeros where nothing was sent; FrameError (``values``) on a bad section."""
+        return decode_sparse(section, context.count)
 
 
 COMPRESSOR = TopK

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.compressors.base import Context
 from edge_fl.errors import FrameError
 from edge_fl.layout import Layout, Mode
 from edge_fl.pattern import Pattern
@@ -24,10 +25,10 @@ from edge_fl.selection import Selection, Weights
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 from edge_fl.wire.values import FLOAT32, decode_values, encode_values_into, values_size
 
-__all__ = ["FRAME_OVERHEAD", "VERSION", "Frame", "Header", "decode_frame", "encode_frame"]
+__all__ = ["FRAME_OVERHEAD", "VERSION", "Frame", "Header", "decode_frame", "encode_frame", "largest_model"]
 
 VERSION = 1
-FRAME_OVERHEAD = 1 << 16  # bytes that header and mask may add to the values of any frame
+FRAME_OVERHEAD = 1 << 16  # bytes that header and mask, but for what is shared, may add to the values of any frame
 _MAGIC = b"EFLF"
 _PRELUDE = struct.Struct("<4sB3sIIQI4s")
 _CHECKSUM = slice(24, 28)
@@ -40,7 +41,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``version`` is the number of rounds behind the model: of the model itself in a ``model`` frame, of the model
     that training started from in an ``update``, and of the model that it makes of the one before in a ``change``.
-    ``values`` of an update and of a change are new weights minus old ones.
+    ``values`` of an update and of a change are new weights minus old ones. ``shared`` is what a compressor's server
+    half tells the devices with a model, opaque here; frames without it leave it out.
     """
 
     kind: Literal["model", "update", "change"]
@@ -55,6 +57,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss: float = 0.0
     mask: MaskEncoding = "prefix"
     values: str = FLOAT32
+    shared: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,16 @@ class Frame:
     pattern: Pattern
     selection: Selection
     values: dict[str, NDArray[np.float32]]
+
+    @property
+    def shared(self) -> bytes:
+        """The header's, empty where it is left out."""
+        return b"" if self.header.shared is msgspec.UNSET else self.header.shared
+
+
+def largest_model(layout: Layout) -> int:
+    """The bytes that no model frame exceeds: float32 values, 2 bits an entry for what is shared, and the rest."""
+    return 4 * layout.size + layout.size // 4 + FRAME_OVERHEAD
 
 
 def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed: bytes | None = None) -> bytes:
@@ -95,8 +108,13 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed:
     return bytes(frame)
 
 
-def decode_frame(data: bytes | memoryview, layout: Layout) -> Frame:
+def decode_frame(data: bytes | memoryview, layout: Layout, shared: bytes = b"") -> Frame:
     """Decode and check a frame made for ``layout``.
+
+    Parameters
+    ----------
+    shared
+        What the model frame shared that an update's training started from.
 
     Raises
     ------
@@ -128,7 +146,8 @@ def decode_frame(data: bytes | memoryview, layout: Layout) -> Frame:
         raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
     pattern = decode_mask(header.mask, view[mask_at : mask_at + mask_size], layout)
     selection = Selection.of(pattern, header.mode)
-    return Frame(header, pattern, selection, decode_values(header.values, view[values_at:], selection))
+    context = Context(selection, header.round, shared)
+    return Frame(header, pattern, selection, decode_values(header.values, view[values_at:], context))
 
 
 def _aligned(offset: int) -> int:

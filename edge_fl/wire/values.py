@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.compressors.base import Vector, compressor_names, decode_section
+from edge_fl.compressors.base import Context, Vector, compressor_names, decode_section
 from edge_fl.errors import FrameError
 from edge_fl.layout import Tensor
 from edge_fl.selection import Selection, Weights
@@ -19,7 +19,6 @@ __all__ = [
     "decode_values",
     "encode_values_into",
     "flatten",
-    "kept_parameters",
     "unflatten",
     "values_size",
 ]
@@ -49,8 +48,8 @@ def encode_values_into(
     out[len(compressed) :] = statistics.tobytes()
 
 
-def decode_values(encoding: str, section: memoryview, selection: Selection) -> dict[str, NDArray[np.float32]]:
-    """The kept entries; views of ``section`` where it is float32.
+def decode_values(encoding: str, section: memoryview, context: Context) -> dict[str, NDArray[np.float32]]:
+    """The entries that ``context`` keeps; views of ``section`` where it is float32.
 
     Raises
     ------
@@ -58,6 +57,7 @@ def decode_values(encoding: str, section: memoryview, selection: Selection) -> d
         ``values`` when the encoding is unknown or the section is not what the selection needs, ``not-finite`` on
         NaN or infinity.
     """
+    selection = context.selection
     if encoding == FLOAT32:
         expected = values_size(selection)
         if len(section) != expected:
@@ -69,7 +69,7 @@ def decode_values(encoding: str, section: memoryview, selection: Selection) -> d
         if len(section) < size:
             raise FrameError("values", f"The value section has {len(section)} bytes, fewer than its statistics.")
         split = len(section) - size
-        vector = decode_section(encoding, section[:split], kept_parameters(selection))
+        vector = decode_section(encoding, section[:split], context)
         kept = unflatten(vector, selection)
         kept |= _split(np.frombuffer(section[split:], dtype="<f4"), selection, statistics)
     else:
@@ -79,14 +79,9 @@ def decode_values(encoding: str, section: memoryview, selection: Selection) -> d
     return kept
 
 
-def kept_parameters(selection: Selection) -> int:
-    """How many parameter entries are kept: the length of the vector a compressor sees."""
-    return _count(selection, selection.layout.parameters)
-
-
 def flatten(selection: Selection, tensors: Weights) -> Vector:
     """The kept entries of every parameter tensor as one vector, in the layout's order."""
-    vector = np.empty(kept_parameters(selection), dtype=np.float32)
+    vector = np.empty(_count(selection, selection.layout.parameters), dtype=np.float32)
     _gather(vector, selection, selection.layout.parameters, tensors)
     return vector
 

@@ -7,7 +7,7 @@ import pytest
 
 from broker.model import GlobalModel
 from edge_fl.bench.models import mlp_layout, random_weights
-from edge_fl.compressors.base import open_compressor
+from edge_fl.compressors.base import Context, open_compressor
 from edge_fl.downlink import follow
 from edge_fl.layout import Layout, Segment, Tensor
 from edge_fl.pattern import Pattern
@@ -16,6 +16,7 @@ from edge_fl.recipe import Recipe, open_recipe
 from edge_fl.selection import Selection, Weights
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
 from edge_fl.wire.values import FLOAT32, flatten
+from tests.compressors.contexts import of_entries
 
 LAYOUT = mlp_layout(5, 8, 6, 3)
 
@@ -43,10 +44,11 @@ def compressed(recipe: Recipe, client: int, delta: Weights, layout: Layout = LAY
     """A client's update of every row, through its compressor and the wire."""
     compressor, pattern = recipe.compressor, Pattern.full(layout)
     assert compressor is not None
-    vector = flatten(Selection.of(pattern, "units"), delta)
+    context = Context(Selection.of(pattern, "units"), round=1)
+    vector = flatten(context.selection, delta)
     memory = {name: np.zeros_like(vector) for name in compressor.memory}
     stream = Stream.of(seed=client, purpose="test")
-    section = compressor.compress(vector, memory, round=1, stream=stream).section
+    section = compressor.compress(vector, memory, context, stream).section
     return decode_frame(encode_frame(header(recipe, client, compressor.name), pattern, delta, section), layout)
 
 
@@ -83,9 +85,9 @@ def test_a_tie_moves_nothing_and_a_weight_without_a_gradient_tosses_a_coin() -> 
 
     vote, memory = open_compressor("signsgd", {"step": 1.0}), {"residual": np.zeros(4000, np.float32)}
     stream = Stream.of(seed=0, purpose="test")
-    done = vote.compress(np.zeros(4000, np.float32), memory, round=1, stream=stream)
+    done = vote.compress(np.zeros(4000, np.float32), memory, of_entries(4000), stream)
     assert done.memory == {}
-    assert abs(vote.decompress(memoryview(done.section), 4000).mean()) < 0.1
+    assert abs(vote.decompress(memoryview(done.section), of_entries(4000)).mean()) < 0.1
 
 
 def test_what_the_server_sends_of_its_change_is_ternary_and_the_rest_is_not_forgotten() -> None:

@@ -13,8 +13,9 @@ from edge_fl.compressors.base import Compressed, compressor_names, decode_sectio
 from edge_fl.compressors.fedpaq import FedPaqParameters
 from edge_fl.errors import ConfigError, FrameError, RunError
 from edge_fl.randomness import Stream
+from tests.compressors.contexts import of_entries
 
-NAMES = ["dgc", "fedpaq", "fractional", "randk", "signsgd", "stc", "topk"]
+NAMES = ["dgc", "fedpaq", "fractional", "randk", "signsgd", "stc", "tcs", "topk"]
 FEEDBACK = ["randk", "signsgd", "stc", "topk"]
 LARGEST = float(np.finfo(np.float32).max)
 numbers = st.one_of(
@@ -36,8 +37,9 @@ def compress(
     """What is compressed, and what the other end makes of it."""
     compressor = open_compressor(name, parameters or {})
     held = memory or {name: np.zeros(len(values), dtype=np.float32) for name in compressor.memory}
-    done = compressor.compress(values, held, round=round, stream=Stream(key))
-    return done, decode_section(name, memoryview(done.section), len(values))
+    context = of_entries(len(values), round=round)
+    done = compressor.compress(values, held, context, Stream(key))
+    return done, decode_section(name, memoryview(done.section), context)
 
 
 def normal(n: int, seed: int = 0) -> np.ndarray:
@@ -275,7 +277,7 @@ def test_a_section_with_bytes_changed_is_a_vector_or_refused(name: str, data: st
 
 def decode_or_refuse(name: str, section: bytes, count: int) -> None:
     with contextlib.suppress(FrameError):
-        vector = decode_section(name, memoryview(section), count)
+        vector = decode_section(name, memoryview(section), of_entries(count))
         assert vector.shape == (count,)
         assert vector.dtype == np.float32
 
@@ -285,7 +287,7 @@ def test_a_section_cut_short_or_drawn_out_is_refused(name: str) -> None:
     section = compress(name, normal(64))[0].section
     for wrong in (section[:-1], section + b"\0", b""):
         with pytest.raises(FrameError) as caught:
-            decode_section(name, memoryview(wrong), 64)
+            decode_section(name, memoryview(wrong), of_entries(64))
         assert caught.value.code == "values"
 
 
@@ -306,11 +308,15 @@ def test_a_section_cut_short_or_drawn_out_is_refused(name: str) -> None:
         ("fractional", struct.pack("<B", 1) + bytes(5)),
         ("fractional", struct.pack("<B2f", 2, 1.0, -1.0) + bytes(1)),
         ("randk", bytes(8 + 4 * 5)),  # five of four
+        ("tcs", struct.pack("<BBII", 0, 0, 0, 5) + bytes(20)),  # five of four
+        ("tcs", struct.pack("<BBII", 2, 0, 0, 4) + bytes(16)),  # a third code of entries
+        ("tcs", struct.pack("<BBII", 0, 40, 0, 1) + bytes(10)),  # a position too wide
+        ("tcs", struct.pack("<BBII", 0, 0, 1, 4) + bytes(16)),  # another global mask
     ],
 )
 def test_sections_that_nobody_wrote_are_refused(name: str, section: bytes) -> None:
     with pytest.raises(FrameError) as caught:
-        decode_section(name, memoryview(section), 4)
+        decode_section(name, memoryview(section), of_entries(4))
     assert caught.value.code == "values"
 
 
@@ -331,6 +337,13 @@ def test_sections_that_nobody_wrote_are_refused(name: str, section: bytes) -> No
         ("fedpaq", {"norm": "l1"}),
         ("fractional", {"bits": 1}),
         ("signsgd", {"colour": "red"}),
+        ("tcs", {"global_ratio": 0}),
+        ("tcs", {"local_ratio": 1.1}),
+        ("tcs", {"local_minimum": -0.1}),
+        ("tcs", {"fairness": "max"}),
+        ("tcs", {"bits": 9}),
+        ("tcs", {"momentum": 1}),
+        ("tcs", {"warmup": -1}),
     ],
 )
 def test_parameters_that_make_no_sense_are_refused(name: str, wrong: dict[str, object]) -> None:

@@ -21,6 +21,7 @@ LAYOUT = mlp_layout(6, 9, 7, 3)
 INPUTS = tuple(f"tensor.{tensor.name}" for tensor in LAYOUT.tensors)
 OUTPUTS = ("loss", *(f"new.{name}" for name in INPUTS))
 SIZE = sum(tensor.size for tensor in LAYOUT.parameters)
+SHARES: dict[str, dict[str, float]] = {"signsgd": {}, "tcs": {"tcs.local_ratio": 0.2}}
 SAMPLES = Samples(np.zeros((4, 6), dtype=np.float32), np.zeros(4, dtype=np.int64))
 
 
@@ -62,7 +63,7 @@ def update(compressor: str, mode: str, state: dict[str, np.ndarray]) -> tuple[Fr
         accepted=0,
         model=Ref("0" * 64, 0),
         method=f"fedbiad+{compressor}",
-        parameters={"mode": mode, **({f"{compressor}.ratio": 0.2} if compressor != "signsgd" else {})},
+        parameters={"mode": mode, **SHARES.get(compressor, {f"{compressor}.ratio": 0.2})},
         steps=1,
         batch=4,
         lr=0.1,
@@ -85,7 +86,7 @@ def in_full(values: Weights, selection: Selection) -> Vector:
 
 
 @pytest.mark.parametrize("mode", ["rows", "units"])
-@pytest.mark.parametrize("name", ["dgc", "randk", "signsgd", "stc", "topk"])
+@pytest.mark.parametrize("name", ["dgc", "randk", "signsgd", "stc", "tcs", "topk"])
 def test_entries_left_out_keep_what_is_remembered_of_them(name: str, mode: str) -> None:
     memory = open_compressor(name, {}).memory
     whole = Selection.of(Pattern.full(LAYOUT), "units")

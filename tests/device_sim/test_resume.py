@@ -46,13 +46,14 @@ def simulation(
     method: str,
     observer: Observer | None = None,
     *,
+    parameters: dict[str, float] | None = None,
     lr: float = 0.1,
     local_steps: int = 7,
 ) -> Simulation:
     config = RunConfig(
         run="test",
         method=method,
-        parameters={},
+        parameters=parameters or {},
         rounds=5,
         clients_per_round=5,
         local_steps=local_steps,
@@ -75,12 +76,15 @@ def lines(root: Path) -> list[str]:
     return [re.sub(r'"seconds":[^,]*', "", line) for line in (root / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("method", ["fedbiad+dgc", "afd", "fedavg", "fedavg+stc"])
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [("fedbiad+dgc", {}), ("afd", {}), ("fedavg", {}), ("fedavg+stc", {}), ("fedbiad+tcs", {"tcs.momentum": 0.9})],
+)
 def test_what_a_client_and_the_server_remember_is_resumed(
-    torch_bundle: Bundle, tmp_path: Path, method: str
+    torch_bundle: Bundle, tmp_path: Path, method: str, parameters: dict[str, float]
 ) -> None:
-    whole = simulation(torch_bundle, tmp_path / "whole", method).run()
-    broken = simulation(torch_bundle, tmp_path / "broken", method, StopsAfter(3))
+    whole = simulation(torch_bundle, tmp_path / "whole", method, parameters=parameters).run()
+    broken = simulation(torch_bundle, tmp_path / "broken", method, StopsAfter(3), parameters=parameters)
     with pytest.raises(Stop):
         broken.run()
     assert len(lines(tmp_path / "broken")) == 3
@@ -88,6 +92,7 @@ def test_what_a_client_and_the_server_remember_is_resumed(
     resumed = Simulation.resume(tmp_path / "broken", observer=Observer()).run()
 
     assert resumed.weights.read_bytes() == whole.weights.read_bytes()
+    assert resumed.dense == whole.dense
     assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
 
 

@@ -17,7 +17,13 @@ from edge_fl.transport.connection import BrokerAddress
 
 CLIENTS, TIERS = 4, 2
 # A compressor's way through the system does not depend on the method, nor a method's on the compressor.
-RECIPES = [*method_names(), *(f"fedbiad+{name}" for name in compressor_names()), "fjord+kd+dgc", "heterofl+fedpaq"]
+RECIPES = [
+    *method_names(),
+    *(f"fedbiad+{name}" for name in compressor_names()),
+    "fjord+kd+dgc",
+    "heterofl+fedpaq",
+    "tcs",
+]
 PARAMETERS = {"fedavg+signsgd": {"signsgd.step": 0.01}}  # the vote
 
 

@@ -92,6 +92,17 @@ def test_a_layout_without_blocks_or_tensors_has_a_frame() -> None:
     assert decode_frame(encode_frame(HEADER, Pattern(layout, np.zeros(0, dtype=bool)), {}), layout).values == {}
 
 
+def test_what_is_shared_travels_in_the_header_and_costs_nothing_where_nothing_is(small: Layout) -> None:
+    full = Pattern.full(small)
+    without = encode_frame(HEADER, full, numbered(small))
+    shared = encode_frame(msgspec.structs.replace(HEADER, shared=bytes(range(100))), full, numbered(small))
+    assert decode_frame(without, small).shared == b""
+    assert b"shared" not in without
+    assert decode_frame(shared, small).shared == bytes(range(100))
+    assert 100 <= len(shared) - len(without) <= 116
+    assert refusal(altered(shared, shared="text"), small) == "header"
+
+
 @every_kind
 def test_a_frame_cut_anywhere_is_refused(small: Layout, encoding: str, mode: Mode) -> None:
     frame = frame_of(small, encoding, mode)
