@@ -12,14 +12,15 @@ count as nothing.
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from broker.run_folder import RoundMetrics
 from edge_fl.errors import ConfigError
 
-__all__ = ["LINKS", "TIER_SLOWDOWNS", "Clock", "Link", "Traffic", "find_link", "largest_by_tier", "time_to"]
+__all__ = ["LINKS", "TIER_SLOWDOWNS", "Clock", "Link", "Traffic", "find_link", "time_to", "traffic_of"]
 
 _SPEEDS = re.compile(r"(?P<down>[0-9]+(\.[0-9]+)?)/(?P<up>[0-9]+(\.[0-9]+)?)")
 
@@ -115,16 +116,13 @@ def find_link(text: str) -> Link:
     return Link(float(speeds["down"]), float(speeds["up"]))
 
 
-def largest_by_tier(uplink: Mapping[str, int], tiers: int) -> dict[int, int]:
-    """The largest update of each tier out of the bytes by client, of a simulation's ``client-0``, ``client-1``, ...
-
-    Client i is of tier i mod ``tiers``, as :class:`device_sim.settings.Population` has it.
-    """
+def traffic_of(metrics: RoundMetrics, tiers: int) -> Traffic:
+    """What a simulated round moved; client i, called ``client-i``, is of tier i mod ``tiers``."""
     largest: dict[int, int] = {}
-    for client, size in uplink.items():
+    for client, size in metrics.uplink.items():
         tier = int(client.rpartition("-")[2]) % tiers
         largest[tier] = max(size, largest.get(tier, 0))
-    return dict(sorted(largest.items()))
+    return Traffic(metrics.downlink // len(metrics.uplink), dict(sorted(largest.items())))
 
 
 def time_to(target: float, accuracies: Sequence[float], elapsed: Sequence[float]) -> float | None:

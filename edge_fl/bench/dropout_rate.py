@@ -33,7 +33,7 @@ def bench_dropout_rate(choice: Choice, how: Filling, rates: Sequence[int] = RATE
     found, missing = fill([e for d in choice.datasets for e in _entries(choice, d, methods, rates)], how)
     return Result(
         title="Dropout rate",
-        command=choice.command("dropout-rate"),
+        command=choice.command("dropout-rate") + "".join(f" --rate {rate / 1000:g}" for rate in rates),
         about="Accuracy and uplink against the dropout rate p; FedAvg, which drops nothing, is there at p = 0. "
         f"{setting_text(choice)}Columns are those of [Table I](table1.md).",
         rows=[

@@ -52,7 +52,7 @@ def accuracy_figures(filled: Filled) -> dict[str, str | float]:
 
 
 def uplink_figures(filled: Filled) -> dict[str, str | float]:
-    """The mean frame, how much larger a dense one is, also in the last round alone, and the CPU time of training a round's clients."""
+    """The mean frame, how much larger a dense one is (also in the last round alone), and the CPU time of a round."""
     if not filled.records:
         return dict.fromkeys(("uplink (kB)", "dense / uplink", "in the last round", "training (CPU s)"), "")
     uplink = mean(_each(filled, lambda measured: measured.uplink))
@@ -114,6 +114,8 @@ def _draw(
     axes: Mapping[str, list[list[_Line]]],
     path: Path,
 ) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     with panels(path, columns=len(axes), title=dataset) as drawn:
         for panel, (name, places) in zip(drawn, axes.items(), strict=True):
             for filled, xs in zip(found, places, strict=True):
@@ -122,6 +124,7 @@ def _draw(
                 (line,) = panel.plot(x, curves.mean(axis=0), label=filled.entry.label, linewidth=1.2)
                 panel.fill_between(x, curves.min(axis=0), curves.max(axis=0), color=line.get_color(), alpha=0.15)
             panel.set(xlabel=name, ylabel="held-out accuracy (%)")
+        drawn[0].xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _each(filled: Filled, value: Callable[[Measured], float]) -> Iterable[float]:

@@ -12,7 +12,7 @@ from broker.config import RunConfig
 from broker.observer import Observer
 from broker.run_folder import RoundMetrics
 from broker.summary import RunSummary
-from device_sim.clock import Traffic, largest_by_tier
+from device_sim.clock import Traffic, traffic_of
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bench.cases import Case, find_case
@@ -164,7 +164,7 @@ def _simulated(run: Run, bundle: Bundle, root: Path, observer: Observer) -> RunS
 
 def _measured(run: Run, metrics: RoundMetrics, cpu: float) -> Measured:
     sizes = metrics.uplink.values()
-    traffic = Traffic(metrics.downlink // len(sizes), largest_by_tier(metrics.uplink, run.tiers))
+    traffic = traffic_of(metrics, run.tiers)
     return Measured(metrics.accuracy, metrics.loss, sum(sizes) / len(sizes), traffic, cpu)
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from device_sim.clock import LINKS, Clock, Link, Traffic, find_link, largest_by_tier, time_to
+from broker.run_folder import RoundMetrics
+from device_sim.clock import LINKS, Clock, Link, Traffic, find_link, time_to, traffic_of
 from edge_fl.errors import ConfigError
 
 
@@ -27,8 +28,20 @@ def test_the_time_to_an_accuracy_is_that_of_the_first_round_that_reaches_it() ->
     assert time_to(0.91, [0.5, 0.8, 0.7, 0.9], [1.0, 2.5, 3.0, 4.0]) is None
 
 
-def test_updates_are_told_by_tier() -> None:
-    assert largest_by_tier({"client-5": 10, "client-12": 30, "client-2": 20, "client-0": 7}, 3) == {0: 30, 2: 20}
+def test_a_rounds_traffic_is_the_model_to_each_client_and_the_largest_update_of_each_tier() -> None:
+    uplink = {"client-5": 10, "client-12": 30, "client-2": 20, "client-0": 7}
+    metrics = RoundMetrics(
+        round=1,
+        seconds=0.0,
+        accuracy=0.0,
+        loss=0.0,
+        train_loss=0.0,
+        uplink=uplink,
+        downlink=400,
+        excused={},
+        rejections={},
+    )
+    assert traffic_of(metrics, 3) == Traffic(100, {0: 30, 2: 20})
 
 
 def test_a_link_has_a_name_or_speeds() -> None:
