@@ -1,6 +1,7 @@
 """FedBIAD's eq. (10) and its alternatives: rules and scaling, at several step sizes and numbers of local steps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import mean
 
 from edge_fl.bench.figures import accuracy_figures, finals, notes_of
@@ -30,7 +31,7 @@ def bench_aggregation_rule(
             for dataset in choice.datasets
             for steps in local_steps
             for rate in rates
-            for filled in _entries(choice, dataset, rate, steps)
+            for filled in _entries(replace(choice, lr=rate, local_steps=steps), dataset)
         ],
         how,
     )
@@ -50,18 +51,16 @@ def bench_aggregation_rule(
     )
 
 
-def _entries(choice: Choice, dataset: str, rate: float, steps: int) -> list[Entry]:
-    where: dict[str, str | float] = {"V": str(steps), "step size": rate}
-    own = {"lr": rate, "local_steps": steps}
-    dense = entry(choice, dataset, "fedavg", {"method": "fedavg", "rule": "mean", "scaled": "", **where}, **own)
+def _entries(choice: Choice, dataset: str) -> list[Entry]:
+    where: dict[str, str | float] = {"V": str(choice.local_steps), "step size": choice.lr or ""}
+    dense = entry(choice, dataset, "fedavg", {"method": "fedavg", "rule": "mean", "scaled": "", **where})
     others = [
         entry(
             choice,
             dataset,
             "fedbiad",
             {"method": "fedbiad", "rule": rule, "scaled": "yes" if scale else "no", **where},
-            parameters={"rule": rule, "scale": scale},
-            **own,
+            {"rule": rule, "scale": scale},
         )
         for rule in RULES
         for scale in (True, False)

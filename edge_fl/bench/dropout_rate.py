@@ -59,7 +59,7 @@ def bench_dropout_rate(choice: Choice, how: Filling, rates: Sequence[int] = RATE
 
 def _entries(choice: Choice, dataset: str, methods: Sequence[str], rates: Sequence[int]) -> list[Entry]:
     varied = [
-        entry(choice, dataset, method, {"method": method, "p": rate / 1000}, parameters={"dropout": [rate]})
+        entry(choice, dataset, method, {"method": method, "p": rate / 1000}, {"dropout": [rate]})
         for rate in rates
         for method in methods
     ]

@@ -3,10 +3,13 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
+from edge_fl.bench.cases import BATCH
 from edge_fl.bench.records import read_records, write_records
 from edge_fl.bench.runs import Record, Run, bundle_of, key_of, make_run
 from edge_fl.bench.setups import setup_of, setup_parameters
@@ -14,7 +17,6 @@ from edge_fl.errors import ConfigError
 
 __all__ = ["Choice", "Entry", "Filled", "Filling", "entry", "fill"]
 
-BATCH = 20
 _KAPPA = 10  # one client of so many is picked a round
 
 
@@ -76,6 +78,11 @@ class Filled:
     failures: tuple[str, ...] = ()
 
     @property
+    def made(self) -> bool:
+        """Whether any of the runs was made."""
+        return bool(self.records or self.failures)
+
+    @property
     def run(self) -> Run:
         """One of the runs, which differ by seed only."""
         return self.entry.runs[0]
@@ -108,20 +115,33 @@ class Filling:
 
 
 def entry(
-    choice: Choice, dataset: str, recipe: str, columns: Mapping[str, str | float], **settings: object
+    choice: Choice,
+    dataset: str,
+    recipe: str,
+    columns: Mapping[str, str | float],
+    parameters: Mapping[str, Any] | None = None,
 ) -> Entry:
     """The runs of ``recipe`` on ``dataset`` as its setup and ``choice`` have it.
 
-    ``settings`` replace what they name of each run; ``parameters`` among them are added to the setup's.
+    Parameters
+    ----------
+    columns
+        What distinguishes them in a table.
+    parameters
+        The recipe's, besides those of the setup, or in their place.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When they make no sense.
     """
     setup = setup_of(dataset)
-    parameters, tiers = setup_parameters(setup, recipe)
-    parameters |= settings.pop("parameters", {})  # type: ignore[call-overload]
+    own, tiers = setup_parameters(setup, recipe)
     clients = choice.clients or setup.clients
     run = Run(
         dataset=dataset,
         recipe=recipe,
-        parameters=parameters,
+        parameters=own | dict(parameters or {}),
         seed=0,
         rounds=choice.rounds,
         clients=clients,
@@ -133,7 +153,6 @@ def entry(
         lr=setup.lr if choice.lr is None else choice.lr,
         clip=setup.clip,
     )
-    run = replace(run, **settings)
     for refuse_early in (run.open, run.config, run.population):
         refuse_early()
     return Entry(dataset, columns, tuple(replace(run, seed=seed) for seed in choice.seeds))
@@ -155,31 +174,40 @@ def fill(entries: Sequence[Entry], how: Filling) -> tuple[list[Filled], list[str
     StateError
         When the records cannot be written.
     """
-    until = None if how.minutes is None else time.monotonic() + 60 * how.minutes
+    wanted = _by_seed(entries)
+    _make(wanted, how)
     known = _known(how.results)
-    wanted = list(dict.fromkeys(_by_seed(entries)))
-    todo = [key for key in wanted if key not in known]
-    runs = _by_seed(entries)
-    for number, key in enumerate(todo, start=1):
-        if until is not None and time.monotonic() >= until:
-            break
-        run = runs[key]
-        how.report(f"run {number} of {len(todo)}: {run.name}")
-        record = make_run(run, bundle_of(run, how.cache, how.report), how.report)
-        known = _known(how.results) | {key: record}  # others may have written meanwhile
-        write_records(how.results, list(known.values()))
-    found = [_filled(entry, known) for entry in entries]
-    if not any(filled.records or filled.failures for filled in found):
+    found = [filled for filled in (_filled(entry, known) for entry in entries) if filled.made]
+    if not found:
         raise ConfigError("The time budget was spent before any run was begun: raise it.")
-    missing = [runs[key].name for key in wanted if key not in known]
-    return [filled for filled in found if filled.records or filled.failures], missing
+    return found, [name for key, (name, _) in wanted.items() if key not in known]
 
 
-def _by_seed(entries: Sequence[Entry]) -> dict[bytes, Run]:
-    """The runs by key, those of the first seed first."""
+def _make(wanted: Mapping[bytes, tuple[str, Run]], how: Filling) -> None:
+    """Make what no record tells of until time is spent; the file is read anew, as others may write to it, too."""
+    until = None if how.minutes is None else time.monotonic() + 60 * how.minutes
+    for number, (key, (name, run)) in enumerate(wanted.items(), start=1):
+        if key in _known(how.results):
+            continue
+        if until is not None and time.monotonic() >= until:
+            return
+        told = partial(_tell, how, f"run {number} of {len(wanted)}, {name}")
+        record = make_run(run, bundle_of(run, how.cache, told), told)
+        write_records(how.results, list((_known(how.results) | {key: record}).values()))
+
+
+def _tell(how: Filling, name: str, text: str) -> None:
+    how.report(f"{name}: {text}")
+
+
+def _by_seed(entries: Sequence[Entry]) -> dict[bytes, tuple[str, Run]]:
+    """The runs by key, each with its name, those of the first seed first."""
     count = max((len(entry.runs) for entry in entries), default=0)
-    runs = [entry.runs[i] for i in range(count) for entry in entries]
-    return {key_of(run, run.in_effect()): run for run in runs}
+    pairs = [(entry, entry.runs[i]) for i in range(count) for entry in entries]
+    return {
+        key_of(run, run.in_effect()): (f"{entry.label} on {run.dataset}, seed {run.seed}", run)
+        for entry, run in pairs
+    }
 
 
 def _known(results: Path) -> dict[bytes, Record]:

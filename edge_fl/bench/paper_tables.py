@@ -81,7 +81,7 @@ def _bench(
                 dataset,
                 method,
                 {"method": method},
-                parameters=_COMPRESSED.get(method.partition("+")[2], {}),
+                _COMPRESSED.get(method.partition("+")[2]),
             )
             for dataset in choice.datasets
             for method in choice.methods or methods

@@ -72,11 +72,6 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         recipe = self.open()
         return [recipe.for_tier(tier) for tier in range(self.tiers)]
 
-    @property
-    def name(self) -> str:
-        """What a person is told of it."""
-        return f"{self.recipe} on {self.dataset}, seed {self.seed}"
-
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A round: held-out accuracy (a fraction) and loss, the mean bytes of an update, what the clock needs, and the
@@ -140,7 +135,7 @@ def make_run(run: Run, bundle: Bundle, report: Callable[[str], None]) -> Record:
     ConfigError, DataError
         When the run makes no sense, or its data cannot be had.
     """
-    watch = _Watch(run, report)
+    watch = _Watch(run.rounds, report)
     try:
         with TemporaryDirectory() as scratch:
             summary = _simulated(run, bundle, Path(scratch) / "run", watch)
@@ -171,9 +166,9 @@ def _measured(run: Run, metrics: RoundMetrics, cpu: float) -> Measured:
 class _Watch(Observer):
     """Times the training of each round, and tells of the round once it is closed."""
 
-    def __init__(self, run: Run, report: Callable[[str], None]) -> None:
+    def __init__(self, rounds: int, report: Callable[[str], None]) -> None:
         self.cpu: list[float] = []
-        self._run, self._report = run, report
+        self._rounds, self._report = rounds, report
         self._started = self._trained = 0.0
 
     def round_started(self, number: int, selected: list[str]) -> None:
@@ -190,6 +185,6 @@ class _Watch(Observer):
         """The model is evaluated."""
         self.cpu.append(self._trained - self._started)
         self._report(
-            f"{self._run.name}: round {metrics.round} of {self._run.rounds}, accuracy {metrics.accuracy:.1%}, "
+            f"round {metrics.round} of {self._rounds}, accuracy {metrics.accuracy:.1%}, "
             f"{self.cpu[-1]:.2f} s of training"
         )

@@ -45,7 +45,10 @@ def stops_at(text: str) -> Callable[[str], None]:
 
 def test_what_was_broken_off_ends_as_what_was_not(tiny: Tiny, filling: Make) -> None:
     choice = tiny("fedavg", "fedbiad")
-    whole, broken = filling("whole"), filling("broken", report=stops_at("fedbiad on digits, seed 0: round 1"))
+    whole, broken = (
+        filling("whole"),
+        filling("broken", report=stops_at("run 2 of 2, fedbiad on digits, seed 0: round 1 of 2")),
+    )
     found, missing = fill(entries(choice), whole)
     with pytest.raises(Stop):
         fill(entries(choice), broken)
@@ -78,21 +81,21 @@ def test_a_run_is_known_by_all_it_is_made_of(tiny: Tiny, filling: Make) -> None:
     told: list[str] = []
     how = filling(report=told.append)
     choice = tiny(rounds=1)
-    given = entry(choice, "digits", "feddrop", {}, parameters={"dropout": [500]})
+    given = entry(choice, "digits", "feddrop", {"method": "feddrop"}, parameters={"dropout": [500]})
     fill([given], how)
     told.clear()
     # The setup's own rate is the one just given, so nothing is left to run; another is another run.
-    fill([entry(choice, "digits", "feddrop", {})], how)
+    fill([entry(choice, "digits", "feddrop", {"method": "feddrop"})], how)
     assert not told
-    fill([entry(choice, "digits", "feddrop", {}, parameters={"dropout": [400]})], how)
-    assert told[0].startswith("run 1 of 1")
+    fill([entry(choice, "digits", "feddrop", {"method": "feddrop"}, parameters={"dropout": [400]})], how)
+    assert told[0].startswith("run 1 of 1, ")
 
     # Records of other defaults than today's are not taken for today's.
     other = how.results.read_bytes().replace(b'"scale": true', b'"scale": false')
     how.results.write_bytes(other)
     told.clear()
     fill([given], how)
-    assert told[0].startswith("run 1 of 1")
+    assert told[0].startswith("run 1 of 1, ")
     assert len(records(how.results)) == 3
 
 
