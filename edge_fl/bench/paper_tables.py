@@ -55,7 +55,8 @@ def bench_table1(choice: Choice, how: Filling) -> Result:
 def bench_table2(choice: Choice, how: Filling) -> Result:
     """Compressors, alone and on dropping methods; raises as :func:`edge_fl.bench.grid.fill`."""
     about = "FedBIAD's Table II, and FedAvg without a compressor: ratios are to its dense updates."
-    return _bench(choice, how, ("table2", "Compressors (Table II)", about), METHODS_2, TABLE_2)
+    reported = {dataset: {"fedavg": TABLE_1[dataset]["fedavg"], **lines} for dataset, lines in TABLE_2.items()}
+    return _bench(choice, how, ("table2", "Compressors (Table II)", about), METHODS_2, reported)
 
 
 def setting_text(choice: Choice) -> str:
@@ -110,7 +111,7 @@ def _row(filled: Filled, reported: Mapping[str, Mapping[str, Reported]]) -> Row:
         "data set": filled.run.dataset,
         **filled.entry.columns,
         **accuracy_figures(filled),
-        "paper's (%)": theirs.accuracy if theirs else "",
+        "paper's (%)": f"{theirs.accuracy:.2f}" if theirs else "",
         "difference": sum(ours) / len(ours) - theirs.accuracy if theirs and ours else "",
         **uplink_figures(filled),
         "counted (KiB)": f"{counted / 1024:,.1f}" if counted else "",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from broker.summary import RunSummary
-from device_sim.clock import Clock, find_link, traffic_of
+from device_sim.clock import TIER_SLOWDOWNS, Clock, find_link, traffic_of
 from device_sim.simulate import Simulation
 from edge_fl.bench.local_time import Local, step_seconds
 from edge_fl.errors import ConfigError
@@ -11,7 +11,7 @@ from edge_fl.errors import ConfigError
 __all__ = ["virtual_clock"]
 
 
-def virtual_clock(link: str, slowdowns: str) -> Callable[[Simulation, RunSummary], float]:
+def virtual_clock(link: str, slowdowns: str | None) -> Callable[[Simulation, RunSummary], float]:
     """What tells the seconds of a finished run.
 
     Parameters
@@ -19,7 +19,7 @@ def virtual_clock(link: str, slowdowns: str) -> Callable[[Simulation, RunSummary
     link
         A name, or Mbps down and up, for :func:`device_sim.clock.find_link`.
     slowdowns
-        One a tier, with commas between.
+        One a tier, with commas between; None for :data:`device_sim.clock.TIER_SLOWDOWNS`.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def virtual_clock(link: str, slowdowns: str) -> Callable[[Simulation, RunSummary
         When either makes no sense: at once, before anything is run.
     """
     try:
-        factors = tuple(float(factor) for factor in slowdowns.split(","))
+        factors = TIER_SLOWDOWNS if slowdowns is None else tuple(map(float, slowdowns.split(",")))
     except ValueError as error:
         raise ConfigError(f"--slowdown takes factors such as 1 or 1,2,4, not '{slowdowns}'.") from error
     untimed = Clock(find_link(link), (0.0,), 1, factors)

@@ -78,8 +78,9 @@ def simulate(
         ),
     ] = None,
     slowdown: Annotated[
-        str, typer.Option(help="With --link: how much longer than here a step takes, one a tier.")
-    ] = "1,2,4,8",
+        str | None,
+        typer.Option(help="With --link: how much longer than here a step takes, one a tier [default: 1,2,4,8]."),
+    ] = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
