@@ -169,6 +169,16 @@ class Simulation:
         return summary
 
     @property
+    def bundle(self) -> Bundle:
+        """What is trained."""
+        return self._bundle
+
+    @property
+    def settings(self) -> SimulationSettings:
+        """What the run was begun with."""
+        return self._store.settings
+
+    @property
     def weights(self) -> Weights:
         """The model now: full tensors by name."""
         return self._model.weights

@@ -3,12 +3,15 @@
 import hashlib
 import importlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import msgspec
+
 import exporter
 from edge_fl.bench.cases import Case
-from edge_fl.bundle import SEAL, Bundle
+from edge_fl.bundle import PLAIN_SGD, SEAL, Bundle, Optimizer
 from edge_fl.errors import RuntimeMissingError
 from edge_fl.runtimes.base import runtime_names
 from exporter.export import export_bundle
@@ -41,17 +44,36 @@ def exporter_digest() -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def exported(case: Case, runtime: str, folder: Path, report: Callable[[str], None]) -> Bundle:
-    """The bundle of a model for one runtime, from ``folder`` where this very exporter has put it there.
+def exported(
+    case: Case,
+    runtimes: Sequence[str],
+    folder: Path,
+    report: Callable[[str], None],
+    *,
+    optimizer: Optimizer = PLAIN_SGD,
+    variant: str = "plain",
+) -> Bundle:
+    """The bundle of a model for some runtimes, from ``folder`` where this very exporter has put it there.
 
-    Raises as :func:`exporter.export.export_bundle` does, and BundleError when a kept bundle is damaged.
+    Parameters
+    ----------
+    optimizer, variant
+        What its steps train with, and the one kind of step it holds.
+
+    Raises
+    ------
+    EdgeFLError
+        As :func:`exporter.export.export_bundle` does, and BundleError when a kept bundle is damaged.
     """
-    root = folder / exporter_digest() / case.name / runtime
+    root = folder / exporter_digest() / case.name / "+".join([*runtimes, variant, _short(optimizer)])
     if (root / SEAL).exists():
         return Bundle.load(root)
-    return export_bundle(
-        case.build(), case.target(runtime), root, report=lambda text: report(f"{case.name}: {text}")
-    )
+    target = replace(case.target(runtimes[0], optimizer), runtimes=tuple(runtimes), variants=(variant,))
+    return export_bundle(case.build(), target, root, report=lambda text: report(f"{case.name}: {text}"))
+
+
+def _short(optimizer: Optimizer) -> str:
+    return hashlib.sha256(msgspec.json.encode(optimizer)).hexdigest()[:8]
 
 
 def _importable(name: str) -> bool:

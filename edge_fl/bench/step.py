@@ -102,7 +102,7 @@ def _bundles(
     bundles, refusals = {}, []
     for runtime in setting.runtimes:
         try:
-            bundles[runtime] = exported(case, runtime, setting.cache, report)
+            bundles[runtime] = exported(case, (runtime,), setting.cache, report)
         except EdgeFLError as error:
             refusals.append(f"{case.name} on {runtime}: {error}")
     return bundles, refusals

@@ -3,21 +3,34 @@
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Result", "Row"]
+__all__ = ["Picture", "Result", "Row"]
 
 Row = Mapping[str, str | float]
 """One line of a table, by column."""
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A plot beside a page: the end of its file's name, what it shows, and what draws it as PNG at a path."""
+
+    name: str
+    caption: str
+    draw: Callable[[Path], None]
+
+    def beside(self, page: Path) -> Path:
+        """Where the picture of ``page`` is."""
+        return page.with_name(f"{page.stem}-{self.name}.png")
+
+
+@dataclass(frozen=True)
 class Result:
     """One benchmark's outcome: what it is, the command that gives it, and rows of the same columns.
 
-    ``notes`` are sentences for below the table.
+    ``notes`` are sentences for below the table, ``pictures`` are drawn beside a page.
     """
 
     title: str
@@ -25,6 +38,7 @@ class Result:
     about: str
     rows: Sequence[Row]
     notes: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
 
     def markdown(self) -> str:
         """A page with the table, the command and the machine."""
@@ -51,9 +65,13 @@ class Result:
         )
 
     def write(self, path: Path) -> None:
-        """Put the page at ``path``."""
+        """Put the page at ``path``, its pictures beside it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(self.markdown())
+        links = []
+        for picture in self.pictures:
+            picture.draw(picture.beside(path))
+            links.append(f"\n![{picture.caption}]({picture.beside(path).name})\n")
+        path.write_text(self.markdown() + "".join(links))
 
 
 def _text(value: str | float) -> str:

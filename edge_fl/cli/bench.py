@@ -6,7 +6,10 @@ from typing import Annotated
 
 import typer
 
-from edge_fl.bench.table import Result
+from edge_fl.cli.bench_grids import aggregation_rule, dropout_rate, table1, table2, tta
+from edge_fl.cli.bench_options import Json as _Json
+from edge_fl.cli.bench_options import Output as _Output
+from edge_fl.cli.bench_options import show as _show
 from edge_fl.cli.options import Partition, runtime_name
 from edge_fl.cli.progress import progress
 
@@ -14,8 +17,6 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Measure edge-fl against its floor and its peers, in the same run.")
 
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of Markdown.")]
-_Output = Annotated[Path | None, typer.Option("--output", "-o", help="Also write the page to this file.")]
 _Models = Annotated[list[str] | None, typer.Option("--model", help="A model; repeat for several [default: all].")]
 _Runtimes = Annotated[
     list[str] | None,
@@ -191,7 +192,8 @@ def simulator(
     _show(result, output, as_json=json)
 
 
-def _show(result: Result, output: Path | None, *, as_json: bool) -> None:
-    typer.echo(result.json() if as_json else result.markdown())
-    if output is not None:
-        result.write(output)
+app.command("table1")(table1)
+app.command("table2")(table2)
+app.command("tta")(tta)
+app.command("dropout-rate")(dropout_rate)
+app.command("aggregation-rule")(aggregation_rule)

@@ -20,7 +20,7 @@ def progress(doing: str, stages: int | None = None) -> Iterator[Callable[[str], 
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda text: console.print(f"{doing}: {text}", highlight=False, markup=False)
+        yield lambda text: console.print(f"{doing}: {text}", highlight=False, markup=False, soft_wrap=True)
     elif stages is None:
         with console.status(doing) as status:
             yield lambda text: status.update(f"{doing}: {text}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
-_WITH_RESUME = ("bundle", "resume", "json")
+_WITH_RESUME = ("bundle", "resume", "json", "link", "slowdown")
 
 
 def simulate(
@@ -70,6 +70,17 @@ def simulate(
     resume: Annotated[
         Path | None, typer.Option(help="Continue the interrupted run of this folder, with its own settings.")
     ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="Also time a client's local training here, and tell how long the run would have taken over this link: "
+            "3g, dsl, cable, 4g, lte, wifi, 5g or fibre, or Mbps down and up, such as 110.6/14."
+        ),
+    ] = None,
+    slowdown: Annotated[
+        str | None,
+        typer.Option(help="With --link: how much longer than here a step takes, one a tier [default: 1,2,4,8]."),
+    ] = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -86,11 +97,13 @@ def simulate(
     from device_sim.progress import view
     from device_sim.settings import Population, TrainerSettings
     from device_sim.simulate import Simulation
+    from edge_fl.bench.virtual_time import virtual_clock
     from edge_fl.bundle import Bundle
     from edge_fl.data.partition import Kind
 
     run = new_run_id()
     root = resume or output or Path("runs") / run
+    clock = None if link is None else virtual_clock(link, slowdown)
 
     def begin(observer: "Observer") -> "Simulation":
         if resume is not None:
@@ -129,7 +142,12 @@ def simulate(
         if begun:
             print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
         raise
-    show_summary(summary.figures(), summary.lines(), as_json=json)
+    figures, lines = summary.figures(), summary.lines()
+    if clock is not None:
+        seconds = clock(simulation, summary)
+        figures["virtual_seconds"] = seconds
+        lines.append(f"virtual time {seconds:,.1f} s, {seconds / len(summary.rounds):.2f} s a round")
+    show_summary(figures, lines, as_json=json)
 
 
 def _refuse_settings(context: typer.Context) -> None:

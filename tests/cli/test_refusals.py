@@ -156,3 +156,12 @@ def test_every_command_has_help(command: str) -> None:
     done = edge_fl(command, "--help")
     assert done.returncode == 0
     assert "Example" in done.stdout or command == "bench"
+
+
+def test_grids_of_runs(tmp_path: Path) -> None:
+    results = tmp_path / "runs.json"
+    grid = ("bench", "table1", "--results", results)
+    refused(15, "no setup for the data set 'ptb'; there are mnist,", *grid, "--dataset", "ptb")
+    refused(15, "minutes above 0, not 0", *grid, "--dataset", "digits", "--time-budget", "0")
+    results.write_text('[{"model": "digits-mlp"}]')
+    refused(14, "does not hold this benchmark's results", *grid, "--dataset", "digits")

@@ -1,0 +1,82 @@
+"""FedBIAD's eq. (10) and its alternatives: rules and scaling, at several step sizes and numbers of local steps."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import mean
+
+from edge_fl.bench.figures import accuracy_figures, finals, notes_of
+from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
+from edge_fl.bench.table import Result, Row
+from edge_fl.errors import ConfigError
+
+__all__ = ["LOCAL_STEPS", "RATES", "RULES", "bench_aggregation_rule"]
+
+RULES = ("holders", "zeros", "delta")
+RATES = (0.05, 0.1)
+LOCAL_STEPS = (20, 60)
+
+
+def bench_aggregation_rule(
+    choice: Choice, how: Filling, rates: Sequence[float] = RATES, local_steps: Sequence[int] = LOCAL_STEPS
+) -> Result:
+    """Run FedBIAD with every rule, with and without scaling, and FedAvg at the same step sizes and local steps.
+
+    Raises as :func:`edge_fl.bench.grid.fill` does, and ConfigError when other methods are asked for.
+    """
+    if choice.methods is not None:
+        raise ConfigError("The aggregation rule is studied of fedbiad alone: leave --method out.")
+    found, missing = fill(
+        [
+            filled
+            for dataset in choice.datasets
+            for steps in local_steps
+            for rate in rates
+            for filled in _entries(replace(choice, lr=rate, local_steps=steps), dataset)
+        ],
+        how,
+    )
+    baselines = {_setting(f): mean(finals(f)) for f in found if f.run.recipe == "fedavg" and f.records}
+    return Result(
+        title="Aggregation rule",
+        command=choice.command("aggregation-rule")
+        + "".join(f" --lr {rate:g}" for rate in rates)
+        + "".join(f" --local-steps {steps}" for steps in local_steps),
+        about="FedBIAD's eq. (10) as printed counts a dropped row as zeros (rule `zeros`); `holders` takes each row's "
+        "mean over those who hold it, `delta` counts a dropped row as unchanged. Scaled is whether kept activations "
+        "are multiplied by 1 / (1 - p) in local training. A tenth of the clients a round, "
+        f"{choice.rounds} rounds of V steps of a batch of 20; accuracy as in [Table I](table1.md). The last column is "
+        "the difference to FedAvg at the same step size and V.",
+        rows=[_row(filled, baselines) for filled in found],
+        notes=notes_of(found, missing),
+    )
+
+
+def _entries(choice: Choice, dataset: str) -> list[Entry]:
+    where: dict[str, str | float] = {"V": str(choice.local_steps), "step size": choice.lr or ""}
+    dense = entry(choice, dataset, "fedavg", {"method": "fedavg", "rule": "mean", "scaled": "", **where})
+    others = [
+        entry(
+            choice,
+            dataset,
+            "fedbiad",
+            {"method": "fedbiad", "rule": rule, "scaled": "yes" if scale else "no", **where},
+            {"rule": rule, "scale": scale},
+        )
+        for rule in RULES
+        for scale in (True, False)
+    ]
+    return [dense, *others]
+
+
+def _setting(filled: Filled) -> tuple[str, float, int]:
+    return filled.run.dataset, filled.run.lr, filled.run.local_steps
+
+
+def _row(filled: Filled, baselines: dict[tuple[str, float, int], float]) -> Row:
+    baseline, ours = baselines.get(_setting(filled)), finals(filled)
+    return {
+        "data set": filled.run.dataset,
+        **filled.entry.columns,
+        **accuracy_figures(filled),
+        "- FedAvg's": mean(ours) - baseline if baseline is not None and ours else "",
+    }

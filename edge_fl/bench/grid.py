@@ -1,0 +1,224 @@
+"""A grid of runs, each made once: filled from a file of records and, as far as time allows, by simulation."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from edge_fl.bench.cases import BATCH
+from edge_fl.bench.records import read_records, write_records
+from edge_fl.bench.runs import Record, Run, bundle_of, key_of, make_run
+from edge_fl.bench.setups import setup_of, setup_parameters
+from edge_fl.errors import ConfigError
+
+__all__ = ["Choice", "Entry", "Filled", "Filling", "entry", "fill"]
+
+_KAPPA = 10  # one client of so many is picked a round
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user chose of every grid: data sets, seeds, and what takes the place of the setups' own settings.
+
+    ``methods`` are recipes; None stands for those of the benchmark. ``clients``, ``local_steps`` and ``lr`` are the
+    setup's, 60 and the setup's where they are None.
+    """
+
+    datasets: Sequence[str]
+    seeds: Sequence[int]
+    methods: Sequence[str] | None = None
+    rounds: int = 60
+    clients: int | None = None
+    local_steps: int | None = None
+    lr: float | None = None
+
+    def __post_init__(self) -> None:
+        for dataset in self.datasets:
+            setup_of(dataset)
+
+    def command(self, bench: str) -> str:
+        """The command line that gives the same grid."""
+        names = {"clients": self.clients, "local-steps": self.local_steps, "lr": self.lr}
+        return " ".join(
+            [
+                f"edge-fl bench {bench}",
+                *(f"--dataset {name}" for name in self.datasets),
+                *(f"--method {name}" for name in self.methods or ()),
+                *(f"--seed {seed}" for seed in self.seeds),
+                f"--rounds {self.rounds}",
+                *(f"--{name} {value}" for name, value in names.items() if value is not None),
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of a table: what distinguishes it, by column, and a run for each seed."""
+
+    dataset: str
+    columns: Mapping[str, str | float]
+    runs: tuple[Run, ...]
+
+    @property
+    def label(self) -> str:
+        """What a plot calls it."""
+        return ", ".join(str(value) for value in self.columns.values())
+
+
+@dataclass(frozen=True)
+class Filled:
+    """An entry with what was found of its runs, in the order of its seeds; those that failed are ``failures``."""
+
+    entry: Entry
+    records: tuple[Record, ...]
+    failures: tuple[str, ...] = ()
+
+    @property
+    def made(self) -> bool:
+        """Whether any of the runs was made."""
+        return bool(self.records or self.failures)
+
+    @property
+    def run(self) -> Run:
+        """One of the runs, which differ by seed only."""
+        return self.entry.runs[0]
+
+
+@dataclass(frozen=True)
+class Filling:
+    """How a grid is filled.
+
+    Parameters
+    ----------
+    results
+        The JSON file of records, which several benchmarks may share, also at the same time.
+    cache
+        Where bundles are kept.
+    minutes
+        After so many no run is begun; None for as long as it takes.
+    report
+        Told of what is being done.
+    """
+
+    results: Path
+    cache: Path
+    minutes: float | None
+    report: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        if self.minutes is not None and not self.minutes > 0:
+            raise ConfigError(f"A time budget is a number of minutes above 0, not {self.minutes:g}.")
+
+
+def entry(
+    choice: Choice,
+    dataset: str,
+    recipe: str,
+    columns: Mapping[str, str | float],
+    parameters: Mapping[str, Any] | None = None,
+) -> Entry:
+    """The runs of ``recipe`` on ``dataset`` as its setup and ``choice`` have it.
+
+    Parameters
+    ----------
+    columns
+        What distinguishes them in a table.
+    parameters
+        The recipe's, besides those of the setup, or in their place.
+
+    Raises
+    ------
+    ConfigError, DataError
+        When they make no sense.
+    """
+    setup = setup_of(dataset)
+    own, tiers = setup_parameters(setup, recipe)
+    clients = choice.clients or setup.clients
+    run = Run(
+        dataset=dataset,
+        recipe=recipe,
+        parameters=own | dict(parameters or {}),
+        seed=0,
+        rounds=choice.rounds,
+        clients=clients,
+        clients_per_round=max(clients // _KAPPA, 1),
+        partition=setup.partition,
+        tiers=tiers,
+        local_steps=choice.local_steps or 60,
+        batch=BATCH,
+        lr=setup.lr if choice.lr is None else choice.lr,
+        clip=setup.clip,
+    )
+    for refuse_early in (run.open, run.config, run.population):
+        refuse_early()
+    return Entry(dataset, columns, tuple(replace(run, seed=seed) for seed in choice.seeds))
+
+
+def fill(entries: Sequence[Entry], how: Filling) -> tuple[list[Filled], list[str]]:
+    """Make the runs that no record tells of, first those of the first seed, and give what is known then.
+
+    Returns
+    -------
+    Every entry of which a run was made, and the names of the runs that were not, for want of time.
+
+    Raises
+    ------
+    DataError
+        When the records are another benchmark's or another version's, or data cannot be had.
+    ConfigError
+        When a run makes no sense, or no run was made at all.
+    StateError
+        When the records cannot be written.
+    """
+    wanted = _by_seed(entries)
+    _make(wanted, how)
+    known = _known(how.results)
+    found = [filled for filled in (_filled(entry, known) for entry in entries) if filled.made]
+    if not found:
+        raise ConfigError("The time budget was spent before any run was begun: raise it.")
+    return found, [name for key, (name, _) in wanted.items() if key not in known]
+
+
+def _make(wanted: Mapping[bytes, tuple[str, Run]], how: Filling) -> None:
+    """Make what no record tells of until time is spent; the file is read anew, as others may write to it, too."""
+    until = None if how.minutes is None else time.monotonic() + 60 * how.minutes
+    for number, (key, (name, run)) in enumerate(wanted.items(), start=1):
+        if key in _known(how.results):
+            continue
+        if until is not None and time.monotonic() >= until:
+            return
+        told = partial(_tell, how, f"run {number} of {len(wanted)}, {name}")
+        record = make_run(run, bundle_of(run, how.cache, told), told)
+        write_records(how.results, list((_known(how.results) | {key: record}).values()))
+
+
+def _tell(how: Filling, name: str, text: str) -> None:
+    how.report(f"{name}: {text}")
+
+
+def _by_seed(entries: Sequence[Entry]) -> dict[bytes, tuple[str, Run]]:
+    """The runs by key, each with its name, those of the first seed first."""
+    count = max((len(entry.runs) for entry in entries), default=0)
+    pairs = [(entry, entry.runs[i]) for i in range(count) for entry in entries]
+    return {
+        key_of(run, run.in_effect()): (f"{entry.label} on {run.dataset}, seed {run.seed}", run)
+        for entry, run in pairs
+    }
+
+
+def _known(results: Path) -> dict[bytes, Record]:
+    return {record.key: record for record in read_records(results, Record)}
+
+
+def _filled(entry: Entry, known: Mapping[bytes, Record]) -> Filled:
+    found = [known.get(key_of(run, run.in_effect())) for run in entry.runs]
+    made = [record for record in found if record is not None]
+    return Filled(
+        entry,
+        tuple(record for record in made if not record.failed),
+        tuple(record.failed for record in made if record.failed),
+    )

@@ -1,0 +1,84 @@
+"""What a device computes in a round, timed: batches, patterns, steps, compression and frame, in the agent's runtime."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from msgspec.structs import replace
+
+from broker.config import RunConfig
+from broker.model import GlobalModel
+from broker.tasks import make_task
+from device_sim.settings import Population
+from edge_fl.bench.timing import medians
+from edge_fl.bundle import Bundle
+from edge_fl.data.partition import partition
+from edge_fl.data.registry import load_dataset
+from edge_fl.recipe import open_recipe
+from edge_fl.runtimes.base import open_runtime
+from edge_fl.transport.transfer import ref_of
+from edge_fl.update import make_update
+from edge_fl.wire.frame import decode_frame
+
+__all__ = ["Local", "step_seconds"]
+
+_STEPS = 30  # of a local round that is timed: ten of FedBIAD's looks at the loss
+
+
+@dataclass(frozen=True)
+class Local:
+    """Whose local training is timed: a run's, as a simulation has it, in ``runtime`` on one thread."""
+
+    bundle: Bundle
+    config: RunConfig
+    population: Population
+    runtime: str = "onnx"
+
+    @property
+    def steps(self) -> int:
+        """How many steps are timed."""
+        return min(self.config.local_steps, _STEPS)
+
+    def work(self, tier: int) -> Callable[[], object]:
+        """The beginning of the first round, as a client of ``tier`` makes it.
+
+        Raises RuntimeMissingError when the bundle holds no program for it, and DataError when there is no data.
+        """
+        layout, client = self.bundle.layout, f"client-{tier}"
+        samples = load_dataset(self.bundle.manifest.dataset).train
+        part = partition(samples, self.population.clients, self.population.kind)[tier]
+        recipe = open_recipe(self.config.method, self.config.parameters)
+        model = GlobalModel(layout, self.bundle.weights())
+        content = model.frame(run=self.config.run, round=1, method=recipe.name)
+        task = make_task(
+            replace(self.config, local_steps=self.steps),
+            recipe,
+            layout,
+            client=client,
+            tier=tier,
+            round=1,
+            accepted=0,
+            model=ref_of(content),
+        )
+        return partial(
+            make_update,
+            task,
+            client=client,
+            model=decode_frame(content, layout),
+            runtime=open_runtime(self.runtime, self.bundle, threads=1),
+            samples=samples.take(part),
+            state={},
+        )
+
+
+def step_seconds(runs: Sequence[Local], *, repeats: int = 5) -> list[list[float]]:
+    """CPU seconds of one local step of each run, by tier.
+
+    One client of each tier begins the first round, all of them and all runs in turn; the median is divided by its
+    steps, so that a step has its share of what a method does besides.
+    """
+    tiers = [range(min(run.population.tiers, run.population.clients)) for run in runs]
+    work = {(n, tier): run.work(tier) for n, run in enumerate(runs) for tier in tiers[n]}
+    took = medians(work, repeats=repeats, clock=time.process_time)
+    return [[took[n, tier] / run.steps for tier in tiers[n]] for n, run in enumerate(runs)]

@@ -1,0 +1,82 @@
+"""What FedBIAD's paper runs on each data set, as far as it says so, and what was chosen where it does not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edge_fl.errors import ConfigError
+from edge_fl.recipe import open_recipe
+
+__all__ = ["SETUPS", "Setup", "setup_of", "setup_parameters"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One data set's experiment (Xue et al., 2023, section VI-A).
+
+    The paper gives the clients, the dropout rate p and the model. It gives neither V, step size nor batch, and of
+    FjORD's, HeteroFL's and FedMP's sub-models the mean upload alone: theirs are those that come nearest to it.
+
+    Parameters
+    ----------
+    model
+        Of the zoo.
+    clients, partition
+        Who holds what; a tenth of the clients are picked a round.
+    dropout
+        p, in thousandths.
+    pruning
+        FedMP's ratio, in thousandths.
+    widths, levels
+        FjORD's and HeteroFL's, one a tier of equally many clients.
+    target
+        The accuracy (a fraction) that time is measured to, None where there is none.
+    lr, clip
+        The step size, and the largest norm of a step's gradients.
+    """
+
+    model: str
+    clients: int
+    partition: str
+    dropout: int
+    pruning: int
+    widths: tuple[int, ...]
+    levels: tuple[str, ...]
+    target: float | None = None
+    lr: float = 0.05
+    clip: float | None = None
+
+
+SETUPS: dict[str, Setup] = {
+    "mnist": Setup("mnist-mlp", 1000, "labels=5", 200, 100, (1000, 800, 600), ("a", "a", "b"), 0.9),
+    "fashion-mnist": Setup(
+        "fashion-mnist-mlp", 1000, "labels=5", 500, 200, (1000, 800, 600, 400), ("a", "b", "b"), 0.8
+    ),
+    "wikitext-2": Setup(
+        "wikitext-2-lstm", 100, "iid", 500, 200, (1000, 800, 600), ("a", "a", "b"), 0.31, lr=1.0, clip=1.0
+    ),
+    "shakespeare": Setup(
+        "shakespeare-rnn", 100, "owners", 500, 200, (1000, 800, 600), ("a", "a", "b"), lr=1.0, clip=1.0
+    ),
+    "digits": Setup("digits-mlp", 40, "labels=5", 500, 200, (1000, 800, 600, 400), ("a", "b", "b"), 0.8),
+}
+"""By data set. ``digits`` is no paper's: it is for trying the benchmarks out."""
+
+
+def setup_of(dataset: str) -> Setup:
+    """The setup of a data set; ConfigError when it has none."""
+    if dataset not in SETUPS:
+        raise ConfigError(f"There is no setup for the data set '{dataset}'; there are {', '.join(SETUPS)}.")
+    return SETUPS[dataset]
+
+
+def setup_parameters(setup: Setup, recipe: str) -> tuple[dict[str, Any], int]:
+    """What a recipe is run with in ``setup``, besides its defaults, and in how many tiers.
+
+    Raises ConfigError when a part of the recipe is unknown.
+    """
+    known = type(open_recipe(recipe, {}).method).Parameters.__struct_fields__
+    rate = setup.pruning if recipe.partition("+")[0] == "fedmp" else setup.dropout
+    given: Mapping[str, tuple[Any, ...]] = {"dropout": (rate,), "widths": setup.widths, "levels": setup.levels}
+    own = {key: list(values) for key, values in given.items() if key in known}
+    return own, max([1, *map(len, own.values())])

@@ -1,0 +1,239 @@
+"""The benchmarks that are grids of simulated runs: each run is made once and kept in a file they all share."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge_fl.cli.bench_options import Json, Output, show
+from edge_fl.cli.progress import progress
+
+if TYPE_CHECKING:
+    from edge_fl.bench.grid import Filling
+
+__all__ = ["aggregation_rule", "dropout_rate", "table1", "table2", "tta"]
+
+_Datasets = Annotated[
+    list[str] | None,
+    typer.Option("--dataset", help="mnist, fashion-mnist, wikitext-2, shakespeare or digits; repeat for several."),
+]
+_Methods = Annotated[
+    list[str] | None,
+    typer.Option("--method", help="A method, or method+compressor; repeat [default: those of the table]."),
+]
+_Seeds = Annotated[list[int] | None, typer.Option("--seed", help="A seed; repeat for several [default: 0, 1, 2].")]
+_Rounds = Annotated[int, typer.Option(help="Rounds.")]
+_Clients = Annotated[
+    int | None, typer.Option(min=1, help="Clients in all, a tenth of them picked a round [default: the paper's].")
+]
+_LocalSteps = Annotated[int | None, typer.Option(min=1, help="Local SGD steps a round (V) [default: 60].")]
+_Lr = Annotated[float | None, typer.Option(help="SGD step size [default: the data set's].")]
+_Budget = Annotated[
+    float | None, typer.Option(help="Minutes after which no run is begun; what is missing is named.")
+]
+_Results = Annotated[
+    Path, typer.Option(help="Keeps every run, so that the next benchmark only makes those that are not there.")
+]
+_Cache = Annotated[
+    Path | None, typer.Option(help="Keep the exported bundles here, for as long as they are right.")
+]
+_RESULTS = Path("runs.json")
+_IMAGES = ("mnist", "fashion-mnist")
+_SEEDS = (0, 1, 2)
+
+
+def table1(
+    *,
+    dataset: _Datasets = None,
+    method: _Methods = None,
+    seed: _Seeds = None,
+    rounds: _Rounds = 60,
+    clients: _Clients = None,
+    local_steps: _LocalSteps = None,
+    lr: _Lr = None,
+    time_budget: _Budget = None,
+    results: _Results = _RESULTS,
+    cache: _Cache = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """FedBIAD's Table I: dropping methods by data set, accuracy and uplink, beside the paper's numbers.
+
+    Example: edge-fl bench table1 --dataset mnist --time-budget 120 -o docs/benchmarks/table1.md
+    """
+    from edge_fl.bench.grid import Choice
+    from edge_fl.bench.paper_tables import bench_table1
+
+    choice = Choice(
+        datasets=dataset or _IMAGES,
+        methods=method,
+        seeds=seed or _SEEDS,
+        rounds=rounds,
+        clients=clients,
+        local_steps=local_steps,
+        lr=lr,
+    )
+    with _filling("bench table1", results, cache, time_budget) as how:
+        result = bench_table1(choice, how)
+    show(result, output, as_json=json)
+
+
+def table2(
+    *,
+    dataset: _Datasets = None,
+    method: _Methods = None,
+    seed: _Seeds = None,
+    rounds: _Rounds = 60,
+    clients: _Clients = None,
+    local_steps: _LocalSteps = None,
+    lr: _Lr = None,
+    time_budget: _Budget = None,
+    results: _Results = _RESULTS,
+    cache: _Cache = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """FedBIAD's Table II: compressors alone and on dropping methods, beside the paper's numbers.
+
+    Example: edge-fl bench table2 --dataset fashion-mnist --method fedbiad+dgc -o docs/benchmarks/table2.md
+    """
+    from edge_fl.bench.grid import Choice
+    from edge_fl.bench.paper_tables import bench_table2
+
+    choice = Choice(
+        datasets=dataset or _IMAGES,
+        methods=method,
+        seeds=seed or _SEEDS,
+        rounds=rounds,
+        clients=clients,
+        local_steps=local_steps,
+        lr=lr,
+    )
+    with _filling("bench table2", results, cache, time_budget) as how:
+        result = bench_table2(choice, how)
+    show(result, output, as_json=json)
+
+
+def tta(
+    *,
+    dataset: _Datasets = None,
+    method: _Methods = None,
+    seed: _Seeds = None,
+    rounds: _Rounds = 60,
+    clients: _Clients = None,
+    local_steps: _LocalSteps = None,
+    lr: _Lr = None,
+    link: Annotated[
+        str,
+        typer.Option(help="3g, dsl, cable, 4g, lte, wifi, 5g or fibre, or Mbps down and up, such as 110.6/14."),
+    ] = "5g",
+    slowdown: Annotated[float, typer.Option(help="How much longer a step takes on a client than here.")] = 1.0,
+    time_budget: _Budget = None,
+    results: _Results = _RESULTS,
+    cache: _Cache = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """Virtual time to the paper's target accuracies, of the runs of Table I.
+
+    Example: edge-fl bench tta --dataset fashion-mnist --link lte --slowdown 10 -o docs/benchmarks/tta.md
+    """
+    from device_sim.clock import find_link
+    from edge_fl.bench.grid import Choice
+    from edge_fl.bench.tta import bench_tta
+
+    choice = Choice(
+        datasets=dataset or _IMAGES,
+        methods=method,
+        seeds=seed or _SEEDS,
+        rounds=rounds,
+        clients=clients,
+        local_steps=local_steps,
+        lr=lr,
+    )
+    with _filling("bench tta", results, cache, time_budget) as how:
+        result = bench_tta(choice, how, find_link(link), slowdown)
+    show(result, output, as_json=json)
+
+
+def dropout_rate(
+    *,
+    dataset: _Datasets = None,
+    method: _Methods = None,
+    rate: Annotated[
+        list[float] | None, typer.Option(help="p; repeat for several [default: 0.1, 0.2 ... 0.7].")
+    ] = None,
+    seed: _Seeds = None,
+    rounds: _Rounds = 60,
+    clients: _Clients = None,
+    local_steps: _LocalSteps = None,
+    lr: _Lr = None,
+    time_budget: _Budget = None,
+    results: _Results = _RESULTS,
+    cache: _Cache = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """Accuracy and uplink of FedBIAD and FedDrop against the dropout rate.
+
+    Example: edge-fl bench dropout-rate --method fedbiad --rate 0.3 --rate 0.6 -o docs/benchmarks/dropout-rate.md
+    """
+    from edge_fl.bench.dropout_rate import RATES, bench_dropout_rate
+    from edge_fl.bench.grid import Choice
+    from edge_fl.pattern import thousandths
+
+    choice = Choice(
+        datasets=dataset or ("fashion-mnist",),
+        methods=method,
+        seeds=seed or _SEEDS,
+        rounds=rounds,
+        clients=clients,
+        local_steps=local_steps,
+        lr=lr,
+    )
+    rates = tuple(thousandths(p) for p in rate) if rate else RATES
+    with _filling("bench dropout-rate", results, cache, time_budget) as how:
+        result = bench_dropout_rate(choice, how, rates)
+    show(result, output, as_json=json)
+
+
+def aggregation_rule(
+    *,
+    dataset: _Datasets = None,
+    seed: _Seeds = None,
+    rounds: _Rounds = 60,
+    clients: _Clients = None,
+    local_steps: Annotated[
+        list[int] | None, typer.Option(min=1, help="V; repeat for several [default: 20, 60].")
+    ] = None,
+    lr: Annotated[
+        list[float] | None, typer.Option(help="A step size; repeat for several [default: 0.05, 0.1].")
+    ] = None,
+    time_budget: _Budget = None,
+    results: _Results = _RESULTS,
+    cache: _Cache = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """FedBIAD's eq. (10) against other aggregation rules, with and without scaling, by step size and V.
+
+    Example: edge-fl bench aggregation-rule --dataset mnist --seed 0 --lr 0.05 -o docs/benchmarks/aggregation-rule.md
+    """
+    from edge_fl.bench.aggregation_rule import LOCAL_STEPS, RATES, bench_aggregation_rule
+    from edge_fl.bench.grid import Choice
+
+    choice = Choice(datasets=dataset or _IMAGES, seeds=seed or _SEEDS, rounds=rounds, clients=clients)
+    with _filling("bench aggregation-rule", results, cache, time_budget) as how:
+        result = bench_aggregation_rule(choice, how, lr or RATES, local_steps or LOCAL_STEPS)
+    show(result, output, as_json=json)
+
+
+@contextmanager
+def _filling(doing: str, results: Path, cache: Path | None, minutes: float | None) -> "Iterator[Filling]":
+    from edge_fl.bench.grid import Filling
+
+    with TemporaryDirectory() as scratch, progress(doing) as report:
+        yield Filling(results=results, cache=cache or Path(scratch), minutes=minutes, report=report)

@@ -1,0 +1,46 @@
+"""The virtual time of a simulation: its frames over the link, and local training timed here."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.observer import Observer
+from device_sim.settings import TrainerSettings
+from device_sim.simulate import Simulation
+from edge_fl.bench.grid import Choice, entry
+from edge_fl.bench.runs import bundle_of
+from edge_fl.bench.virtual_time import virtual_clock
+from edge_fl.errors import ConfigError
+
+
+def test_a_run_takes_its_frames_and_its_training(
+    tiny: Callable[..., Choice], bundles: Path, tmp_path: Path
+) -> None:
+    run = entry(tiny(rounds=2), "digits", "fjord", {}).runs[0]
+    simulation = Simulation(
+        bundle=bundle_of(run, bundles, str),
+        config=run.config(),
+        population=run.population(),
+        trainer=TrainerSettings("stacked"),
+        root=tmp_path / "run",
+        observer=Observer(),
+    )
+    summary = simulation.run()
+
+    clients = run.clients_per_round
+    moved = sum(m.downlink / clients / 8e6 + max(m.uplink.values()) / 2e6 for m in summary.rounds) * 8
+    seconds = virtual_clock("8/2", "1e-9")(simulation, summary)
+    assert seconds == pytest.approx(moved, rel=1e-3)
+    slow = virtual_clock("8/2", "1000,2000")(simulation, summary) - moved
+    assert slow > 2 * 1000 * run.local_steps * 1e-5  # no step takes less than 10 us
+
+
+def test_a_link_and_slowdowns_are_read_at_once() -> None:
+    for link, slowdowns, sentence in (
+        ("6g", "1", "no link '6g'"),
+        ("5g", "fast", "--slowdown takes factors"),
+        ("5g", "1,0", "factors above 0"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            virtual_clock(link, slowdowns)
