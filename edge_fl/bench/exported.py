@@ -51,24 +51,24 @@ def exported(
     report: Callable[[str], None],
     *,
     optimizer: Optimizer = PLAIN_SGD,
-    variant: str = "plain",
+    variants: tuple[str, ...] = ("plain",),
 ) -> Bundle:
     """The bundle of a model for some runtimes, from ``folder`` where this very exporter has put it there.
 
     Parameters
     ----------
-    optimizer, variant
-        What its steps train with, and the one kind of step it holds.
+    optimizer, variants
+        What its steps train with, and the kinds of step it holds.
 
     Raises
     ------
     EdgeFLError
         As :func:`exporter.export.export_bundle` does, and BundleError when a kept bundle is damaged.
     """
-    root = folder / exporter_digest() / case.name / "+".join([*runtimes, variant, _short(optimizer)])
+    root = folder / exporter_digest() / case.name / "+".join([*runtimes, *variants, _short(optimizer)])
     if (root / SEAL).exists():
         return Bundle.load(root)
-    target = replace(case.target(runtimes[0], optimizer), runtimes=tuple(runtimes), variants=(variant,))
+    target = replace(case.target(runtimes[0], optimizer), runtimes=tuple(runtimes), variants=variants)
     return export_bundle(case.build(), target, root, report=lambda text: report(f"{case.name}: {text}"))
 
 

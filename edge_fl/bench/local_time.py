@@ -49,8 +49,7 @@ class Local:
         samples = load_dataset(self.bundle.manifest.dataset).train
         part = partition(samples, self.population.clients, self.population.kind)[tier]
         recipe = open_recipe(self.config.method, self.config.parameters)
-        model = GlobalModel(layout, self.bundle.weights())
-        content = model.frame(run=self.config.run, round=1, method=recipe.name)
+        content = GlobalModel(layout, self.bundle.weights(), recipe=recipe, run=self.config.run).frame()
         task = make_task(
             replace(self.config, local_steps=self.steps),
             recipe,

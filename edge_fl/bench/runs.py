@@ -118,8 +118,8 @@ def case_of(dataset: str) -> Case:
 def bundle_of(run: Run, cache: Path, report: Callable[[str], None]) -> Bundle:
     """What ``run`` trains, from ``cache`` or exported to it; raises as the exporter does."""
     optimizer = Optimizer(clip=run.clip)
-    variant = run.open().method.variant
-    return exported(case_of(run.dataset), _RUNTIMES, cache, report, optimizer=optimizer, variant=variant)
+    variants = tuple(dict.fromkeys(("plain", run.open().method.variant)))
+    return exported(case_of(run.dataset), _RUNTIMES, cache, report, optimizer=optimizer, variants=variants)
 
 
 def make_run(run: Run, bundle: Bundle, report: Callable[[str], None]) -> Record:
