@@ -42,7 +42,8 @@ class LocalResult:
     """What a round of local training gave.
 
     ``delta`` holds full-size differences to the weights training started from; ``pattern`` says which of them
-    to upload; ``loss`` is the mean over the steps; ``state`` replaces the method's state once accepted.
+    to upload, and ``sent`` (:attr:`edge_fl.methods.base.LocalHalf.sent`) what of that; ``loss`` is the mean over the
+    steps; ``state`` replaces the method's state once accepted.
     """
 
     pattern: Pattern
@@ -50,6 +51,7 @@ class LocalResult:
     loss: float
     samples: int
     state: State
+    sent: Mapping[str, NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,9 @@ class LocalRun:
 
     def __init__(self, *, method: Method, job: Job, samples: Samples, settings: LocalSettings) -> None:
         self.settings, self.variant = settings, method.variant
-        self.full = LocalModel(job.weights)
         self._job, self._samples = job, len(samples.y)
         self._local = method.local(job)
+        self.full = LocalModel(job.weights, self._local.slots)
         self._losses: list[float] = []
         stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
         self._batches = batches(
@@ -104,9 +106,7 @@ class LocalRun:
     def inputs(self, selection: Selection) -> StepInputs:
         """The next step's inputs; ``selection`` is what ``pattern`` keeps in ``units`` mode."""
         step = len(self._losses)
-        variance = self._local.variance
-        extra = _noise(selection, variance, self._job, step) if variance else {}
-        return StepInputs(next(self._batches), self.scale, step + 1, extra)
+        return StepInputs(next(self._batches), self.scale, step + 1, self._local.extra(selection, step))
 
     def stepped(self, loss: float) -> None:
         """Take note of the loss of the step just made; raises RunError when it is not finite."""
@@ -125,8 +125,9 @@ class LocalRun:
             raise RunError(
                 f"The weights of client '{self._job.client}' are no longer finite; lower the step size."
             )
-        loss = float(np.mean(self._losses))
-        return LocalResult(self._local.upload, delta, loss, self._samples, self._local.state())
+        loss, local = float(np.mean(self._losses)), self._local
+        local.trained(self.full.slots)
+        return LocalResult(local.upload, delta, loss, self._samples, local.state(), local.sent)
 
 
 def train(runtime: Runtime, run: LocalRun) -> None:
@@ -175,14 +176,3 @@ class _Compact:
 
     def put_back(self) -> None:
         self._run.full.put_back(self._selection, self._kept, self._slots)
-
-
-def _noise(selection: Selection, variance: float, job: Job, step: int) -> dict[str, NDArray[np.float32]]:
-    """FedBIAD lines 16 and 17: the gradient at theta ~ N(U, s2 I) moves U."""
-    stream = Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)
-    spread, noise = np.sqrt(variance), {}
-    for tensor in selection.layout.tensors:
-        shape = selection.shape(tensor)
-        drawn = spread * stream.normal(int(np.prod(shape)))
-        noise[f"noise.{tensor.name}"] = drawn.astype(np.float32).reshape(shape)
-    return noise

@@ -20,7 +20,8 @@ from edge_fl.training import LocalResult, LocalRun, LocalSettings, train
 from edge_fl.wire.frame import Frame, Header, encode_frame
 from edge_fl.wire.masks import decode_mask
 from edge_fl.wire.messages import Task
-from edge_fl.wire.values import FLOAT32, flatten, unflatten
+from edge_fl.wire.sparse import encode_sent
+from edge_fl.wire.values import flatten, unflatten
 
 __all__ = ["Update", "Visit", "assigned_pattern", "make_update"]
 
@@ -60,7 +61,18 @@ class Visit:
         layout = manifest.layout
         self._task, self._version = task, model.header.version
         self._recipe = open_recipe(task.method, task.parameters)
-        self._job = Job(layout, client, task.round, task.seed, model.values, state, assigned_pattern(task, layout))
+        self._job = Job(
+            layout=layout,
+            client=client,
+            round=task.round,
+            seed=task.seed,
+            weights=model.values,
+            state=state,
+            assigned=assigned_pattern(task, layout),
+            samples=len(samples.y),
+            batch=task.batch,
+            output_noise=manifest.output_noise,
+        )
         whole = manifest.batch_norm in WHOLE_BATCHES
         settings = LocalSettings(task.steps, task.batch, task.lr, whole)
         self.run = LocalRun(method=self._recipe.method, job=self._job, samples=samples, settings=settings)
@@ -69,15 +81,17 @@ class Visit:
         """The update, once every step was made; raises RunError when a weight is no longer finite."""
         result, compressor = self.run.result(), self._recipe.compressor
         header = self._header(result)
-        if compressor is None:
-            return Update(encode_frame(header, result.pattern, result.delta), result.loss, result.state)
         selection = Selection.of(result.pattern, header.mode)
-        compressed, memory = _compress(compressor, selection, result, self._job)
-        frame = encode_frame(header, result.pattern, result.delta, compressed)
+        section: bytes | None = None
+        memory: dict[str, Vector] = {}
+        if self._recipe.method.sparse:
+            section = encode_sent(flatten(selection, result.delta), _sent(selection, result))
+        elif compressor is not None:
+            section, memory = _compress(compressor, selection, result, self._job)
+        frame = encode_frame(header, result.pattern, result.delta, section)
         return Update(frame, result.loss, {**result.state, **memory})
 
     def _header(self, result: LocalResult) -> Header:
-        compressor = self._recipe.compressor
         return Header(
             kind="update",
             run=self._task.run,
@@ -89,7 +103,7 @@ class Visit:
             client=self._job.client,
             samples=result.samples,
             loss=result.loss,
-            values=FLOAT32 if compressor is None else compressor.name,
+            values=self._recipe.values,
         )
 
 
@@ -109,6 +123,16 @@ def make_update(
 def assigned_pattern(task: Task, layout: Layout) -> Pattern | None:
     """The pattern that ``task`` assigns, None where the device chooses; FrameError (``mask``) on a bad one."""
     return decode_mask(task.mask, task.pattern, layout) if task.pattern else None
+
+
+def _sent(selection: Selection, result: LocalResult) -> NDArray[np.bool_]:
+    """Which of the parameters' kept entries are to be sent: ``[n]``."""
+    parts = []
+    for tensor in selection.layout.parameters:
+        sent = result.sent.get(tensor.name)
+        kept = np.True_ if sent is None else sent[selection.index(tensor)]
+        parts.append(np.broadcast_to(kept, selection.shape(tensor)).reshape(-1))
+    return np.concatenate(parts)
 
 
 def _compress(

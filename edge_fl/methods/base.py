@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from edge_fl import methods
 from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Layout, Mode
+from edge_fl.layout import Layout, Mode, Tensor
 from edge_fl.pattern import Pattern, kept_counts
 from edge_fl.randomness import Stream
-from edge_fl.selection import Weights
+from edge_fl.selection import Selection, Weights
 from edge_fl.server_half import ServerHalf, State
 
 __all__ = [
@@ -46,6 +48,8 @@ class Job:
 
     ``weights`` are the full tensors training starts from, ``state`` what the method kept after the last accepted
     round (empty at first), ``assigned`` the pattern that the server half chose (None where the device half does).
+    ``samples`` is how many the client trains on, ``batch`` how many a batch holds, padding among them, and
+    ``output_noise`` the manifest's.
     """
 
     layout: Layout
@@ -55,6 +59,9 @@ class Job:
     weights: Weights
     state: State
     assigned: Pattern | None = None
+    samples: int = 1
+    batch: int = 1
+    output_noise: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,13 +77,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Heard:
-    """What the server half learns of one accepted update."""
+    """What the server half learns of one accepted update; ``sent`` is the frame's."""
 
     client: str
     tier: int
     samples: int
     loss: float
     pattern: Pattern
+    sent: NDArray[np.bool_] | None = None
 
 
 class LocalHalf:
@@ -88,8 +96,18 @@ class LocalHalf:
     scale: float = 1.0
     """Factor on the outputs of every block's layer during local training."""
 
-    variance: float = 0.0
-    """Variance of the Gaussian that weights are drawn from at each step (FedBIAD's s2)."""
+    @property
+    def slots(self) -> Weights:
+        """Full-size state by ``SLOT.TENSOR`` that a round's steps begin with, where it does not start fresh."""
+        return {}
+
+    def extra(self, selection: Selection, step: int) -> Mapping[str, NDArray[Any]]:
+        """What the program takes in ``step`` (0, 1, ...) besides what every step takes, by the names of its inputs.
+
+        ``selection`` is what ``pattern`` keeps in ``units`` mode.
+        """
+        del selection, step
+        return {}
 
     @property
     def upload(self) -> Pattern:
@@ -98,6 +116,17 @@ class LocalHalf:
 
     def after_step(self, step: int, loss: float) -> None:
         """Take note of the loss of ``step`` (0, 1, ...), and perhaps change ``pattern``."""
+
+    def trained(self, slots: Weights) -> None:
+        """Take note of the full-size state, by ``SLOT.TENSOR``, that the last step left."""
+
+    @property
+    def sent(self) -> Mapping[str, NDArray[np.bool_]]:
+        """Which entries of a parameter to send, full-size by its name, of those that ``upload`` keeps.
+
+        Only a ``sparse`` method is asked; of a parameter that it does not name all are sent.
+        """
+        return {}
 
     def state(self) -> State:
         """What to keep if the coordinator accepts this round's update."""
@@ -130,6 +159,9 @@ class Method(ServerHalf, ABC):
     name: ClassVar[str]
     Parameters: ClassVar[type[msgspec.Struct]]
     """Its parameters, with defaults; unknown ones are refused."""
+
+    sparse: ClassVar[bool] = False
+    """Whether its updates leave out entries that the pattern keeps (:attr:`LocalHalf.sent`)."""
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters

@@ -18,12 +18,14 @@ Where the paper can be read in two ways, both are parameters:
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Mode
 from edge_fl.methods.base import DropoutMethod, DropoutParameters, Job, LocalHalf, inverse_kept
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream, stream_key
+from edge_fl.selection import Selection
 from edge_fl.server_half import State
 
 __all__ = ["METHOD", "FedBiad", "FedBiadParameters"]
@@ -61,7 +63,6 @@ class _Local(LocalHalf):
         self._losses: list[float] = []
         self._draws = 0
         self.scale = inverse_kept(self._dropout) if parameters.scale else 1.0
-        self.variance = parameters.variance
         self._exploring = job.round <= parameters.stage_boundary
         self.pattern = self._draw() if self._exploring else self._best()
 
@@ -83,6 +84,19 @@ class _Local(LocalHalf):
             seed=self._job.seed, purpose="fedbiad-ties", client=self._job.client, round=self._job.round
         )
         return Pattern.highest(self._job.layout, self._dropout, self._scores, ties)
+
+    def extra(self, selection: Selection, step: int) -> dict[str, NDArray[np.float32]]:
+        """Lines 16 and 17: the gradient at theta ~ N(U, s2 I) moves U; ``noise.NAME`` is theta - U of what is kept."""
+        if not self._parameters.variance:
+            return {}
+        job = self._job
+        stream = Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)
+        spread, noise = np.sqrt(self._parameters.variance), {}
+        for tensor in selection.layout.tensors:
+            shape = selection.shape(tensor)
+            drawn = spread * stream.normal(int(np.prod(shape)))
+            noise[f"noise.{tensor.name}"] = drawn.astype(np.float32).reshape(shape)
+        return noise
 
     def after_step(self, step: int, loss: float) -> None:
         """Lines 18 to 26: every tau steps keep or redraw the pattern; score the rows held."""

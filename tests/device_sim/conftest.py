@@ -12,5 +12,6 @@ from exporter.zoo.mlp import digits
 def torch_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    target = Target("digits-mlp", "digits", Input((1, 8, 8), "float32"), 10, ("onnx", "torch_eager"))
+    runtimes, variants = ("onnx", "torch_eager"), ("plain", "vardrop")
+    target = Target("digits-mlp", "digits", Input((1, 8, 8), "float32"), 10, runtimes, variants=variants)
     return export_bundle(digits(), target, tmp_path_factory.mktemp("digits") / "bundle")

@@ -75,7 +75,7 @@ def lines(root: Path) -> list[str]:
     return [re.sub(r'"seconds":[^,]*', "", line) for line in (root / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("method", ["fedbiad+dgc", "afd", "fedavg", "fedavg+stc"])
+@pytest.mark.parametrize("method", ["fedbiad+dgc", "afd", "fedavg", "fedavg+stc", "vardrop"])
 def test_what_a_client_and_the_server_remember_is_resumed(
     torch_bundle: Bundle, tmp_path: Path, method: str
 ) -> None:
