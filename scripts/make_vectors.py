@@ -150,7 +150,7 @@ def _kept(pattern: Pattern) -> dict[str, list[int]]:
 
 
 def _frames() -> Iterator[tuple[str, bytes]]:
-    """An update for each mask encoding in each mode, sparse ones, the model frame they start from, and a change of it."""
+    """Updates, one for each mask encoding in each mode and sparse ones, the model they start from, a change of it."""
     modes: tuple[Mode, ...] = ("rows", "units")
     seeded = Pattern.seeded(LAYOUT, 400, key=KEYS[2])
     patterns = {

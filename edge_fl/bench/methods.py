@@ -10,6 +10,7 @@ from edge_fl.bench.table import Result
 from edge_fl.bundle import Bundle
 from edge_fl.data.partition import Kind
 from edge_fl.data.registry import dataset_info
+from edge_fl.recipe import open_recipe
 
 __all__ = ["Setting", "bench_methods"]
 
@@ -50,7 +51,8 @@ def bench_methods(recipes: Sequence[str], setting: Setting, report: Callable[[st
     """
     rows: list[dict[str, str | float]] = []
     with tempfile.TemporaryDirectory() as scratch:
-        bundle = _export(setting.dataset, Path(scratch) / "bundle")
+        variants = {open_recipe(recipe, {}).method.variant for recipe in recipes}
+        bundle = _export(setting.dataset, tuple(sorted(variants)), Path(scratch) / "bundle")
         for recipe in recipes:
             runs = []
             for seed in setting.seeds:
@@ -125,7 +127,7 @@ def _row(recipe: str, runs: Sequence[_Outcome]) -> dict[str, str | float]:
     }
 
 
-def _export(dataset: str, root: Path) -> Bundle:
+def _export(dataset: str, variants: tuple[str, ...], root: Path) -> Bundle:
     import torch
 
     from exporter.export import Target, export_bundle
@@ -133,4 +135,4 @@ def _export(dataset: str, root: Path) -> Bundle:
 
     info = dataset_info(dataset)
     torch.manual_seed(0)
-    return export_bundle(build(f"{dataset}-mlp"), Target.of(info, dataset, ("onnx",)), root)
+    return export_bundle(build(f"{dataset}-mlp"), Target.of(info, dataset, ("onnx",), variants=variants), root)

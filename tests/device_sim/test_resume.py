@@ -48,11 +48,12 @@ def simulation(
     *,
     lr: float = 0.1,
     local_steps: int = 7,
+    **parameters: float,
 ) -> Simulation:
     config = RunConfig(
         run="test",
         method=method,
-        parameters={},
+        parameters=parameters,
         rounds=5,
         clients_per_round=5,
         local_steps=local_steps,
@@ -75,12 +76,15 @@ def lines(root: Path) -> list[str]:
     return [re.sub(r'"seconds":[^,]*', "", line) for line in (root / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("method", ["fedbiad+dgc", "afd", "fedavg", "fedavg+stc", "vardrop"])
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [("fedbiad+dgc", {}), ("afd", {}), ("fedavg", {}), ("fedavg+stc", {}), ("vardrop", {"threshold": -4.0})],
+)
 def test_what_a_client_and_the_server_remember_is_resumed(
-    torch_bundle: Bundle, tmp_path: Path, method: str
+    torch_bundle: Bundle, tmp_path: Path, method: str, parameters: dict[str, float]
 ) -> None:
-    whole = simulation(torch_bundle, tmp_path / "whole", method).run()
-    broken = simulation(torch_bundle, tmp_path / "broken", method, StopsAfter(3))
+    whole = simulation(torch_bundle, tmp_path / "whole", method, **parameters).run()
+    broken = simulation(torch_bundle, tmp_path / "broken", method, StopsAfter(3), **parameters)
     with pytest.raises(Stop):
         broken.run()
     assert len(lines(tmp_path / "broken")) == 3

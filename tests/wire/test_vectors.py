@@ -153,7 +153,7 @@ class Reader:
         return {"bytes": len(data), "header": header, "kept": kept, "values": tensors, **told}
 
     def sparse(self, section: bytes, n: int, rest: int) -> tuple[list[float], list[int]]:
-        """The parameters' kept entries with zeros between, and the statistics, of ``rest`` bytes; and which are sent."""
+        """The parameters, zero where not sent, and the statistics of ``rest`` bytes; and which are sent."""
         w, k = struct.unpack_from("<BI", section)
         entries = iter(struct.unpack_from(f"<{k}f", section, 5))
         bits = "".join(f"{byte:08b}" for byte in section[5 + 4 * k : len(section) - rest])
