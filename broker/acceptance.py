@@ -7,7 +7,6 @@ from edge_fl.layout import Layout
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import Recipe
 from edge_fl.wire.frame import Frame, decode_frame
-from edge_fl.wire.values import FLOAT32
 
 __all__ = ["Expected", "check_update"]
 
@@ -45,8 +44,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     if (header.run, header.round, header.version) != (expected.run, expected.round, expected.version):
         raise FrameError("stale", f"The update is for round {header.round} of run '{header.run}'.")
     recipe = expected.recipe
-    encoding = FLOAT32 if recipe.compressor is None else recipe.compressor.name
-    if (header.method, header.mode, header.values) != (recipe.name, recipe.method.mode, encoding):
+    if (header.method, header.mode, header.values) != (recipe.name, recipe.method.mode, recipe.values):
         raise FrameError("method", f"The update was made by '{header.method}' in {header.mode} mode.")
     if not 0 < header.samples <= expected.samples:
         raise FrameError("samples", f"The update claims {header.samples} of {expected.samples} samples.")

@@ -76,7 +76,7 @@ class Coordinator:
         try:
             rounds = [self._run_round(number) for number in range(1, self._config.rounds + 1)]
         finally:
-            weights = self._folder.finish(self._model.weights)
+            weights = self._folder.finish(self._model.outcome)
             self._farewell()
         return RunSummary(self._config, dense, tuple(rounds), weights)
 
@@ -153,7 +153,7 @@ class Coordinator:
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
         train_loss = self._model.aggregate(self._updates(reports))
-        score = self._evaluator.score(self._model.weights, self._recipe.method.model_width)
+        score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
         metrics = RoundMetrics(
             round=current.number,
             seconds=time.monotonic() - started,

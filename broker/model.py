@@ -49,6 +49,11 @@ class GlobalModel:
         """The model as it goes to devices in the round that is to come."""
         return encode_frame(self._header(), Pattern.full(self.layout), self.weights)
 
+    @property
+    def outcome(self) -> Weights:
+        """What the run gives if it ends now: full tensors by name."""
+        return self._recipe.outcome(self.weights)
+
     def changes_since(self, version: int) -> tuple[bytes, ...] | None:
         """Frames that lead from a ``version`` to the current one; None where the whole model is fewer bytes, or all
         there is.
@@ -67,7 +72,7 @@ class GlobalModel:
         for tier, update in updates:
             header = update.header
             sums.add(update.selection, update.values, header.samples)
-            heard.append(Heard(header.client, tier, header.samples, header.loss, update.pattern))
+            heard.append(Heard(header.client, tier, header.samples, header.loss, update.pattern, update.sent))
         change = sums.change(self.weights)
         change |= recipe.advance(number, {tensor.name: change[tensor.name] for tensor in self.layout.parameters})
         self.version = number

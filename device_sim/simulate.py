@@ -163,7 +163,7 @@ class Simulation:
                 self._rounds.append(self._run_round(number))
         finally:
             self._store.close()
-        weights = self._folder.finish(self._model.weights)
+        weights = self._folder.finish(self._model.outcome)
         summary = RunSummary(self._config, self._dense, tuple(self._rounds), weights)
         draw(summary)
         return summary
@@ -186,7 +186,7 @@ class Simulation:
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
         trained = self.train_round(number)
-        score = self._evaluator.score(self._model.weights, self._recipe.method.model_width)
+        score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,

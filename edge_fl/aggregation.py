@@ -63,6 +63,7 @@ RULES: dict[str, Rule] = {
     "delta": Rule(_mean),
     "holders": Rule(_holders),
     "count": Rule(_holders, equally=True),  # HeteroFL
+    "equal": Rule(_mean, equally=True),  # variational dropout
     "vote": Rule(_vote, equally=True),  # signSGD
     "zeros": Rule(_zeros),
 }

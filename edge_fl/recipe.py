@@ -11,14 +11,17 @@ from edge_fl.compressors.base import Compressor, compressor_names, open_compress
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Method, method_names, open_method
+from edge_fl.selection import Weights
 from edge_fl.server_half import Change, ServerHalf, State
+from edge_fl.wire.sparse import SPARSE
+from edge_fl.wire.values import FLOAT32
 
 __all__ = ["Recipe", "open_recipe"]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What clients train with, and how their updates are encoded (float32 without a compressor)."""
+    """What clients train with, and how their updates are encoded."""
 
     method: Method
     compressor: Compressor | None = None
@@ -34,11 +37,24 @@ class Recipe:
         own = None if self.compressor is None else self.compressor.rule
         return find_rule(own or self.method.rule)
 
+    @property
+    def values(self) -> str:
+        """How its updates' values are encoded, as their header says it."""
+        if self.compressor is not None:
+            return self.compressor.name
+        return SPARSE if self.method.sparse else FLOAT32
+
     def advance(self, round: int, change: Change) -> Change:
         """What the model is given in place of ``change``: the method's word first, then the compressor's."""
         for _, part in self._parts():
             change = part.advance(round, change)
         return change
+
+    def outcome(self, weights: Weights) -> Weights:
+        """What a run that ended now would give of the model ``weights``."""
+        for _, part in self._parts():
+            weights = part.outcome(weights)
+        return weights
 
     @property
     def sends_changes(self) -> bool:
@@ -86,7 +102,7 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     Raises
     ------
     ConfigError
-        When a part or a parameter is unknown, or makes no sense.
+        When a part or a parameter is unknown, or makes no sense, or the method takes no compressor.
     """
     method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)
     if len(rest) > 1:
@@ -95,7 +111,12 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     own = {key.removeprefix(prefix): value for key, value in parameters.items() if key.startswith(prefix)}
     others = {key: value for key, value in parameters.items() if not key.startswith(prefix)}
     compressor = open_compressor(rest[0], own) if rest else None
-    return Recipe(open_method(method, others), compressor)
+    recipe = Recipe(open_method(method, others), compressor)
+    if compressor is not None and recipe.method.sparse:
+        raise ConfigError(
+            f"'{method}' tells the server which entries it sends, and '{compressor.name}' could not: leave it out."
+        )
+    return recipe
 
 
 def _divided(name: str) -> tuple[str, list[str]]:

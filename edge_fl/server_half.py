@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.layout import Layout
+from edge_fl.selection import Weights
 
 __all__ = ["Change", "ServerHalf", "State"]
 
@@ -29,6 +30,13 @@ class ServerHalf:
         """
         del round
         return change
+
+    def outcome(self, weights: Weights) -> Weights:
+        """What a run that ended now would give, full tensors by name, of the model ``weights``; not written to.
+
+        It is what is scored after each round, and at last written; training goes on from ``weights`` itself.
+        """
+        return weights
 
     def learned(self) -> State:
         """What was learned by now, for a run that is interrupted; empty where nothing is."""

@@ -42,7 +42,8 @@ class LocalResult:
     """What a round of local training gave.
 
     ``delta`` holds full-size differences to the weights training started from; ``pattern`` says which of them
-    to upload; ``loss`` is the mean over the steps; ``state`` replaces the method's state once accepted.
+    to upload, and ``sent`` (:attr:`edge_fl.methods.base.LocalHalf.sent`) what of that; ``loss`` is the mean over the
+    steps; ``state`` replaces the method's state once accepted.
     """
 
     pattern: Pattern
@@ -50,6 +51,7 @@ class LocalResult:
     loss: float
     samples: int
     state: State
+    sent: Mapping[str, NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,9 @@ class LocalRun:
 
     def __init__(self, *, method: Method, job: Job, samples: Samples, settings: LocalSettings) -> None:
         self.settings, self._variant = settings, method.variant
-        self.full = LocalModel(job.weights)
         self._job, self._samples = job, len(samples.y)
         self._local = method.local(job)
+        self.full = LocalModel(job.weights, self._local.slots)
         self._losses: list[float] = []
         self._labels = _label_input(job.label_mask, masked=self._local.masks_labels)
         stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
@@ -132,8 +134,9 @@ class LocalRun:
             raise RunError(
                 f"The weights of client '{self._job.client}' are no longer finite; lower the step size."
             )
-        loss = float(np.mean(self._losses))
-        return LocalResult(self._local.upload, delta, loss, self._samples, self._local.state())
+        loss, local = float(np.mean(self._losses)), self._local
+        local.trained(self.full.slots)
+        return LocalResult(local.upload, delta, loss, self._samples, local.state(), local.sent)
 
 
 def train(runtime: Runtime, run: LocalRun) -> None:

@@ -20,7 +20,8 @@ from edge_fl.training import LocalResult, LocalRun, LocalSettings, train
 from edge_fl.wire.frame import Frame, Header, encode_frame
 from edge_fl.wire.masks import decode_mask
 from edge_fl.wire.messages import Task
-from edge_fl.wire.values import FLOAT32, flatten, unflatten
+from edge_fl.wire.sparse import encode_sent
+from edge_fl.wire.values import flatten, unflatten
 
 __all__ = ["Update", "Visit", "assigned_pattern", "make_update"]
 
@@ -70,6 +71,9 @@ class Visit:
             assigned=assigned_pattern(task, layout),
             statistic_widths=manifest.statistic_widths,
             label_mask=_label_mask(manifest, samples),
+            samples=len(samples.y),
+            batch=task.batch,
+            output_noise=manifest.output_noise,
         )
         whole = manifest.batch_norm in WHOLE_BATCHES
         settings = LocalSettings(task.steps, task.batch, task.lr, whole)
@@ -79,15 +83,18 @@ class Visit:
         """The update, once every step was made; raises RunError when a weight is no longer finite."""
         result, compressor = self.run.result(), self._recipe.compressor
         header = self._header(result)
-        if compressor is None:
-            return Update(encode_frame(header, result.pattern, result.delta), result.loss, result.state)
         context = Context(Selection.of(result.pattern, header.mode), self._job.round, self._shared)
-        compressed, memory = _compress(compressor, context, result, self._job)
-        frame = encode_frame(header, result.pattern, result.delta, compressed)
+        section: bytes | None = None
+        memory: dict[str, Vector] = {}
+        if self._recipe.method.sparse:
+            kept = flatten(context.selection, result.delta)
+            section = encode_sent(kept, _sent(context.selection, result))
+        elif compressor is not None:
+            section, memory = _compress(compressor, context, result, self._job)
+        frame = encode_frame(header, result.pattern, result.delta, section)
         return Update(frame, result.loss, {**result.state, **memory})
 
     def _header(self, result: LocalResult) -> Header:
-        compressor = self._recipe.compressor
         return Header(
             kind="update",
             run=self._task.run,
@@ -99,7 +106,7 @@ class Visit:
             client=self._job.client,
             samples=result.samples,
             loss=result.loss,
-            values=FLOAT32 if compressor is None else compressor.name,
+            values=self._recipe.values,
         )
 
 
@@ -125,6 +132,16 @@ def _label_mask(manifest: Manifest, samples: Samples) -> NDArray[np.float32] | N
     if not manifest.masks_labels:
         return None
     return np.isin(np.arange(manifest.classes), samples.y).astype(np.float32)
+
+
+def _sent(selection: Selection, result: LocalResult) -> NDArray[np.bool_]:
+    """Which of the parameters' kept entries are to be sent: ``[n]``."""
+    parts = []
+    for tensor in selection.layout.parameters:
+        sent = result.sent.get(tensor.name)
+        kept = np.True_ if sent is None else sent[selection.index(tensor)]
+        parts.append(np.broadcast_to(kept, selection.shape(tensor)).reshape(-1))
+    return np.concatenate(parts)
 
 
 def _compress(

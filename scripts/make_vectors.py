@@ -16,6 +16,7 @@ import numpy as np
 from edge_fl.layout import Axis, Block, Layout, Mode, Segment, Tensor
 from edge_fl.pattern import Pattern, kept_units, prefix_units
 from edge_fl.randomness import Stream, philox4x32, stream_key
+from edge_fl.selection import Selection
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import (
     CHUNK_SIZE,
@@ -35,6 +36,8 @@ from edge_fl.wire.messages import (
     Want,
     encode_message,
 )
+from edge_fl.wire.sparse import SPARSE, encode_sent
+from edge_fl.wire.values import flatten
 
 VECTORS = Path(__file__).resolve().parents[1] / "tests" / "vectors"
 
@@ -147,7 +150,7 @@ def _kept(pattern: Pattern) -> dict[str, list[int]]:
 
 
 def _frames() -> Iterator[tuple[str, bytes]]:
-    """One update for each mask encoding in each mode, the model frame they start from, and a change of it."""
+    """Updates, one for each mask encoding in each mode and sparse ones, the model they start from, a change of it."""
     modes: tuple[Mode, ...] = ("rows", "units")
     seeded = Pattern.seeded(LAYOUT, 400, key=KEYS[2])
     patterns = {
@@ -158,11 +161,14 @@ def _frames() -> Iterator[tuple[str, bytes]]:
     for mode in modes:
         for encoding, pattern in patterns.items():
             yield f"update-{mode}-{encoding}", _frame("update", mode, pattern)
+    yield "update-most", _frame("update", "rows", Pattern.full(LAYOUT), every=3, sent=False)
+    yield "update-few", _frame("update", "rows", Pattern.full(LAYOUT), every=7, sent=True)
     for kind in ("model", "change"):
         yield kind, _frame(kind, "units", Pattern.full(LAYOUT))
 
 
-def _frame(kind: Any, mode: Mode, pattern: Pattern) -> bytes:
+def _frame(kind: Any, mode: Mode, pattern: Pattern, *, every: int = 0, sent: bool = True) -> bytes:
+    """With ``every``, each such entry of the kept ones is ``sent``, or each but these."""
     header = Header(kind=kind, run="run-1", round=3, version=2, layout="", method="fedbiad", mode=mode)
     if kind == "update":
         header = msgspec.structs.replace(header, client="phone-3", samples=60, loss=0.625)
@@ -171,7 +177,12 @@ def _frame(kind: Any, mode: Mode, pattern: Pattern) -> bytes:
         t.name: (np.arange(start, start + t.size) / 4 - 10).astype(np.float32).reshape(t.shape)
         for t, start in zip(LAYOUT.tensors, starts, strict=False)
     }
-    return encode_frame(header, pattern, tensors)
+    if not every:
+        return encode_frame(header, pattern, tensors)
+    vector = flatten(Selection.of(pattern, mode), tensors)
+    header = msgspec.structs.replace(header, method="vardrop", values=SPARSE)
+    named = np.arange(len(vector)) % every == 0
+    return encode_frame(header, pattern, tensors, encode_sent(vector, named if sent else ~named))
 
 
 def _describe(data: bytes) -> dict[str, Any]:
@@ -184,6 +195,7 @@ def _describe(data: bytes) -> dict[str, Any]:
             name: {"shape": list(kept.shape), "data": kept.reshape(-1).tolist()}
             for name, kept in frame.values.items()
         },
+        **({} if frame.sent is None else {"sent": np.flatnonzero(frame.sent).tolist()}),
     }
 
 

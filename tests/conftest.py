@@ -30,7 +30,7 @@ def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         classes=10,
         runtimes=("onnx", "executorch", "torch_eager"),
         widths=(1000, 500),
-        variants=("plain", "distil"),
+        variants=("plain", "distil", "vardrop"),
     )
     return export_bundle(mlp.digits(), target, tmp_path_factory.mktemp("digits") / "bundle")
 

@@ -60,6 +60,7 @@ def by_the_definition(rule: str, mode: Mode) -> Change:
                 "delta": total[i] / sum(SAMPLES),
                 "holders": total[i] / held[i] if held[i] else 0,
                 "count": plain[i] / count[i] if count[i] else 0,
+                "equal": plain[i] / len(SAMPLES),
                 "vote": int(plain[i] > 0) - int(plain[i] < 0),
                 "zeros": (total[i] + held[i] * u) / sum(SAMPLES) - u,
             }[rule]

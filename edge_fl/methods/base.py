@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edge_fl import methods
 from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Layout, Mode
+from edge_fl.layout import Layout, Mode, Tensor
 from edge_fl.pattern import Pattern, kept_counts
 from edge_fl.randomness import Stream
 from edge_fl.selection import Selection, Weights
@@ -51,6 +51,8 @@ class Job:
     round (empty at first), ``assigned`` the pattern that the server half chose (None where the device half does).
     ``statistic_widths`` are those that BatchNorm has statistics for (the manifest's); ``label_mask`` is ``[classes]``,
     1 for the classes that the client has samples of and 0 for the others, None where the loss takes no such mask.
+    ``samples`` is how many the client trains on, ``batch`` how many a batch holds, padding among them, and
+    ``output_noise`` the manifest's.
     """
 
     layout: Layout
@@ -62,6 +64,9 @@ class Job:
     assigned: Pattern | None = None
     statistic_widths: tuple[int, ...] = ()
     label_mask: NDArray[np.float32] | None = None
+    samples: int = 1
+    batch: int = 1
+    output_noise: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,13 +82,14 @@ class Ask:
 
 @dataclass(frozen=True)
 class Heard:
-    """What the server half learns of one accepted update."""
+    """What the server half learns of one accepted update; ``sent`` is the frame's."""
 
     client: str
     tier: int
     samples: int
     loss: float
     pattern: Pattern
+    sent: NDArray[np.bool_] | None = None
 
 
 class LocalHalf:
@@ -100,6 +106,11 @@ class LocalHalf:
 
     masks_labels: bool = False
     """Whether a loss that can leave out the classes a client has no samples of is to do so."""
+
+    @property
+    def slots(self) -> Weights:
+        """Full-size state by ``SLOT.TENSOR`` that a round's steps begin with, where it does not start fresh."""
+        return {}
 
     @property
     def width(self) -> int:
@@ -121,6 +132,17 @@ class LocalHalf:
 
     def after_step(self, step: int, loss: float) -> None:
         """Take note of the loss of ``step`` (0, 1, ...), and perhaps change ``pattern``."""
+
+    def trained(self, slots: Weights) -> None:
+        """Take note of the full-size state, by ``SLOT.TENSOR``, that the last step left."""
+
+    @property
+    def sent(self) -> Mapping[str, NDArray[np.bool_]]:
+        """Which entries of a parameter to send, full-size by its name, of those that ``upload`` keeps.
+
+        Only a ``sparse`` method is asked; of a parameter that it does not name all are sent.
+        """
+        return {}
 
     def state(self) -> State:
         """What to keep if the coordinator accepts this round's update."""
@@ -153,6 +175,9 @@ class Method(ServerHalf, ABC):
     name: ClassVar[str]
     Parameters: ClassVar[type[msgspec.Struct]]
     """Its parameters, with defaults; unknown ones are refused."""
+
+    sparse: ClassVar[bool] = False
+    """Whether its updates leave out entries that the pattern keeps (:attr:`LocalHalf.sent`)."""
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.adam import adam
 from edge_fl.bundle import Optimizer, Program, slot_name
 from edge_fl.runtimes.base import Compiled
 
@@ -79,11 +80,14 @@ def _sgd(
 def _adam(
     optimizer: Optimizer, inputs: Arrays, name: str, gradient: NDArray[np.float32]
 ) -> dict[str, NDArray[np.float32]]:
-    """Kingma and Ba, Algorithm 1, with the bias corrections taken together as torch does."""
-    (beta1, beta2), number = optimizer.betas, float(inputs["number"])
     slots = [slot_name(slot, name) for slot in optimizer.slots]
-    first = beta1 * inputs[slots[0]] + (1 - beta1) * gradient
-    second = beta2 * inputs[slots[1]] + (1 - beta2) * (gradient * gradient)
-    size, root = float(inputs["lr"]) / (1 - beta1**number), (1 - beta2**number) ** 0.5
-    moved = inputs[name] - size * (first / (np.sqrt(second) / root + optimizer.eps))
-    return {name: moved, slots[0]: first, slots[1]: second}
+    step, *moments = adam(
+        gradient,
+        inputs[slots[0]],
+        inputs[slots[1]],
+        number=float(inputs["number"]),
+        lr=float(inputs["lr"]),
+        betas=optimizer.betas,
+        eps=optimizer.eps,
+    )
+    return {name: inputs[name] - step, **dict(zip(slots, moments, strict=True))}

@@ -62,12 +62,17 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Frame:
-    """A decoded frame; ``values`` are the kept entries of each tensor, views of the bytes it came from."""
+    """A decoded frame; ``values`` are the kept entries of each tensor, views of the bytes it came from.
+
+    ``sent`` (``[n]``, in the order of the parameters' kept entries) says which of them the frame holds, where that is
+    not all; the others are zero in ``values``.
+    """
 
     header: Header
     pattern: Pattern
     selection: Selection
     values: dict[str, NDArray[np.float32]]
+    sent: NDArray[np.bool_] | None = None
 
     @property
     def shared(self) -> bytes:
@@ -90,7 +95,8 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed:
     tensors
         Full-size float32 arrays by name: weights for a ``model``, differences for an ``update``.
     compressed
-        The parameters' kept entries as the compressor ``header.values`` wrote them; None to send float32.
+        The parameters' kept entries as ``header.values`` (a compressor, or ``sparse``) wrote them; None to send
+        float32.
     """
     encoding, mask = encode_mask(pattern)
     header = msgspec.structs.replace(header, mask=encoding, layout=pattern.layout.digest)
@@ -146,8 +152,8 @@ def decode_frame(data: bytes | memoryview, layout: Layout, shared: bytes = b"") 
         raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
     pattern = decode_mask(header.mask, view[mask_at : mask_at + mask_size], layout)
     selection = Selection.of(pattern, header.mode)
-    context = Context(selection, header.round, shared)
-    return Frame(header, pattern, selection, decode_values(header.values, view[values_at:], context))
+    values = decode_values(header.values, view[values_at:], Context(selection, header.round, shared))
+    return Frame(header, pattern, selection, values.kept, values.sent)
 
 
 def _aligned(offset: int) -> int:

@@ -1,10 +1,12 @@
 """The value section of a frame: the kept entries of every tensor, in the layout's order, in C order.
 
-Either all of them as float32, or the parameters as a compressor wrote them, followed by the statistics as float32.
+Either all of them as float32, or the parameters as a compressor wrote them or only some of them
+(:mod:`edge_fl.wire.sparse`), followed by the statistics as float32.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +15,11 @@ from edge_fl.compressors.base import Context, Vector, compressor_names, decode_s
 from edge_fl.errors import FrameError
 from edge_fl.layout import Tensor
 from edge_fl.selection import Selection, Weights
+from edge_fl.wire.sparse import SPARSE, decode_sent
 
 __all__ = [
     "FLOAT32",
+    "Values",
     "decode_values",
     "encode_values_into",
     "flatten",
@@ -26,6 +30,17 @@ __all__ = [
 FLOAT32 = "float32"
 _ITEM = 4
 _ZEROS = np.zeros(1 << 16, dtype=np.float32)  # as many as are checked at a time
+
+
+@dataclass(frozen=True)
+class Values:
+    """The kept entries of every tensor, and which of the parameters' were sent.
+
+    ``sent`` is ``[n]``, by their place in the vector that :func:`flatten` makes; None where all were.
+    """
+
+    kept: dict[str, NDArray[np.float32]]
+    sent: NDArray[np.bool_] | None = None
 
 
 def values_size(selection: Selection, compressed: bytes | None = None) -> int:
@@ -48,7 +63,7 @@ def encode_values_into(
     out[len(compressed) :] = statistics.tobytes()
 
 
-def decode_values(encoding: str, section: memoryview, context: Context) -> dict[str, NDArray[np.float32]]:
+def decode_values(encoding: str, section: memoryview, context: Context) -> Values:
     """The entries that ``context`` keeps; views of ``section`` where it is float32.
 
     Raises
@@ -62,21 +77,31 @@ def decode_values(encoding: str, section: memoryview, context: Context) -> dict[
         expected = values_size(selection)
         if len(section) != expected:
             raise FrameError("values", f"The value section has {len(section)} bytes where {expected} belong.")
-        kept = _split(np.frombuffer(section, dtype="<f4"), selection, selection.layout.tensors)
-    elif encoding in compressor_names():
-        statistics = _statistics(selection)
-        size = _ITEM * _count(selection, statistics)
-        if len(section) < size:
-            raise FrameError("values", f"The value section has {len(section)} bytes, fewer than its statistics.")
-        split = len(section) - size
-        vector = decode_section(encoding, section[:split], context)
-        kept = unflatten(vector, selection)
-        kept |= _split(np.frombuffer(section[split:], dtype="<f4"), selection, statistics)
+        values = Values(_split(np.frombuffer(section, dtype="<f4"), selection, selection.layout.tensors))
+    elif encoding == SPARSE or encoding in compressor_names():
+        values = _decode_encoded(encoding, section, context)
     else:
         raise FrameError("values", f"The values are encoded as '{encoding[:40]}', which this edge-fl cannot read.")
-    for name, tensor in kept.items():
+    for name, tensor in values.kept.items():
         _check_finite(tensor.reshape(-1), name)
-    return kept
+    return values
+
+
+def _decode_encoded(encoding: str, section: memoryview, context: Context) -> Values:
+    """The parameters as ``encoding`` has them, and the statistics after them."""
+    selection = context.selection
+    statistics = _statistics(selection)
+    size = _ITEM * _count(selection, statistics)
+    if len(section) < size:
+        raise FrameError("values", f"The value section has {len(section)} bytes, fewer than its statistics.")
+    split = len(section) - size
+    if encoding == SPARSE:
+        vector, sent = decode_sent(section[:split], context.count)
+    else:
+        vector, sent = decode_section(encoding, section[:split], context), None
+    kept = unflatten(vector, selection)
+    kept |= _split(np.frombuffer(section[split:], dtype="<f4"), selection, statistics)
+    return Values(kept, sent)
 
 
 def flatten(selection: Selection, tensors: Weights) -> Vector:

@@ -18,6 +18,6 @@ def torch_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         Input((1, 8, 8), "float32"),
         10,
         ("onnx", "torch_eager"),
-        variants=("plain", "distil"),
+        variants=("plain", "distil", "vardrop"),
     )
     return export_bundle(digits(), target, tmp_path_factory.mktemp("digits") / "bundle")

@@ -78,7 +78,14 @@ def lines(root: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("method", "parameters"),
-    [("fedbiad+dgc", {}), ("afd", {}), ("fedavg", {}), ("fedavg+stc", {}), ("fedbiad+tcs", {"tcs.momentum": 0.9})],
+    [
+        ("fedbiad+dgc", {}),
+        ("afd", {}),
+        ("fedavg", {}),
+        ("fedavg+stc", {}),
+        ("fedbiad+tcs", {"tcs.momentum": 0.9}),
+        ("vardrop", {"threshold": -4.0}),
+    ],
 )
 def test_what_a_client_and_the_server_remember_is_resumed(
     torch_bundle: Bundle, tmp_path: Path, method: str, parameters: dict[str, float]

@@ -41,7 +41,7 @@ def test_regenerating_gives_the_committed_bytes() -> None:
 
 def test_there_is_a_frame_of_every_kind_and_every_message() -> None:
     updates = {f"update-{mode}-{mask}" for mode in ("rows", "units") for mask in ("bitmask", "prefix", "seed")}
-    assert set(FRAMES) == updates | {"model", "change"}
+    assert set(FRAMES) == updates | {"update-most", "update-few", "model", "change"}
     known = {cls.__name__.lower() for union in (FromDevice, ToDevice) for cls in union.__args__}
     assert set(MESSAGES) == known
 
@@ -56,6 +56,7 @@ def test_a_committed_frame_decodes_to_its_description(name: str) -> None:
     assert {
         n: {"shape": list(v.shape), "data": v.reshape(-1).tolist()} for n, v in frame.values.items()
     } == described["values"]
+    assert (None if frame.sent is None else frame.sent.nonzero()[0].tolist()) == described.get("sent")
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -132,14 +133,38 @@ class Reader:
         assert len(data) == values_at + values
         header = msgspec.msgpack.decode(data[32 : 32 + head])
         kept = self.kept(header["mask"], data[mask_at : mask_at + mask])
-        tensors, at = {}, values_at
-        for tensor in self.layout["tensors"]:
-            shape = [len(self.indices(axis, kept)) for axis in tensor[header["mode"]]]
+        shapes = {
+            t["name"]: [len(self.indices(axis, kept)) for axis in t[header["mode"]]]
+            for t in self.layout["tensors"]
+        }
+        section, told = data[values_at:], {}
+        if header["values"] == "sparse":
+            roles = {t["name"]: t["role"] for t in self.layout["tensors"]}
+            n = sum(math.prod(shape) for name, shape in shapes.items() if roles[name] == "parameter")
+            dense, told["sent"] = self.sparse(section, n, 4 * sum(map(math.prod, shapes.values())) - 4 * n)
+        else:
+            dense = list(struct.unpack(f"<{len(section) // 4}f", section))
+        tensors, at = {}, 0
+        for name, shape in shapes.items():
             count = math.prod(shape)
-            tensors[tensor["name"]] = {"shape": shape, "data": list(struct.unpack_from(f"<{count}f", data, at))}
-            at += 4 * count
-        assert at == len(data)
-        return {"bytes": len(data), "header": header, "kept": kept, "values": tensors}
+            tensors[name] = {"shape": shape, "data": dense[at : at + count]}
+            at += count
+        assert at == len(dense)
+        return {"bytes": len(data), "header": header, "kept": kept, "values": tensors, **told}
+
+    def sparse(self, section: bytes, n: int, rest: int) -> tuple[list[float], list[int]]:
+        """The parameters, zero where not sent, and the statistics of ``rest`` bytes; and which are sent."""
+        w, k = struct.unpack_from("<BI", section)
+        entries = iter(struct.unpack_from(f"<{k}f", section, 5))
+        bits = "".join(f"{byte:08b}" for byte in section[5 + 4 * k : len(section) - rest])
+        named = k if 2 * k <= n else n - k
+        low, unary, positions, at = bits[: named * w], bits[named * w :].split("0"), [], -1
+        for i in range(named):
+            at += 1 + (len(unary[i]) << w) + int(low[i * w : (i + 1) * w] or "0", 2)
+            positions.append(at)
+        sent = positions if 2 * k <= n else sorted(set(range(n)) - set(positions))
+        dense = [next(entries) if i in sent else 0.0 for i in range(n)]
+        return dense + list(struct.unpack(f"<{rest // 4}f", section[len(section) - rest :])), sent
 
     def kept(self, encoding: str, section: bytes) -> dict[str, list[int]]:
         if encoding == "prefix":
@@ -174,11 +199,15 @@ def test_the_second_implementation_reads_the_frames(name: str) -> None:
     assert reader.read((VECTORS / "frames" / f"{name}.bin").read_bytes()) == described
     # Kept entries are told apart by their numbers: that the right ones are there is in the description's numbers.
     starts = list(itertools.accumulate((math.prod(t["shape"]) for t in reader.layout["tensors"]), initial=0))
+    sent = described.get("sent")
     for tensor, start in zip(reader.layout["tensors"], starts, strict=False):
         axes = [reader.indices(axis, described["kept"]) for axis in tensor[described["header"]["mode"]]]
         strides = [math.prod(tensor["shape"][i + 1 :]) for i in range(len(axes))]
         flat = [sum(i * s for i, s in zip(entry, strides, strict=True)) for entry in itertools.product(*axes)]
-        assert described["values"][tensor["name"]]["data"] == [(start + i) / 4 - 10 for i in flat]
+        whole = sent is None or tensor["role"] == "statistic"
+        assert described["values"][tensor["name"]]["data"] == [
+            (start + i) / 4 - 10 if whole or start + i in sent else 0.0 for i in flat
+        ]
 
 
 def test_the_second_implementation_hashes_the_layout() -> None:
