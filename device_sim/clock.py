@@ -58,7 +58,7 @@ tier has half the speed of the one before.
 
 
 class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a round moved, in bytes of frames: the model to each client, and up the largest update of each tier."""
+    """What a round moved, in bytes of frames: the mean sent down to a client, and the largest update of each tier."""
 
     down: int
     up: dict[int, int]
