@@ -122,8 +122,8 @@ class _Local(LocalHalf):
     def __init__(self, job: Job, parameters: VarDropParameters) -> None:
         self.pattern = Pattern.full(job.layout)
         self._job, self._parameters = job, parameters
-        first = {} if job.state else _first_rates(job, parameters)
-        self._rates = first or {n: array for n, array in job.state.items() if n.startswith(_RATES)}
+        held = {name: array for name, array in job.state.items() if name.startswith(_RATES)}
+        self._rates = held or _first_rates(job, parameters)
         self._anew: Weights = self._rates
         self._adam = _Adam(parameters, parameters.rate_lr)
         self._adam.recall(job.state)

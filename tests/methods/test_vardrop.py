@@ -23,7 +23,7 @@ from edge_fl.bench.models import mlp_layout, random_weights
 from edge_fl.bundle import Bundle, Input
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Segment, Tensor
+from edge_fl.layout import Layout, Segment, Tensor
 from edge_fl.methods.base import Job, LocalHalf, Method, open_method
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import Recipe, open_recipe
@@ -185,6 +185,16 @@ def test_what_is_sent_has_a_rate_up_to_the_threshold_and_no_rate_is_sent() -> No
     assert half.sent[LAST].all()
     assert np.argwhere(~half.sent[FIRST]).tolist() == [[2, 3]]
     assert np.argwhere(~local(vardrop(threshold=2.95), state=rates).sent[FIRST]).tolist() == [[2, 2], [2, 3]]
+
+
+@pytest.mark.parametrize("dropped", [0, 1, 150_000, 260_000])
+def test_an_update_of_the_fmnist_perceptron_is_as_large_as_the_file_says(fmnist: Layout, dropped: int) -> None:
+    n = sum(tensor.size for tensor in fmnist.parameters)
+    sent = np.ones(n, np.bool_)
+    sent[np.random.default_rng(0).permutation(n)[:dropped]] = False
+    size = len(encode_sent(np.ones(n, np.float32), sent))
+    assert n == 269_322
+    assert 0 <= size - (5 + 4 * (n - dropped)) <= (n / 8 if dropped else 0)
 
 
 # --- the server
