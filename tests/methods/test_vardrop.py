@@ -167,6 +167,23 @@ def test_a_devices_rates_follow_torchs_adam_through_rounds_and_restarts() -> Non
         assert np.abs(moved[name] - start[name]).max() > 0.1
 
 
+@pytest.mark.parametrize(("rate_lr", "rounds"), [(0.03, 558), (0.1, 150)])
+def test_a_weight_that_the_divergence_alone_moves_is_dropped_after_as_many_rounds(
+    rate_lr: float, rounds: int
+) -> None:
+    """As the parameters' text says, for 15,000 samples."""
+    method, name = vardrop(rate_lr=rate_lr), f"log_alpha.{LAST}"
+    state: dict[str, NDArray[Any]] = {name: np.full((1, 1), -4, np.float32)}
+    for _ in range(rounds):
+        half = local(method, state=state)
+        assert half.sent[LAST].all()
+        log_alpha = torch.from_numpy(half.slots[name]).double().requires_grad_()
+        (gradient,) = torch.autograd.grad(kl_divergence(log_alpha) / 15_000, log_alpha)
+        half.trained({name: half.slots[name] - gradient.numpy()})
+        state = dict(half.state())
+    assert not local(method, state=state).sent[LAST].any()
+
+
 def test_averaging_leaves_a_devices_rates_as_they_were_trained() -> None:
     half = local(vardrop(server="average"))
     trained = {name: array + changes(1)[0][name] for name, array in half.slots.items()}
