@@ -58,7 +58,8 @@ class VarDropParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     ``threshold`` is T, in log alpha; ``kl`` multiplies the divergence's weight of 1 / N; log alpha is drawn uniformly
     from ``start`` at first, the same on all devices (the paper draws it at random, and does not say how). ``server``
     says what the server makes of the average, and devices of their log alpha's change: an Adam step, of size ``lr``
-    for theta and ``rate_lr`` for log alpha, or nothing.
+    for theta and ``rate_lr`` for log alpha, or nothing. ``rate_lr`` is ours: a weight that the divergence alone moves
+    takes 558 rounds of 0.03 from log alpha = -4 to 3, 1,605 of 0.01 and 150 of 0.1.
     """
 
     threshold: float = 3.0
@@ -66,7 +67,7 @@ class VarDropParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     start: tuple[float, float] = (-5.0, -3.0)
     server: Literal["adam", "average"] = "adam"
     lr: float = 0.001
-    rate_lr: float = 0.01
+    rate_lr: float = 0.03
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
@@ -122,8 +123,8 @@ class _Local(LocalHalf):
     def __init__(self, job: Job, parameters: VarDropParameters) -> None:
         self.pattern = Pattern.full(job.layout)
         self._job, self._parameters = job, parameters
-        first = {} if job.state else _first_rates(job, parameters)
-        self._rates = first or {n: array for n, array in job.state.items() if n.startswith(_RATES)}
+        held = {name: array for name, array in job.state.items() if name.startswith(_RATES)}
+        self._rates = held or _first_rates(job, parameters)
         self._anew: Weights = self._rates
         self._adam = _Adam(parameters, parameters.rate_lr)
         self._adam.recall(job.state)

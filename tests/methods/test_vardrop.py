@@ -23,7 +23,7 @@ from edge_fl.bench.models import mlp_layout, random_weights
 from edge_fl.bundle import Bundle, Input
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Segment, Tensor
+from edge_fl.layout import Layout, Segment, Tensor
 from edge_fl.methods.base import Job, LocalHalf, Method, open_method
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import Recipe, open_recipe
@@ -167,6 +167,23 @@ def test_a_devices_rates_follow_torchs_adam_through_rounds_and_restarts() -> Non
         assert np.abs(moved[name] - start[name]).max() > 0.1
 
 
+@pytest.mark.parametrize(("rate_lr", "rounds"), [(0.03, 558), (0.1, 150)])
+def test_a_weight_that_the_divergence_alone_moves_is_dropped_after_as_many_rounds(
+    rate_lr: float, rounds: int
+) -> None:
+    """As the parameters' text says, for 15,000 samples."""
+    method, name = vardrop(rate_lr=rate_lr), f"log_alpha.{LAST}"
+    state: dict[str, NDArray[Any]] = {name: np.full((1, 1), -4, np.float32)}
+    for _ in range(rounds):
+        half = local(method, state=state)
+        assert half.sent[LAST].all()
+        log_alpha = torch.from_numpy(half.slots[name]).double().requires_grad_()
+        (gradient,) = torch.autograd.grad(kl_divergence(log_alpha) / 15_000, log_alpha)
+        half.trained({name: half.slots[name] - gradient.numpy()})
+        state = dict(half.state())
+    assert not local(method, state=state).sent[LAST].any()
+
+
 def test_averaging_leaves_a_devices_rates_as_they_were_trained() -> None:
     half = local(vardrop(server="average"))
     trained = {name: array + changes(1)[0][name] for name, array in half.slots.items()}
@@ -185,6 +202,16 @@ def test_what_is_sent_has_a_rate_up_to_the_threshold_and_no_rate_is_sent() -> No
     assert half.sent[LAST].all()
     assert np.argwhere(~half.sent[FIRST]).tolist() == [[2, 3]]
     assert np.argwhere(~local(vardrop(threshold=2.95), state=rates).sent[FIRST]).tolist() == [[2, 2], [2, 3]]
+
+
+@pytest.mark.parametrize("dropped", [0, 1, 150_000, 260_000])
+def test_an_update_of_the_fmnist_perceptron_is_as_large_as_the_file_says(fmnist: Layout, dropped: int) -> None:
+    n = sum(tensor.size for tensor in fmnist.parameters)
+    sent = np.ones(n, np.bool_)
+    sent[np.random.default_rng(0).permutation(n)[:dropped]] = False
+    size = len(encode_sent(np.ones(n, np.float32), sent))
+    assert n == 269_322
+    assert 0 <= size - (5 + 4 * (n - dropped)) <= (n / 8 if dropped else 0)
 
 
 # --- the server
