@@ -9,7 +9,8 @@ the width of the device, who has no full model. Where p = p_max, the loss is CE(
 is also all that a tier of a single width runs. What is uploaded, and how it is averaged, is FjORD's.
 
 Eq. (1) can be read with either softmax as KL's first argument; both can be had (``direction``): ``teacher-student``,
-the default and Hinton et al.'s, is the sum of teacher * log(teacher / student).
+the default and Hinton et al.'s, is the sum of teacher * log(teacher / student). On the digits in five tiers it did
+better than the other at p = 0.2, and as well at wider ones.
 
 A step with a student costs the forward and backward pass of p_max twice, as the student is masked in place. In a
 bundle exported with ``--batch-norm per-width`` it brings BatchNorm's statistics of both widths up to date, and in any
