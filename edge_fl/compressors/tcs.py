@@ -19,7 +19,9 @@ What is read into the paper, and what differs:
 - Eq. (16) and Algorithm 3 disagree: ``w = beta w + g`` is used, then ``theta = theta - eta w``, the mask being that of
   g. A round's change is ``-eta g``, so that what is remembered keeps the step size that it was made with.
 - Quantisation takes all entries that are sent together. Its error is dropped by eq. (11) and fed back by line 13 of
-  Algorithm 2 if that is taken at its word: ``quantisation_feedback``.
+  Algorithm 2 if that is taken at its word: ``quantisation_feedback``. Dropping it is the default: on Fashion-MNIST
+  (MLP 784-256-256-10, 10 clients, H = 4, step size 0.2, mean of rounds 51 to 60, two seeds) the two came to the same at
+  5 bits (75.7 %), and at 3 bits dropping it did better (76.7 against 75.4 %).
 - The first round knows no change, so it has no global mask, nor has a dense round of the ``warmup``. The paper's is 5
   epochs; how many rounds that is depends on H.
 """
