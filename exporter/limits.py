@@ -20,6 +20,7 @@ SMALLEST = 1e-3
 """Tensors that hardly move from zero are compared with this."""
 _MORE_THAN_ROUNDING = 4.0  # times what torch's float32 differs by: two ways of rounding are not equally unlucky
 _WIDEST = 50.0  # times a limit: under Adam a wrong gradient is wrong by about as much as the update is long
+_WIDEST_UNDER_ADAM = _WIDEST * ADAM_LIMIT  # of what follows from weights that are off by as much: statistics, loss
 
 _Place = tuple[int, float]
 """After how many steps, and which of the limits."""
@@ -56,8 +57,9 @@ class Limits:
 class Rounding(Limits):
     """Refuses nothing, and remembers how far torch's float32 strays step by step."""
 
-    def __init__(self, runtime: str) -> None:
+    def __init__(self, runtime: str, *, adam: bool) -> None:
         super().__init__(runtime)
+        self._adam = adam
         self._found: dict[_Place, float] = {}
 
     def require(self, off: float, limit: float, what: str, steps: int) -> None:
@@ -67,7 +69,9 @@ class Rounding(Limits):
     def widened(self) -> dict[_Place, float]:
         """A few times what float32 keeps, but never enough for a wrong program; nothing where it keeps the limits."""
         allowed = {
-            (steps, limit): min(max(limit, _MORE_THAN_ROUNDING * off), _WIDEST * limit)
+            (steps, limit): min(
+                max(limit, _MORE_THAN_ROUNDING * off), _WIDEST_UNDER_ADAM if self._adam else _WIDEST * limit
+            )
             for (steps, limit), off in self._found.items()
         }
         return {place: wide for place, wide in allowed.items() if wide > place[1]}

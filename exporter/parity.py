@@ -83,7 +83,7 @@ def _within_limits(proof: "_Proof") -> Parity:
     try:
         return proof.run(proof.programs(), Limits(name))
     except DifferenceError:
-        rounding = Rounding(name)
+        rounding = Rounding(name, adam=proof.source.optimizer.name == "adam")
         proof.run(proof.single_precision(), rounding)
         widened = rounding.widened()
         if not widened:
