@@ -12,7 +12,7 @@ count as nothing.
 
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -116,11 +116,11 @@ def find_link(text: str) -> Link:
     return Link(float(speeds["down"]), float(speeds["up"]))
 
 
-def traffic_of(metrics: RoundMetrics, tiers: int) -> Traffic:
-    """What a simulated round moved; client i, called ``client-i``, is of tier i mod ``tiers``."""
+def traffic_of(metrics: RoundMetrics, tier_of: Callable[[int], int]) -> Traffic:
+    """What a simulated round moved; client i, called ``client-i``, is of tier ``tier_of(i)``."""
     largest: dict[int, int] = {}
     for client, size in metrics.uplink.items():
-        tier = int(client.rpartition("-")[2]) % tiers
+        tier = tier_of(int(client.rpartition("-")[2]))
         largest[tier] = max(size, largest.get(tier, 0))
     return Traffic(metrics.downlink // len(metrics.uplink), dict(sorted(largest.items())))
 

@@ -4,6 +4,7 @@ import pytest
 
 from broker.run_folder import RoundMetrics
 from device_sim.clock import LINKS, Clock, Link, Traffic, find_link, time_to, traffic_of
+from device_sim.settings import Population
 from edge_fl.errors import ConfigError
 
 
@@ -41,7 +42,7 @@ def test_a_rounds_traffic_is_the_model_to_each_client_and_the_largest_update_of_
         excused={},
         rejections={},
     )
-    assert traffic_of(metrics, 3) == Traffic(100, {0: 30, 2: 20})
+    assert traffic_of(metrics, Population(13, tiers=3).tier) == Traffic(100, {0: 30, 2: 20})
 
 
 def test_a_link_has_a_name_or_speeds() -> None:
