@@ -21,9 +21,8 @@ __all__ = ["tcs", "vardrop"]
 
 _MNIST = ("mnist",)
 _Model = Annotated[
-    str, typer.Option(help="A model of the zoo for the data set [default: the data set's perceptron].")
+    str, typer.Option(help="A model of the zoo for the data set [default: that of the other tables].")
 ]
-_All = Annotated[int | None, typer.Option(min=1, help="Clients, all of which take part in every round.")]
 
 
 def tcs(
@@ -32,11 +31,15 @@ def tcs(
     model: _Model = "",
     variant: Annotated[
         list[str] | None,
-        typer.Option(help="dense, top-k, tcs, tcs-cold, tcs-l2, -l4, -l4-q5, -lf, -plf, -momentum; repeat."),
+        typer.Option(
+            help="dense, top-k, tcs, tcs-cold, tcs-l2, tcs-l4, tcs-l4-q5, tcs-lf, tcs-plf, tcs-momentum; repeat."
+        ),
     ] = None,
     seed: Seeds = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of one local step; H times fewer of H.")] = 1200,
-    clients: _All = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Clients, all picked every round [default: 10].")
+    ] = None,
     lr: Lr = None,
     time_budget: Budget = None,
     results: Results = RESULTS,
@@ -63,7 +66,9 @@ def vardrop(
     model: _Model = "",
     seed: Seeds = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds, of one step each.")] = 1500,
-    clients: _All = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Clients, all picked every round [default: 4].")
+    ] = None,
     time_budget: Budget = None,
     results: Results = RESULTS,
     cache: Cache = None,
