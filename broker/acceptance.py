@@ -6,7 +6,7 @@ from edge_fl.errors import FrameError
 from edge_fl.layout import Layout
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import Recipe
-from edge_fl.wire.frame import Frame, decode_frame
+from edge_fl.wire.frame import Frame, decode_frame, largest_frame
 
 __all__ = ["Expected", "check_update"]
 
@@ -33,10 +33,14 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     ------
     FrameError
         With the codes of :func:`edge_fl.wire.frame.decode_frame`, or ``kind``, ``foreign``, ``stale``,
-        ``method``, ``samples``, ``loss`` or ``pattern``.
+        ``method``, ``samples``, ``loss``, ``pattern`` or ``oversize``.
     """
+    if len(content) > largest_frame(expected.layout):
+        raise FrameError("oversize", f"The update has {len(content)} bytes.")
     frame = decode_frame(content, expected.layout, expected.recipe.shared())
     header = frame.header
+    if frame.shared:
+        raise FrameError("header", "The update says what is shared, which is for the coordinator to say.")
     if header.kind != "update":
         raise FrameError("kind", f"The frame is a {header.kind}, not an update.")
     if header.client != expected.client:

@@ -161,12 +161,12 @@ class Coordinator:
             loss=score.loss,
             train_loss=train_loss,
             uplink={client: report.size for client, report in reports.items()},
-            downlink=self._gateway.sent,
+            downlink=dict(sorted(self._gateway.sent.items())),
             excused=dict(current.excused),
             rejections=dict(self._gateway.rejections),
         )
         self._gateway.rejections.clear()
-        self._gateway.sent = 0
+        self._gateway.sent.clear()
         self._folder.close_round(metrics, self._model.weights)
         self._observer.round_closed(metrics)
         return metrics

@@ -21,7 +21,7 @@ from edge_fl.recipe import Recipe
 from edge_fl.transport.connection import Connected, Connection, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender
 from edge_fl.update import assigned_pattern
-from edge_fl.wire.frame import FRAME_OVERHEAD
+from edge_fl.wire.frame import largest_frame
 from edge_fl.wire.messages import (
     PROTOCOL,
     Failed,
@@ -76,7 +76,7 @@ class Gateway:
     rejections
         How many messages and updates were turned away, by code; the coordinator clears it every round.
     sent
-        Bytes of content published to devices.
+        Bytes of content published to each device; the coordinator clears it every round.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Gateway:
     ) -> None:
         self.registry = Registry()
         self.rejections: Counter[str] = Counter()
-        self.sent = 0
+        self.sent: Counter[str] = Counter()
         self._bundle, self._recipe, self._batch = bundle, recipe, batch
         self._folder, self._connection, self._topics, self._observer = folder, connection, topics, observer
         self._contents = Contents(bundle)
@@ -101,7 +101,6 @@ class Gateway:
         self._sender = Sender(connection.publish, topics.chunk)
         self._over: Finished | None = None
         self._round: Round | None = None
-        self._largest = 0
 
     @staticmethod
     def subscriptions(topics: Topics) -> list[str]:
@@ -110,7 +109,7 @@ class Gateway:
 
     def open_round(self, current: Round, model: bytes) -> Ref:
         """Take updates of ``current`` from now on, and give out its ``model`` frame."""
-        self._round, self._largest = current, len(model) + FRAME_OVERHEAD
+        self._round = current
         return self._contents.offer_model(model)
 
     def offer_changes(self, frames: Sequence[bytes]) -> tuple[Ref, ...]:
@@ -204,7 +203,7 @@ class Gateway:
         content = self._contents.get(want.digest)
         if content is None or self.registry.get(client) is None:
             raise FrameError("unknown-content", f"'{client}' wants {want.digest[:12]}, which is not given out.")
-        self.sent += self._sender.serve(self._topics.down(client), content, want)
+        self.sent[client] += self._sender.serve(self._topics.down(client), content, want)
 
     # --- updates
 
@@ -227,7 +226,7 @@ class Gateway:
             self._judge(client, offer, "duplicate", "Another update of this round was taken already.")
         elif offer.update.size == 0:
             self._judge(client, offer, "truncated", "The update has 0 bytes.")
-        elif offer.update.size > self._largest:
+        elif offer.update.size > largest_frame(self._bundle.layout):
             self._judge(client, offer, "oversize", f"The update has {offer.update.size} bytes.")
         else:
             if client in self._offers and self._offers[client].update != offer.update:

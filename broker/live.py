@@ -115,7 +115,7 @@ class LiveView(Observer):
         """Show what it gave."""
         self._closed = metrics
         self._up += sum(metrics.uplink.values())
-        self._down += metrics.downlink
+        self._down += sum(metrics.downlink.values())
         self._last.update(metrics.uplink)
 
     def _render(self) -> Group:
@@ -167,6 +167,6 @@ def round_line(metrics: RoundMetrics) -> str:
     excused = f"  without {', '.join(sorted(metrics.excused))}" if metrics.excused else ""
     return (
         f"round {metrics.round:>3}  accuracy {metrics.accuracy:6.1%}  loss {metrics.loss:.4f}  "
-        f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(metrics.downlink)}  "
+        f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(sum(metrics.downlink.values()))}  "
         f"{metrics.seconds:.1f} s{excused}"
     )

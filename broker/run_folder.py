@@ -29,7 +29,7 @@ _CHECKPOINTS = 3
 
 
 class RoundMetrics(msgspec.Struct, frozen=True):
-    """One line of metrics.jsonl. Bytes are frame bytes; ``uplink`` by client, ``downlink`` all that was sent."""
+    """One line of metrics.jsonl. Bytes are frame bytes, up and down by client; ``downlink`` is all it was sent."""
 
     round: int
     seconds: float
@@ -37,7 +37,7 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     loss: float
     train_loss: float
     uplink: dict[str, int]
-    downlink: int
+    downlink: dict[str, int]
     excused: dict[str, str]
     rejections: dict[str, int]
 

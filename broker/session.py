@@ -92,6 +92,8 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
     ``tiers`` is how many tiers there are, None where it is not known: then it is as many as the method tells apart.
     """
     method, _ = recipe.method, recipe.rule
+    if reason := method.unfit(bundle.manifest):
+        raise ConfigError(reason)
     for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
         _check_tier(bundle, method, tier, config.batch)
 

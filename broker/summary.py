@@ -44,7 +44,7 @@ class RunSummary:
             "uplink_bytes": round(self.uplink),
             "dense_bytes": self.dense,
             "uplink_ratio": self.uplink / self.dense,
-            "downlink_bytes": sum(metrics.downlink for metrics in self.rounds),
+            "downlink_bytes": sum(sum(metrics.downlink.values()) for metrics in self.rounds),
             "weights": str(self.weights),
         }
 

@@ -12,7 +12,7 @@ count as nothing.
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -58,9 +58,9 @@ tier has half the speed of the one before.
 
 
 class Traffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a round moved, in bytes of frames: the mean sent down to a client, and the largest update of each tier."""
+    """The most that a round sent to a client of each tier, and the largest update of the tier, in bytes of frames."""
 
-    down: int
+    down: dict[int, int]
     up: dict[int, int]
 
 
@@ -95,9 +95,11 @@ class Clock:
         return self.local_steps * step * self.slowdowns[min(tier, len(self.slowdowns) - 1)]
 
     def round(self, traffic: Traffic) -> float:
-        """Seconds of a round: those of its slowest client."""
-        down = 8e-6 * traffic.down / self.link.down
-        return down + max(self.training(tier) + 8e-6 * up / self.link.up for tier, up in traffic.up.items())
+        """Seconds of a round: those of its slowest client, at most."""
+        return max(
+            8e-6 * traffic.down[tier] / self.link.down + self.training(tier) + 8e-6 * up / self.link.up
+            for tier, up in traffic.up.items()
+        )
 
     def elapsed(self, rounds: Iterable[Traffic]) -> list[float]:
         """Seconds since the start at the end of each round."""
@@ -118,11 +120,15 @@ def find_link(text: str) -> Link:
 
 def traffic_of(metrics: RoundMetrics, tier_of: Callable[[int], int]) -> Traffic:
     """What a simulated round moved; client i, called ``client-i``, is of tier ``tier_of(i)``."""
+    return Traffic(_largest(metrics.downlink, tier_of), _largest(metrics.uplink, tier_of))
+
+
+def _largest(sizes: Mapping[str, int], tier_of: Callable[[int], int]) -> dict[int, int]:
     largest: dict[int, int] = {}
-    for client, size in metrics.uplink.items():
+    for client, size in sizes.items():
         tier = tier_of(int(client.rpartition("-")[2]))
         largest[tier] = max(size, largest.get(tier, 0))
-    return Traffic(metrics.downlink // len(metrics.uplink), dict(sorted(largest.items())))
+    return dict(sorted(largest.items()))
 
 
 def time_to(target: float, accuracies: Sequence[float], elapsed: Sequence[float]) -> float | None:

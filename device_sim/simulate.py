@@ -43,7 +43,7 @@ class TrainedRound:
 
     loss: float
     uplink: dict[str, int]
-    downlink: int
+    downlink: dict[str, int]
 
 
 class Simulation:
@@ -221,7 +221,7 @@ class Simulation:
         )
         self._observer.round_started(number, picked)
         sizes: dict[str, int] = {}
-        downlink = sum(self._downlink(self._registry[client], content) for client in picked)
+        downlink = {client: self._downlink(self._registry[client], content) for client in sorted(picked)}
         loss = self._model.aggregate(self._updates(number, picked, content, sizes))
         return TrainedRound(loss, sizes, downlink)
 

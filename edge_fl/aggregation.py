@@ -51,11 +51,13 @@ class Rule:
     """What change comes of the sums, entry by entry, and what each client counts in them.
 
     ``combine`` takes the namespace, the old weights, the sum of weighted differences, the summed weights of those
-    who hold an entry, and those of all. ``equally`` says that a client's weight is 1, not its number of samples.
+    who hold an entry, and those of all. ``equally`` says that a client's weight is 1, not its number of samples;
+    ``signs``, that of a parameter's differences only the signs count, whatever size a client gives them.
     """
 
     combine: Callable[[Any, Any, Any, Any, float], Any]
     equally: bool = False
+    signs: bool = False
 
 
 RULES: dict[str, Rule] = {
@@ -64,7 +66,7 @@ RULES: dict[str, Rule] = {
     "holders": Rule(_holders),
     "count": Rule(_holders, equally=True),  # HeteroFL
     "equal": Rule(_mean, equally=True),  # variational dropout
-    "vote": Rule(_vote, equally=True),  # signSGD
+    "vote": Rule(_vote, equally=True, signs=True),  # signSGD
     "zeros": Rule(_zeros),
 }
 
@@ -114,6 +116,8 @@ class Accumulator:
         for tensor in self._layout.tensors:
             index = self._on_device(selection.index(tensor))
             moved = xp.asarray(np.array(values[tensor.name], dtype=np.float64), device=self._device)
+            if self._rule.signs and tensor.role == "parameter":
+                moved = xp.sign(moved)
             moved *= weight
             _add(self._total[tensor.name], index, moved)
             held = _held_index(tensor, selection, values[tensor.name])

@@ -1,4 +1,4 @@
-"""How a model reaches a device that holds an earlier one: as the changes since, each a frame of its own.
+"""How a model reaches a device: whole, or to one that holds an earlier one as the changes since, a frame each.
 
 Both ends add the same numbers in the same way, so that a device ends with the very bytes of the coordinator's model
 frame, and can tell by their digest.
@@ -10,13 +10,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.errors import FrameError
 from edge_fl.layout import Layout
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Weights
 from edge_fl.wire.frame import Frame, decode_frame, encode_frame
 from edge_fl.wire.values import FLOAT32
 
-__all__ = ["changed", "follow"]
+__all__ = ["changed", "decode_model", "follow"]
 
 
 def changed(weights: Weights, change: Frame) -> dict[str, NDArray[np.float32]]:
@@ -27,18 +28,46 @@ def changed(weights: Weights, change: Frame) -> dict[str, NDArray[np.float32]]:
     }
 
 
+def decode_model(content: bytes, layout: Layout, *, run: str, round: int) -> Frame:
+    """The whole model of ``run`` that ``round`` trains.
+
+    Raises
+    ------
+    FrameError
+        As :func:`edge_fl.wire.frame.decode_frame`, and ``kind``, ``stale`` or ``mask`` when it is another frame.
+    """
+    frame = _whole(content, layout, "model")
+    if (frame.header.run, frame.header.round) != (run, round):
+        raise FrameError("stale", f"The model is for round {frame.header.round} of run '{frame.header.run}'.")
+    return frame
+
+
 def follow(model: bytes, changes: Sequence[bytes], layout: Layout) -> bytes:
     """The frame of the model that ``changes``, in order, make of the one in the frame ``model``.
 
     Raises
     ------
     FrameError
-        As :func:`edge_fl.wire.frame.decode_frame`.
+        As :func:`edge_fl.wire.frame.decode_frame`, and ``kind``, ``stale`` or ``mask`` when one is no change, does not
+        follow on the one before, or leaves out units.
     """
-    frame = decode_frame(model, layout)
+    frame = _whole(model, layout, "model")
     weights, header = dict(frame.values), frame.header
     for content in changes:
-        change = decode_frame(content, layout)
+        change = _whole(content, layout, "change")
+        if (change.header.run, change.header.version) != (header.run, header.version + 1):
+            raise FrameError(
+                "stale", f"The change makes version {change.header.version}, not {header.version + 1}."
+            )
         weights, header = changed(weights, change), change.header
     header = msgspec.structs.replace(header, kind="model", values=FLOAT32)
     return encode_frame(header, Pattern.full(layout), weights)
+
+
+def _whole(content: bytes, layout: Layout, kind: str) -> Frame:
+    frame = decode_frame(content, layout)
+    if frame.header.kind != kind:
+        raise FrameError("kind", f"The frame is a {frame.header.kind}, not a {kind}.")
+    if not frame.pattern.mask.all():
+        raise FrameError("mask", f"The {kind} leaves out units.")
+    return frame

@@ -43,7 +43,7 @@ def aggregate(xp: Any, device: str, rule: str, mode: Mode, order: list[int]) -> 
 def by_the_definition(rule: str, mode: Mode) -> Change:
     old, every, new = random_weights(LAYOUT, 1), updates(mode), {}
     for tensor in LAYOUT.tensors:
-        total, held, plain, count = (np.zeros(tensor.shape) for _ in range(4))
+        total, held, plain, signs, count = (np.zeros(tensor.shape) for _ in range(5))
         for samples, (selection, values) in zip(SAMPLES, every, strict=True):
             full, mask = np.zeros(tensor.shape), np.zeros(tensor.shape)
             full[selection.index(tensor)] = values[tensor.name]
@@ -51,6 +51,7 @@ def by_the_definition(rule: str, mode: Mode) -> Change:
             total += samples * full
             held += samples * mask
             plain += full
+            signs += np.sign(full)
             count += mask
         new[tensor.name] = np.empty(tensor.shape)
         for i in np.ndindex(*tensor.shape):
@@ -61,7 +62,7 @@ def by_the_definition(rule: str, mode: Mode) -> Change:
                 "holders": total[i] / held[i] if held[i] else 0,
                 "count": plain[i] / count[i] if count[i] else 0,
                 "equal": plain[i] / len(SAMPLES),
-                "vote": int(plain[i] > 0) - int(plain[i] < 0),
+                "vote": int(signs[i] > 0) - int(signs[i] < 0),
                 "zeros": (total[i] + held[i] * u) / sum(SAMPLES) - u,
             }[rule]
     return new

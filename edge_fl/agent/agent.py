@@ -12,7 +12,7 @@ from edge_fl.atomic import write_atomically
 from edge_fl.bundle import MANIFEST, SEAL, Bundle, parse_manifest, seal_of
 from edge_fl.data.fit import check_fit
 from edge_fl.data.registry import Samples
-from edge_fl.downlink import follow
+from edge_fl.downlink import decode_model, follow
 from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
 from edge_fl.layout import Layout
 from edge_fl.runtimes.base import Runtime, open_runtime
@@ -20,7 +20,7 @@ from edge_fl.server_half import State
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender, ref_of
 from edge_fl.update import Update, make_update
-from edge_fl.wire.frame import decode_frame, largest_model
+from edge_fl.wire.frame import largest_frame
 from edge_fl.wire.messages import (
     Failed,
     Finished,
@@ -289,11 +289,12 @@ class Agent:
     def _train(self, task: Task, runtime: Runtime, state: State) -> Update:
         layout = runtime.bundle.layout
         content = self._changed(task, layout) or self._fetch_for(task, task.model, layout)
-        self._model = None if task.changes is None else (task.run, task.round - 1, content)
+        model = decode_model(content, layout, run=task.run, round=task.round)
+        self._model = None if task.changes is None else (task.run, model.header.version, content)
         return make_update(
             task,
             client=self._settings.client,
-            model=decode_frame(content, layout),
+            model=model,
             runtime=runtime,
             samples=self._samples,
             state=state,
@@ -307,14 +308,18 @@ class Agent:
         done = version - task.since
         if not 0 <= done <= len(task.changes):
             return None
-        content = follow(held, [self._fetch_for(task, ref, layout) for ref in task.changes[done:]], layout)
-        if ref_of(content) == task.model:
-            return content
-        _log.warning("the changes do not lead to the model of round %d; fetching it whole", task.round)
-        return None
+        try:
+            content = follow(held, [self._fetch_for(task, ref, layout) for ref in task.changes[done:]], layout)
+            if ref_of(content) != task.model:
+                raise FrameError("digest", "They make another model.")
+        except FrameError as error:
+            _log.warning("the changes do not lead to the model of round %d (%s); fetching it", task.round, error)
+            self._model = None
+            return None
+        return content
 
     def _fetch_for(self, task: Task, ref: Ref, layout: Layout) -> bytes:
-        return self._fetch(ref, largest=largest_model(layout), wanted=lambda: self._task is task)
+        return self._fetch(ref, largest=largest_frame(layout), wanted=lambda: self._task is task)
 
     def _upload(self, task: Task, frame: bytes) -> Verdict:
         """Offer the update until the coordinator says what became of it."""

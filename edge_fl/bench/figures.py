@@ -68,8 +68,12 @@ def uplink_figures(filled: Filled) -> dict[str, str | float]:
 
 
 def down_shares(filled: Filled) -> list[float]:
-    """What each round sent down to a client, as a share of a dense frame."""
-    return [measured.traffic.down / record.dense for record in filled.records for measured in record.rounds]
+    """The most that each round sent down to a client, as a share of a dense frame."""
+    return [
+        max(measured.traffic.down.values()) / record.dense
+        for record in filled.records
+        for measured in record.rounds
+    ]
 
 
 def notes_of(found: Iterable[Filled], missing: Sequence[str]) -> list[str]:

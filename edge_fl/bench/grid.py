@@ -10,10 +10,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from edge_fl.bench.cases import BATCH
-from edge_fl.bench.records import read_records, write_records
+from edge_fl.bench.records import held, read_records, write_records
 from edge_fl.bench.runs import Record, Run, bundle_of, key_of, make_run
 from edge_fl.bench.setups import setup_of, setup_parameters
 from edge_fl.errors import ConfigError
+from edge_fl.recipe import open_recipe
 
 __all__ = ["Choice", "Entry", "Filled", "Filling", "entry", "fill"]
 
@@ -144,7 +145,7 @@ def entry(
     run = replace(
         Run(
             dataset=dataset,
-            recipe=recipe,
+            recipe=open_recipe(recipe, {}).name,
             parameters=own | dict(parameters or {}),
             seed=0,
             rounds=choice.rounds,
@@ -201,7 +202,8 @@ def _make(wanted: Mapping[bytes, tuple[str, Run]], how: Filling) -> None:
             return
         told = partial(_tell, how, f"run {number} of {len(wanted)}, {name}")
         record = make_run(run, bundle_of(run, how.cache, told), told)
-        write_records(how.results, list((_known(how.results) | {key: record}).values()))
+        with held(how.results):
+            write_records(how.results, list((_known(how.results) | {key: record}).values()))
 
 
 def _tell(how: Filling, name: str, text: str) -> None:

@@ -30,9 +30,6 @@ METHODS_2 = (
     "fjord+dgc",
     "fedbiad+dgc",
 )
-_COMPRESSED = {"stc": {"stc.ratio": 0.0025}}
-"""STC's share of entries is not in the paper; with 65 bits an entry its ratios of about 200 are those of 1 in 400."""
-
 _COLUMNS = (
     "Accuracy is that of the model after the last round (percent, mean and standard deviation over seeds, which draw "
     "clients, batches and patterns; all begin with the same weights), best the highest of any round. Uplink is the "
@@ -77,13 +74,7 @@ def _bench(
     name, title, about = texts
     found, missing = fill(
         [
-            entry(
-                choice,
-                dataset,
-                method,
-                {"method": method},
-                _COMPRESSED.get(method.partition("+")[2]),
-            )
+            entry(choice, dataset, method, {"method": method})
             for dataset in choice.datasets
             for method in choice.methods or methods
         ],

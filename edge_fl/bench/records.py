@@ -1,16 +1,32 @@
 """What a long benchmark has found so far, in a JSON file, so that it can be broken off and resumed."""
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from edge_fl.atomic import write_atomically
-from edge_fl.errors import DataError
+from edge_fl.errors import DataError, StateError
 
-__all__ = ["read_records", "write_records"]
+__all__ = ["held", "read_records", "write_records"]
 
 T = TypeVar("T", bound=msgspec.Struct)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Keep other benchmarks from writing to ``path`` while records are added; StateError when it cannot be had."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f".{path.name}.lock").open("w")
+    except OSError as error:
+        raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def read_records(path: Path, kind: type[T]) -> list[T]:

@@ -96,7 +96,7 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
         f"random parts, all of them in every round, {choice.rounds} local steps of a batch of {_BATCH}, H a round. "
         "Bits are those of frames, up, for each parameter and local step, a dense frame being 32 bits; the second "
         "column leaves out the warm-up, as the paper's budget does: a sixtieth of the rounds, in which everything is "
-        "sent. Down is what a client is sent in a round, the model and the mask, as a share of the model. The paper "
+        "sent. Down is the most a client is sent in a round, model and mask, as a share of the model. The paper "
         "trains ResNet-18 on CIFAR-10 for 300 epochs at step size 0.5, cut at epochs 150 and 225; here it stays.",
         rows=[_row(filled) for filled in found],
         notes=notes_of(found, missing),

@@ -103,6 +103,8 @@ def simulate(
 
     run = new_run_id()
     root = resume or output or Path("runs") / run
+    if slowdown is not None and link is None:
+        raise ConfigError("--slowdown is for telling virtual time: give a --link with it.")
     clock = None if link is None else virtual_clock(link, slowdown)
 
     def begin(observer: "Observer") -> "Simulation":

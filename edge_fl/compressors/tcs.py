@@ -18,6 +18,7 @@ What is read into the paper, and what differs:
   gives. A layer is a tensor here, and where its minima add up to more than K there are more than K.
 - Eq. (16) and Algorithm 3 disagree: ``w = beta w + g`` is used, then ``theta = theta - eta w``, the mask being that of
   g. A round's change is ``-eta g``, so that what is remembered keeps the step size that it was made with.
+- Algorithm 3 takes the plain mean of clients that have equally many samples; here they are weighed as the method says.
 - Quantisation takes all entries that are sent together. Its error is dropped by eq. (11) and fed back by line 13 of
   Algorithm 2 if that is taken at its word: ``quantisation_feedback``. Dropping it is the default: on Fashion-MNIST
   (MLP 784-256-256-10, 10 clients, H = 4, step size 0.2, mean of rounds 51 to 60, two seeds) the two came to the same at

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl import methods
+from edge_fl.bundle import Manifest
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.layout import Layout, Mode, Tensor
 from edge_fl.pattern import Pattern, kept_counts
@@ -224,6 +225,11 @@ class Method(ServerHalf, ABC):
     def programs(self, layout: Layout, tier: int) -> list[tuple[str, dict[str, int]]]:
         """The variant, and the kept units by block, of every train step that a device of ``tier`` may have to run."""
         return [(self.variant, self.counts(layout, tier))]
+
+    def unfit(self, manifest: Manifest) -> str | None:
+        """Why it cannot train this bundle, whatever programs there are: a sentence; None when it can."""
+        del manifest
+        return None
 
     def assign(self, ask: Ask) -> Pattern | None:
         """The pattern that a client is to train in this round; None leaves the choice to the device half."""

@@ -23,7 +23,7 @@ With alpha local nobody decides what the final model is, and the paper does not 
 mask (coded by the positions of the fewer, of what is sent and what is not), so the server prunes by majority without
 another message: what is scored and at last written has zeros where more than half of the devices, by the last update
 of each, no longer send. Training goes on from the weights before pruning, which are the run's checkpoints. The server
-remembers n / 8 bytes a device.
+remembers n / 8 bytes a device, and a simulation writes them all down every round.
 
 With k of the n = 269,322 numbers of the MLP 784-256-256-10 (522 of them biases) sent, an update is 5 + 4 k bytes and
 the positions, at most n / 8 bytes and none while k = n.
@@ -38,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.adam import adam
+from edge_fl.bundle import PLAIN_SGD, Manifest
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Mode
 from edge_fl.methods.base import Heard, Job, LocalHalf, Method
@@ -208,6 +209,14 @@ class VarDrop(Method):
         """Every unit, whatever the tier: single weights are dropped."""
         del tier
         return dict(layout.sizes)
+
+    def unfit(self, manifest: Manifest) -> str | None:
+        """Only after plain SGD are a round's differences the gradients that they are taken for."""
+        if manifest.optimizer == PLAIN_SGD:
+            return None
+        return (
+            "'vardrop' brings its own optimiser: export the bundle with --optimizer sgd and nothing added to it."
+        )
 
     def local(self, job: Job) -> LocalHalf:
         """Take up the device's log alpha."""

@@ -25,7 +25,7 @@ from edge_fl.selection import Selection, Weights
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 from edge_fl.wire.values import FLOAT32, decode_values, encode_values_into, values_size
 
-__all__ = ["FRAME_OVERHEAD", "VERSION", "Frame", "Header", "decode_frame", "encode_frame", "largest_model"]
+__all__ = ["FRAME_OVERHEAD", "VERSION", "Frame", "Header", "decode_frame", "encode_frame", "largest_frame"]
 
 VERSION = 1
 FRAME_OVERHEAD = 1 << 16  # bytes that header and mask, but for what is shared, may add to the values of any frame
@@ -80,8 +80,8 @@ class Frame:
         return b"" if self.header.shared is msgspec.UNSET else self.header.shared
 
 
-def largest_model(layout: Layout) -> int:
-    """The bytes that no model frame exceeds: float32 values, 2 bits an entry for what is shared, and the rest."""
+def largest_frame(layout: Layout) -> int:
+    """The bytes that no frame exceeds: float32 values, 2 bits an entry for what is shared, and the rest."""
     return 4 * layout.size + layout.size // 4 + FRAME_OVERHEAD
 
 

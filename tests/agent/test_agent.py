@@ -5,19 +5,25 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from broker.embedded import EmbeddedBroker
 from edge_fl.agent.agent import Agent, AgentSettings
 from edge_fl.bundle import MANIFEST, Bundle
 from edge_fl.data.partition import DataSpec, client_samples
+from edge_fl.downlink import follow
 from edge_fl.errors import EdgeFLError, RefusedError
+from edge_fl.pattern import Pattern
+from edge_fl.selection import Weights
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
 from edge_fl.transport.transfer import Sender, ref_of
+from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
     Failed,
     Finished,
     FromDevice,
+    Offer,
     Ref,
     Refused,
     Register,
@@ -99,6 +105,19 @@ class Stage:
         }
         return Task(**{**fields, **changes})  # type: ignore[arg-type]
 
+    def give(self, content: bytes) -> Ref:
+        """Serve this content, too, to whoever wants it."""
+        ref = ref_of(content)
+        self._contents[ref.digest] = content
+        return ref
+
+    def offered(self, number: int) -> None:
+        """Wait for the update of this round."""
+        self.until(lambda: any(isinstance(m, Offer) and m.round == number for m in self.heard))
+
+    def wanted(self, ref: Ref) -> bool:
+        return any(isinstance(m, Want) and m.digest == ref.digest for m in self.heard)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -154,3 +173,71 @@ def test_a_task_that_cannot_be_done_is_told(stage: Stage, reason: str, changes: 
     (failed,) = [message for message in stage.heard if isinstance(message, Failed)]
     assert reason in failed.reason
     assert not stage.ended
+
+
+def frame(bundle: Bundle, kind: str, version: int, weights: Weights, **header: object) -> bytes:
+    """A model or a change, of all units unless ``kept`` says otherwise."""
+    pattern = header.pop("kept", Pattern.full(bundle.layout))
+    fields = {"run": RUN, "round": version + 1, "version": version, "layout": "", "method": "fedavg", **header}
+    return encode_frame(Header(kind=kind, **fields), pattern, weights)  # type: ignore[arg-type]
+
+
+def test_a_device_fetches_the_changes_since_its_model_and_those_alone(digits_bundle: Bundle, stage: Stage) -> None:
+    weights = digits_bundle.weights()
+    models = [frame(digits_bundle, "model", 0, weights)]
+    small = {name: 0.01 * tensor for name, tensor in weights.items()}
+    changes = [frame(digits_bundle, "change", version, small) for version in (1, 2)]
+    models += [follow(models[0], changes[:n], digits_bundle.layout) for n in (1, 2)]
+    stage.join()
+    stage.say(stage.task(model=stage.give(models[0]), changes=()))
+    stage.offered(1)
+    stage.say(stage.task(round=2, model=ref_of(models[1]), since=0, changes=(stage.give(changes[0]),)))
+    stage.offered(2)
+    both = (ref_of(changes[0]), stage.give(changes[1]))  # it has followed the first: it holds a later model
+    stage.heard.clear()
+    stage.say(stage.task(round=3, model=ref_of(models[2]), since=0, changes=both))
+    stage.offered(3)
+    assert not stage.wanted(both[0])
+    assert not stage.wanted(ref_of(models[2]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"version": 2},
+        {"kind": "update"},
+        {"kept": 500},
+        {"run": "another"},
+        {"factor": 2.0},
+        {},
+    ],
+    ids=str,
+)
+def test_changes_that_lead_elsewhere_are_given_up_for_the_model(
+    digits_bundle: Bundle, stage: Stage, wrong: dict[str, object]
+) -> None:
+    weights = digits_bundle.weights()
+    first = frame(digits_bundle, "model", 0, weights)
+    small = {name: np.float32(0.01) * tensor for name, tensor in weights.items()}
+    model = follow(first, [frame(digits_bundle, "change", 1, small)], digits_bundle.layout)
+    fields: dict[str, object] = {"kind": "change", "version": 1, "weights": small, **wrong}
+    if "factor" in fields:
+        fields["weights"] = {name: fields["factor"] * tensor for name, tensor in small.items()}
+        del fields["factor"]
+    if "kept" in fields:
+        fields["kept"] = Pattern.prefix(digits_bundle.layout, 500)
+    change = frame(digits_bundle, **fields) if wrong else b"no frame at all"  # type: ignore[arg-type]
+    stage.join()
+    stage.say(stage.task(model=stage.give(first), changes=()))
+    stage.offered(1)
+    stage.say(stage.task(round=2, model=stage.give(model), since=0, changes=(stage.give(change),)))
+    stage.offered(2)
+    assert stage.wanted(ref_of(model))
+
+
+def test_a_change_is_not_trained_on_as_a_model(digits_bundle: Bundle, stage: Stage) -> None:
+    stage.join()
+    change = frame(digits_bundle, "change", 0, digits_bundle.weights())
+    stage.say(stage.task(model=stage.give(change)))
+    stage.hears(Failed)
+    assert "is a change, not a model" in next(m.reason for m in stage.heard if isinstance(m, Failed))

@@ -69,7 +69,7 @@ def test_a_record_holds_the_curves_of_its_run(tiny: Tiny, filling: Make) -> None
     for measured in dense.rounds:
         assert 0 < measured.accuracy < 1
         assert measured.cpu > 0
-        assert measured.traffic.down == pytest.approx(dense.dense, abs=20)  # a header's numbers
+        assert measured.traffic.down[0] == pytest.approx(dense.dense, abs=20)  # a header's numbers
         assert max(measured.traffic.up.values()) >= measured.uplink
     assert {tier for measured in ordered.rounds for tier in measured.traffic.up} <= {0, 1, 2, 3}
     assert len(ordered.in_effect) == 4

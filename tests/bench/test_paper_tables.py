@@ -85,7 +85,7 @@ def test_a_table_has_the_runs_and_the_time_to_accuracy_needs_no_other(
 
 
 def at(run: Run, *accuracies: float) -> Record:
-    traffic = Traffic(1_000_000, {0: 500_000})
+    traffic = Traffic({0: 1_000_000}, {0: 500_000})
     rounds = [Measured(accuracy, 1.0, 500_000.0, traffic, 0.1) for accuracy in accuracies]
     return Record(run=run, in_effect=run.in_effect(), dense=1_000_000, rounds=rounds)
 

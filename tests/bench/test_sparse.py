@@ -117,7 +117,7 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     assert run.model == "cifarnet"
     assert entry(Choice(("mnist",), (0,)), "mnist", "vardrop", {}, model="mnist-mlp").runs[0].model == ""
     final = Final({1000: 0.9735}, 0.98, 0.029)
-    rounds = [Measured(0.9735, 0.1, uplink, Traffic(100, {0: 12}), 0.1) for uplink in (20.0, 10.0)]
+    rounds = [Measured(0.9735, 0.1, uplink, Traffic({0: 100}, {0: 12}), 0.1) for uplink in (20.0, 10.0)]
     record = Record(run=run, in_effect=run.in_effect(), dense=100, rounds=rounds, final=final)
     row = vardrop_row(Filled(made, (record,)))
     assert row["paper's non-zeros (%)"] == "1.9"

@@ -28,7 +28,7 @@ METRICS = RoundMetrics(
     loss=1.25,
     train_loss=1.5,
     uplink={"client-a": 544_000},
-    downlink=2_000_000,
+    downlink={"client-a": 1_500_000, "client-b": 500_000},
     excused={"client-b": "lost"},
     rejections={},
 )

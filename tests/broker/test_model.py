@@ -76,6 +76,15 @@ def test_a_majority_moves_each_weight_by_the_step_whoever_has_more_samples() -> 
             assert model.weights[name][i] == np.float32(before[i] + moved)
 
 
+def test_a_vote_counts_once_whatever_size_its_sender_gives_it() -> None:
+    recipe, honest = open_recipe("fedavg+signsgd", {"signsgd.step": 0.25}), random_weights(LAYOUT, 1)
+    against = {name: np.float32(-1e6) * np.sign(array) for name, array in honest.items()}
+    model, old = start(recipe), random_weights(LAYOUT, 0)
+    model.aggregate(iter([*updates(recipe, [honest, honest]), (0, dense(recipe, against))]))
+    for name, before in old.items():
+        np.testing.assert_array_equal(np.sign(model.weights[name] - before), np.sign(honest[name]))
+
+
 def test_a_tie_moves_nothing_and_a_weight_without_a_gradient_tosses_a_coin() -> None:
     recipe = open_recipe("fedavg+signsgd", {"signsgd.step": 0.25})
     one = random_weights(LAYOUT, 1)

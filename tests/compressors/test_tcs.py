@@ -261,7 +261,7 @@ def test_a_mask_of_any_share_fits_a_model_frame(ratio: float) -> None:
     server = tcs(global_ratio=ratio)
     for change in (np.arange(2_000_000.0), np.random.default_rng(0).standard_normal(2_000_000)):
         server.advance(1, {"t": change})
-        assert len(server.shared()) <= 2_000_000 // 4  # bytes that largest_model has room for
+        assert len(server.shared()) <= 2_000_000 // 4  # bytes that largest_frame has room for
 
 
 # --- the server's memory

@@ -20,7 +20,7 @@ from broker.session import check_recipe
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bench.models import mlp_layout, random_weights
-from edge_fl.bundle import Bundle, Input
+from edge_fl.bundle import Bundle, Input, Optimizer
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.layout import Layout, Segment, Tensor
@@ -421,3 +421,11 @@ def test_a_frame_of_another_encoding_is_refused(bundle: Bundle) -> None:
     with pytest.raises(FrameError) as caught:
         check_update(frame, expected)
     assert caught.value.code == "method"
+
+
+def test_a_bundle_with_an_optimiser_of_its_own_is_refused(bundle: Bundle) -> None:
+    method = open_method("vardrop", {})
+    assert method.unfit(bundle.manifest) is None
+    for optimizer in (Optimizer(momentum=0.9), Optimizer(name="adam")):
+        manifest = msgspec.structs.replace(bundle.manifest, optimizer=optimizer)
+        assert "--optimizer sgd" in (method.unfit(manifest) or "")
