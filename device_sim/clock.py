@@ -12,7 +12,7 @@ count as nothing.
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -118,15 +118,15 @@ def find_link(text: str) -> Link:
     return Link(float(speeds["down"]), float(speeds["up"]))
 
 
-def traffic_of(metrics: RoundMetrics, tiers: int) -> Traffic:
-    """What a simulated round moved; client i, called ``client-i``, is of tier i mod ``tiers``."""
-    return Traffic(_largest(metrics.downlink, tiers), _largest(metrics.uplink, tiers))
+def traffic_of(metrics: RoundMetrics, tier_of: Callable[[int], int]) -> Traffic:
+    """What a simulated round moved; client i, called ``client-i``, is of tier ``tier_of(i)``."""
+    return Traffic(_largest(metrics.downlink, tier_of), _largest(metrics.uplink, tier_of))
 
 
-def _largest(sizes: Mapping[str, int], tiers: int) -> dict[int, int]:
+def _largest(sizes: Mapping[str, int], tier_of: Callable[[int], int]) -> dict[int, int]:
     largest: dict[int, int] = {}
     for client, size in sizes.items():
-        tier = int(client.rpartition("-")[2]) % tiers
+        tier = tier_of(int(client.rpartition("-")[2]))
         largest[tier] = max(size, largest.get(tier, 0))
     return dict(sorted(largest.items()))
 

@@ -14,17 +14,32 @@ __all__ = ["Population", "TrainerSettings"]
 
 
 class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The clients of a simulation: ``client-0`` ..., parts of the bundle's data set cut as ``kind`` says, client i in
-    tier i mod ``tiers``.
+    """The clients of a simulation: ``client-0`` ..., parts of the bundle's data set cut as ``kind`` says.
+
+    Client i is of tier i mod ``tiers``, or, where tiers differ in size, ``mix`` says how many clients there are of
+    each: with (3, 1) the tiers of clients 0, 1, 2 ... are 0, 1, 0, 0, 0, 1, 0, 0 ... The first are one of each tier.
     """
 
     clients: int
     tiers: int = 1
     kind: Kind = IID
+    mix: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.clients < 1 or self.tiers < 1:
             raise ConfigError(f"A simulation needs clients and tiers, not {self.clients} in {self.tiers} tiers.")
+        if self.mix and (len(self.mix) != self.tiers or min(self.mix) < 1):
+            raise ConfigError(
+                f"The mix of {self.tiers} tiers is a whole number above 0 for each, not "
+                f"{', '.join(map(str, self.mix))}."
+            )
+
+    def tier(self, client: int) -> int:
+        """The tier of client number ``client``."""
+        if not self.mix:
+            return client % self.tiers
+        turns = [t for turn in range(max(self.mix)) for t, count in enumerate(self.mix) if turn < count]
+        return turns[client % len(turns)]
 
     def share(self, fraction: float) -> int:
         """How many clients a fraction of them is, rounded down; ConfigError when it is none of them."""

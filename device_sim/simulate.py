@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from broker.acceptance import Expected, check_update
 from broker.config import RunConfig
-from broker.evaluation import Evaluator
+from broker.evaluation import Evaluator, Score
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.registry import Device, Registry
@@ -163,7 +163,7 @@ class Simulation:
                 self._rounds.append(self._run_round(number))
         finally:
             self._store.close()
-        weights = self._folder.finish(self._model.outcome)
+        weights = self._folder.finish(self.outcome)
         summary = RunSummary(self._config, self._dense, tuple(self._rounds), weights)
         draw(summary)
         return summary
@@ -183,10 +183,19 @@ class Simulation:
         """The model now: full tensors by name."""
         return self._model.weights
 
+    @property
+    def outcome(self) -> Weights:
+        """What the run would give if it ended now: full tensors by name."""
+        return self._model.outcome
+
+    def score(self, weights: Weights, width: int) -> Score:
+        """Evaluate the first units of a model, as :meth:`broker.evaluation.Evaluator.score` does."""
+        return self._evaluator.score(weights, width)
+
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
         trained = self.train_round(number)
-        score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
+        score = self.score(self.outcome, self._recipe.method.model_width)
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,
@@ -290,7 +299,7 @@ def _registered(parts: dict[str, NDArray[np.int64]], population: Population, tra
             agent=__version__,
             runtime=trainer.programs,
             samples=len(part),
-            tier=i % population.tiers,
+            tier=population.tier(i),
         )
         registry.register(client, profile)
     return registry

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 
-from edge_fl.bench.runs import Run, case_of
+from edge_fl.bench.cases import find_case
+from edge_fl.bench.runs import Run
 from edge_fl.compressors._section import kept_count
 from edge_fl.compressors.base import Compressor
 from edge_fl.layout import Layout
@@ -29,9 +30,9 @@ _POSITION, _VALUE, _SIGN = 64, 32, 1
 
 
 @cache
-def layout_of(dataset: str) -> Layout:
-    """The layout of the model that goes with ``dataset``."""
-    case = case_of(dataset)
+def layout_of(model: str) -> Layout:
+    """The layout of a model that is benchmarked, by its name."""
+    case = find_case(model)
     return derive(case.build(), torch.from_numpy(case.batch().x)).layout
 
 
@@ -40,7 +41,7 @@ def counted_bytes(run: Run) -> float | None:
 
     The last, because the ratios of Table II leave DGC's warm-up out.
     """
-    recipe, layout = run.open(), layout_of(run.dataset)
+    recipe, layout = run.open(), layout_of(run.case().name)
     kept = [_kept_weights(layout, recipe.method.counts(layout, tier)) for tier in range(run.tiers)]
     if recipe.compressor is None:
         return mean(4 * n for n in kept)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from edge_fl.bundle import PLAIN_SGD, Input, Optimizer
 from edge_fl.errors import ModelError
@@ -49,6 +50,11 @@ class Case:
             loss="sequence_cross_entropy" if self.model.per_position else "cross_entropy",
             optimizer=optimizer,
         )
+
+    @property
+    def normalised(self) -> bool:
+        """Whether it has BatchNorm."""
+        return any(isinstance(module, _BatchNorm) for module in self.build().modules())
 
     def batch(self) -> Batch:
         """``BATCH`` random samples: pixels in [0, 1), or tokens."""

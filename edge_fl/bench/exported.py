@@ -52,6 +52,7 @@ def exported(
     *,
     optimizer: Optimizer = PLAIN_SGD,
     variants: tuple[str, ...] = ("plain",),
+    statistics: tuple[int, ...] = (),
 ) -> Bundle:
     """The bundle of a model for some runtimes, from ``folder`` where this very exporter has put it there.
 
@@ -59,16 +60,22 @@ def exported(
     ----------
     optimizer, variants
         What its steps train with, and the kinds of step it holds.
+    statistics
+        The widths, in thousandths, that BatchNorm is to keep statistics of, where the model has it; one set for none.
 
     Raises
     ------
     EdgeFLError
         As :func:`exporter.export.export_bundle` does, and BundleError when a kept bundle is damaged.
     """
-    root = folder / exporter_digest() / case.name / "+".join([*runtimes, *variants, _short(optimizer)])
+    rows = statistics if case.normalised else ()
+    parts = [*runtimes, *variants, _short(optimizer), *map(str, rows)]
+    root = folder / exporter_digest() / case.name / "+".join(parts)
     if (root / SEAL).exists():
         return Bundle.load(root)
     target = replace(case.target(runtimes[0], optimizer), runtimes=tuple(runtimes), variants=variants)
+    if rows:
+        target = replace(target, widths=rows, batch_norm="per-width")
     return export_bundle(case.build(), target, root, report=lambda text: report(f"{case.name}: {text}"))
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "by_dataset",
     "clocks",
     "curve_picture",
+    "down_shares",
     "finals",
     "notes_of",
     "spread",
@@ -64,6 +65,15 @@ def uplink_figures(filled: Filled) -> dict[str, str | float]:
         "in the last round": dense / last,
         "training (CPU s)": median(_each(filled, lambda measured: measured.cpu)),
     }
+
+
+def down_shares(filled: Filled) -> list[float]:
+    """The most that each round sent down to a client, as a share of a dense frame."""
+    return [
+        max(measured.traffic.down.values()) / record.dense
+        for record in filled.records
+        for measured in record.rounds
+    ]
 
 
 def notes_of(found: Iterable[Filled], missing: Sequence[str]) -> list[str]:

@@ -121,6 +121,7 @@ def entry(
     recipe: str,
     columns: Mapping[str, str | float],
     parameters: Mapping[str, Any] | None = None,
+    **others: Any,
 ) -> Entry:
     """The runs of ``recipe`` on ``dataset`` as its setup and ``choice`` have it.
 
@@ -130,31 +131,38 @@ def entry(
         What distinguishes them in a table.
     parameters
         The recipe's, besides those of the setup, or in their place.
+    others
+        Further fields of the run, or others than the setup's and the choice's.
 
     Raises
     ------
-    ConfigError, DataError
+    ConfigError, DataError, ModelError
         When they make no sense.
     """
     setup = setup_of(dataset)
     own, tiers = setup_parameters(setup, recipe)
     clients = choice.clients or setup.clients
-    run = Run(
-        dataset=dataset,
-        recipe=open_recipe(recipe, {}).name,
-        parameters=own | dict(parameters or {}),
-        seed=0,
-        rounds=choice.rounds,
-        clients=clients,
-        clients_per_round=max(clients // _KAPPA, 1),
-        partition=setup.partition,
-        tiers=tiers,
-        local_steps=choice.local_steps or 60,
-        batch=BATCH,
-        lr=setup.lr if choice.lr is None else choice.lr,
-        clip=setup.clip,
+    run = replace(
+        Run(
+            dataset=dataset,
+            recipe=open_recipe(recipe, {}).name,
+            parameters=own | dict(parameters or {}),
+            seed=0,
+            rounds=choice.rounds,
+            clients=clients,
+            clients_per_round=max(clients // _KAPPA, 1),
+            partition=setup.partition,
+            tiers=tiers,
+            local_steps=choice.local_steps or 60,
+            batch=BATCH,
+            lr=setup.lr if choice.lr is None else choice.lr,
+            clip=setup.clip,
+        ),
+        **others,
     )
-    for refuse_early in (run.open, run.config, run.population):
+    if run.model == setup.model:
+        run = replace(run, model="")  # one run, however it was asked for
+    for refuse_early in (run.open, run.config, run.population, run.case):
         refuse_early()
     return Entry(dataset, columns, tuple(replace(run, seed=seed) for seed in choice.seeds))
 

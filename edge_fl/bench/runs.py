@@ -7,11 +7,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from broker.config import RunConfig
 from broker.observer import Observer
 from broker.run_folder import RoundMetrics
-from broker.summary import RunSummary
 from device_sim.clock import Traffic, traffic_of
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
@@ -20,16 +20,21 @@ from edge_fl.bench.exported import exported
 from edge_fl.bench.setups import setup_of
 from edge_fl.bundle import Bundle, Optimizer
 from edge_fl.data.partition import Kind
-from edge_fl.errors import RunError
+from edge_fl.errors import ConfigError, RunError
 from edge_fl.recipe import Recipe, open_recipe
 
-__all__ = ["Measured", "Record", "Run", "bundle_of", "case_of", "key_of", "make_run"]
+__all__ = ["Final", "Measured", "Record", "Run", "bundle_of", "key_of", "make_run"]
 
 _RUNTIMES = ("torch_eager", "onnx")  # what the stacked trainer runs, and what evaluates and is timed
 
 
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is run: a recipe with its parameters, on the model that goes with a data set, by whom and for how long."""
+    """What is run: a recipe with its parameters, on a model that goes with a data set, by whom and for how long.
+
+    ``model`` is the one of the data set's setup where it is empty, ``mix`` says how many clients are of each tier as
+    :class:`device_sim.settings.Population` does, and ``scored`` are widths (thousandths): of the last model as many
+    first units are scored, and its zeros counted (:class:`Final`).
+    """
 
     dataset: str
     recipe: str
@@ -44,6 +49,9 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     batch: int
     lr: float
     clip: float | None
+    model: str = ""
+    mix: tuple[int, ...] = ()
+    scored: tuple[int, ...] = ()
 
     def open(self) -> Recipe:
         """The recipe; raises ConfigError when it, or a parameter, is unknown."""
@@ -65,7 +73,16 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     def population(self) -> Population:
         """Who takes part; raises DataError when the partition is none."""
-        return Population(self.clients, self.tiers, Kind.parse(self.partition))
+        return Population(self.clients, self.tiers, Kind.parse(self.partition), self.mix)
+
+    def case(self) -> Case:
+        """The model; raises ModelError when there is none, and ConfigError when it goes with another data set."""
+        case = find_case(self.model or setup_of(self.dataset).model)
+        if case.dataset != self.dataset:
+            raise ConfigError(
+                f"The model '{case.name}' is for {case.dataset}, not {self.dataset}: choose another."
+            )
+        return case
 
     def in_effect(self) -> list[dict[str, Any]]:
         """All the parameters that each tier trains with, defaults too."""
@@ -85,11 +102,24 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cpu: float
 
 
+class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The model that a run ended with.
+
+    ``accuracy`` (a fraction) is by the width, in thousandths, of its first units; ``unpruned`` is that of the weights
+    that training would have gone on from, which differ where a method prunes; ``nonzero`` is the share of its
+    parameters that are not zero.
+    """
+
+    accuracy: dict[int, float]
+    unpruned: float
+    nonzero: float
+
+
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a run has found, or the sentence with which it failed.
 
     ``in_effect`` are all parameters by tier at the time, so that a run is made again when a default has changed, and
-    ``dense`` the bytes of a frame that drops nothing.
+    ``dense`` the bytes of a frame that drops nothing. ``final`` is there where the run has widths to be scored.
     """
 
     run: Run
@@ -97,6 +127,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     dense: int = 0
     rounds: list[Measured] = []
     failed: str = ""
+    final: Final | None = None
 
     @property
     def key(self) -> bytes:
@@ -110,16 +141,16 @@ def key_of(run: Run, in_effect: list[dict[str, Any]]) -> bytes:
     return msgspec.json.encode([plain, in_effect], order="sorted")
 
 
-def case_of(dataset: str) -> Case:
-    """The model that goes with a data set; raises ConfigError when the data set has no setup."""
-    return find_case(setup_of(dataset).model)
-
-
 def bundle_of(run: Run, cache: Path, report: Callable[[str], None]) -> Bundle:
     """What ``run`` trains, from ``cache`` or exported to it; raises as the exporter does."""
     optimizer = Optimizer(clip=run.clip)
     variants = tuple(dict.fromkeys(("plain", run.open().method.variant)))
-    return exported(case_of(run.dataset), _RUNTIMES, cache, report, optimizer=optimizer, variants=variants)
+    statistics = (
+        tuple(sorted({*run.scored, *run.parameters.get("widths", ())}, reverse=True)) if run.scored else ()
+    )
+    return exported(
+        run.case(), _RUNTIMES, cache, report, optimizer=optimizer, variants=variants, statistics=statistics
+    )
 
 
 def make_run(run: Run, bundle: Bundle, report: Callable[[str], None]) -> Record:
@@ -138,15 +169,17 @@ def make_run(run: Run, bundle: Bundle, report: Callable[[str], None]) -> Record:
     watch = _Watch(run.rounds, report)
     try:
         with TemporaryDirectory() as scratch:
-            summary = _simulated(run, bundle, Path(scratch) / "run", watch)
+            simulation = _simulation(run, bundle, Path(scratch) / "run", watch)
+            summary = simulation.run()
+            final = _final(run, simulation) if run.scored else None
     except RunError as error:
         return Record(run=run, in_effect=run.in_effect(), failed=str(error))
     rounds = [_measured(run, metrics, cpu) for metrics, cpu in zip(summary.rounds, watch.cpu, strict=True)]
-    return Record(run=run, in_effect=run.in_effect(), dense=summary.dense, rounds=rounds)
+    return Record(run=run, in_effect=run.in_effect(), dense=summary.dense, rounds=rounds, final=final)
 
 
-def _simulated(run: Run, bundle: Bundle, root: Path, observer: Observer) -> RunSummary:
-    simulation = Simulation(
+def _simulation(run: Run, bundle: Bundle, root: Path, observer: Observer) -> Simulation:
+    return Simulation(
         bundle=bundle,
         config=run.config(),
         population=run.population(),
@@ -154,12 +187,22 @@ def _simulated(run: Run, bundle: Bundle, root: Path, observer: Observer) -> RunS
         root=root,
         observer=observer,
     )
-    return simulation.run()
+
+
+def _final(run: Run, simulation: Simulation) -> Final:
+    outcome, width = simulation.outcome, run.open().method.model_width
+    names = [tensor.name for tensor in simulation.bundle.layout.parameters]
+    return Final(
+        accuracy={each: simulation.score(outcome, each).accuracy for each in run.scored},
+        unpruned=simulation.score(simulation.weights, width).accuracy,
+        nonzero=sum(int(np.count_nonzero(outcome[name])) for name in names)
+        / sum(outcome[name].size for name in names),
+    )
 
 
 def _measured(run: Run, metrics: RoundMetrics, cpu: float) -> Measured:
     sizes = metrics.uplink.values()
-    traffic = traffic_of(metrics, run.tiers)
+    traffic = traffic_of(metrics, run.population().tier)
     return Measured(metrics.accuracy, metrics.loss, sum(sizes) / len(sizes), traffic, cpu)
 
 

@@ -58,9 +58,17 @@ SETUPS: dict[str, Setup] = {
     "shakespeare": Setup(
         "shakespeare-rnn", 100, "owners", 500, 200, (1000, 800, 600), ("a", "a", "b"), lr=1.0, clip=1.0
     ),
+    "femnist": Setup(
+        "femnist-cnn", 105, "owners", 500, 200, (1000, 800, 600, 400, 200), ("a", "b", "b", "c", "d")
+    ),
+    "cifar-10": Setup(
+        "resnet18", 100, "iid", 500, 200, (1000, 800, 600, 400, 200), ("a", "b", "b", "c", "d"), lr=0.1
+    ),
     "digits": Setup("digits-mlp", 40, "labels=5", 500, 200, (1000, 800, 600, 400), ("a", "b", "b"), 0.8),
 }
-"""By data set. ``digits`` is no paper's: it is for trying the benchmarks out."""
+"""By data set. ``femnist`` and ``cifar-10`` are FjORD's (Horvath et al., 2021), by writer and in 100 equal parts;
+``digits`` is no paper's: it is for trying the benchmarks out.
+"""
 
 
 _COMPRESSED: dict[str, dict[str, Any]] = {"stc": {"stc.ratio": 0.0025}}

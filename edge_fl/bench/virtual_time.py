@@ -37,6 +37,6 @@ def virtual_clock(link: str, slowdowns: str | None) -> Callable[[Simulation, Run
         local = Local(simulation.bundle, config, population, simulation.settings.trainer.programs)
         (steps,) = step_seconds([local])
         clock = Clock(untimed.link, steps, config.local_steps, untimed.slowdowns)
-        return sum(clock.round(traffic_of(metrics, population.tiers)) for metrics in summary.rounds)
+        return sum(clock.round(traffic_of(metrics, population.tier)) for metrics in summary.rounds)
 
     return seconds

@@ -10,6 +10,8 @@ from edge_fl.cli.bench_grids import aggregation_rule, dropout_rate, table1, tabl
 from edge_fl.cli.bench_options import Json as _Json
 from edge_fl.cli.bench_options import Output as _Output
 from edge_fl.cli.bench_options import show as _show
+from edge_fl.cli.bench_sparse import tcs, vardrop
+from edge_fl.cli.bench_widths import heterogeneous, od
 from edge_fl.cli.options import Partition, runtime_name
 from edge_fl.cli.progress import progress
 
@@ -197,3 +199,7 @@ app.command("table2")(table2)
 app.command("tta")(tta)
 app.command("dropout-rate")(dropout_rate)
 app.command("aggregation-rule")(aggregation_rule)
+app.command("heterogeneous")(heterogeneous)
+app.command("od")(od)
+app.command("tcs")(tcs)
+app.command("vardrop")(vardrop)

@@ -1,62 +1,43 @@
 """The benchmarks that are grids of simulated runs: each run is made once and kept in a file they all share."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from edge_fl.cli.bench_options import Json, Output, show
-from edge_fl.cli.progress import progress
-
-if TYPE_CHECKING:
-    from edge_fl.bench.grid import Filling
+from edge_fl.cli.grid_options import (
+    RESULTS,
+    SEEDS,
+    Budget,
+    Cache,
+    Clients,
+    Datasets,
+    LocalSteps,
+    Lr,
+    Methods,
+    Results,
+    Rounds,
+    Seeds,
+    filling,
+)
 
 __all__ = ["aggregation_rule", "dropout_rate", "table1", "table2", "tta"]
 
-_Datasets = Annotated[
-    list[str] | None,
-    typer.Option("--dataset", help="mnist, fashion-mnist, wikitext-2, shakespeare or digits; repeat for several."),
-]
-_Methods = Annotated[
-    list[str] | None,
-    typer.Option("--method", help="A method, or method+compressor; repeat [default: those of the table]."),
-]
-_Seeds = Annotated[list[int] | None, typer.Option("--seed", help="A seed; repeat for several [default: 0, 1, 2].")]
-_Rounds = Annotated[int, typer.Option(help="Rounds.")]
-_Clients = Annotated[
-    int | None, typer.Option(min=1, help="Clients in all, a tenth of them picked a round [default: the paper's].")
-]
-_LocalSteps = Annotated[int | None, typer.Option(min=1, help="Local SGD steps a round (V) [default: 60].")]
-_Lr = Annotated[float | None, typer.Option(help="SGD step size [default: the data set's].")]
-_Budget = Annotated[
-    float | None, typer.Option(help="Minutes after which no run is begun; what is missing is named.")
-]
-_Results = Annotated[
-    Path, typer.Option(help="Keeps every run, so that the next benchmark only makes those that are not there.")
-]
-_Cache = Annotated[
-    Path | None, typer.Option(help="Keep the exported bundles here, for as long as they are right.")
-]
-_RESULTS = Path("runs.json")
 _IMAGES = ("mnist", "fashion-mnist")
-_SEEDS = (0, 1, 2)
 
 
 def table1(
     *,
-    dataset: _Datasets = None,
-    method: _Methods = None,
-    seed: _Seeds = None,
-    rounds: _Rounds = 60,
-    clients: _Clients = None,
-    local_steps: _LocalSteps = None,
-    lr: _Lr = None,
-    time_budget: _Budget = None,
-    results: _Results = _RESULTS,
-    cache: _Cache = None,
+    dataset: Datasets = None,
+    method: Methods = None,
+    seed: Seeds = None,
+    rounds: Rounds = 60,
+    clients: Clients = None,
+    local_steps: LocalSteps = None,
+    lr: Lr = None,
+    time_budget: Budget = None,
+    results: Results = RESULTS,
+    cache: Cache = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -70,29 +51,29 @@ def table1(
     choice = Choice(
         datasets=dataset or _IMAGES,
         methods=method,
-        seeds=seed or _SEEDS,
+        seeds=seed or SEEDS,
         rounds=rounds,
         clients=clients,
         local_steps=local_steps,
         lr=lr,
     )
-    with _filling("bench table1", results, cache, time_budget) as how:
+    with filling("bench table1", results, cache, time_budget) as how:
         result = bench_table1(choice, how)
     show(result, output, as_json=json)
 
 
 def table2(
     *,
-    dataset: _Datasets = None,
-    method: _Methods = None,
-    seed: _Seeds = None,
-    rounds: _Rounds = 60,
-    clients: _Clients = None,
-    local_steps: _LocalSteps = None,
-    lr: _Lr = None,
-    time_budget: _Budget = None,
-    results: _Results = _RESULTS,
-    cache: _Cache = None,
+    dataset: Datasets = None,
+    method: Methods = None,
+    seed: Seeds = None,
+    rounds: Rounds = 60,
+    clients: Clients = None,
+    local_steps: LocalSteps = None,
+    lr: Lr = None,
+    time_budget: Budget = None,
+    results: Results = RESULTS,
+    cache: Cache = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -106,34 +87,34 @@ def table2(
     choice = Choice(
         datasets=dataset or _IMAGES,
         methods=method,
-        seeds=seed or _SEEDS,
+        seeds=seed or SEEDS,
         rounds=rounds,
         clients=clients,
         local_steps=local_steps,
         lr=lr,
     )
-    with _filling("bench table2", results, cache, time_budget) as how:
+    with filling("bench table2", results, cache, time_budget) as how:
         result = bench_table2(choice, how)
     show(result, output, as_json=json)
 
 
 def tta(
     *,
-    dataset: _Datasets = None,
-    method: _Methods = None,
-    seed: _Seeds = None,
-    rounds: _Rounds = 60,
-    clients: _Clients = None,
-    local_steps: _LocalSteps = None,
-    lr: _Lr = None,
+    dataset: Datasets = None,
+    method: Methods = None,
+    seed: Seeds = None,
+    rounds: Rounds = 60,
+    clients: Clients = None,
+    local_steps: LocalSteps = None,
+    lr: Lr = None,
     link: Annotated[
         str,
         typer.Option(help="3g, dsl, cable, 4g, lte, wifi, 5g or fibre, or Mbps down and up, such as 110.6/14."),
     ] = "5g",
     slowdown: Annotated[float, typer.Option(help="How much longer a step takes on a client than here.")] = 1.0,
-    time_budget: _Budget = None,
-    results: _Results = _RESULTS,
-    cache: _Cache = None,
+    time_budget: Budget = None,
+    results: Results = RESULTS,
+    cache: Cache = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -148,32 +129,32 @@ def tta(
     choice = Choice(
         datasets=dataset or _IMAGES,
         methods=method,
-        seeds=seed or _SEEDS,
+        seeds=seed or SEEDS,
         rounds=rounds,
         clients=clients,
         local_steps=local_steps,
         lr=lr,
     )
-    with _filling("bench tta", results, cache, time_budget) as how:
+    with filling("bench tta", results, cache, time_budget) as how:
         result = bench_tta(choice, how, find_link(link), slowdown)
     show(result, output, as_json=json)
 
 
 def dropout_rate(
     *,
-    dataset: _Datasets = None,
-    method: _Methods = None,
+    dataset: Datasets = None,
+    method: Methods = None,
     rate: Annotated[
         list[float] | None, typer.Option(help="p; repeat for several [default: 0.1, 0.2 ... 0.7].")
     ] = None,
-    seed: _Seeds = None,
-    rounds: _Rounds = 60,
-    clients: _Clients = None,
-    local_steps: _LocalSteps = None,
-    lr: _Lr = None,
-    time_budget: _Budget = None,
-    results: _Results = _RESULTS,
-    cache: _Cache = None,
+    seed: Seeds = None,
+    rounds: Rounds = 60,
+    clients: Clients = None,
+    local_steps: LocalSteps = None,
+    lr: Lr = None,
+    time_budget: Budget = None,
+    results: Results = RESULTS,
+    cache: Cache = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -188,33 +169,33 @@ def dropout_rate(
     choice = Choice(
         datasets=dataset or ("fashion-mnist",),
         methods=method,
-        seeds=seed or _SEEDS,
+        seeds=seed or SEEDS,
         rounds=rounds,
         clients=clients,
         local_steps=local_steps,
         lr=lr,
     )
     rates = tuple(thousandths(p) for p in rate) if rate else RATES
-    with _filling("bench dropout-rate", results, cache, time_budget) as how:
+    with filling("bench dropout-rate", results, cache, time_budget) as how:
         result = bench_dropout_rate(choice, how, rates)
     show(result, output, as_json=json)
 
 
 def aggregation_rule(
     *,
-    dataset: _Datasets = None,
-    seed: _Seeds = None,
-    rounds: _Rounds = 60,
-    clients: _Clients = None,
+    dataset: Datasets = None,
+    seed: Seeds = None,
+    rounds: Rounds = 60,
+    clients: Clients = None,
     local_steps: Annotated[
         list[int] | None, typer.Option(min=1, help="V; repeat for several [default: 20, 60].")
     ] = None,
     lr: Annotated[
         list[float] | None, typer.Option(help="A step size; repeat for several [default: 0.05, 0.1].")
     ] = None,
-    time_budget: _Budget = None,
-    results: _Results = _RESULTS,
-    cache: _Cache = None,
+    time_budget: Budget = None,
+    results: Results = RESULTS,
+    cache: Cache = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -225,15 +206,7 @@ def aggregation_rule(
     from edge_fl.bench.aggregation_rule import LOCAL_STEPS, RATES, bench_aggregation_rule
     from edge_fl.bench.grid import Choice
 
-    choice = Choice(datasets=dataset or _IMAGES, seeds=seed or _SEEDS, rounds=rounds, clients=clients)
-    with _filling("bench aggregation-rule", results, cache, time_budget) as how:
+    choice = Choice(datasets=dataset or _IMAGES, seeds=seed or SEEDS, rounds=rounds, clients=clients)
+    with filling("bench aggregation-rule", results, cache, time_budget) as how:
         result = bench_aggregation_rule(choice, how, lr or RATES, local_steps or LOCAL_STEPS)
     show(result, output, as_json=json)
-
-
-@contextmanager
-def _filling(doing: str, results: Path, cache: Path | None, minutes: float | None) -> "Iterator[Filling]":
-    from edge_fl.bench.grid import Filling
-
-    with TemporaryDirectory() as scratch, progress(doing) as report:
-        yield Filling(results=results, cache=cache or Path(scratch), minutes=minutes, report=report)

@@ -31,13 +31,15 @@ from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, choo
 from edge_fl.pattern import Pattern, Prefix, prefix_counts
 from edge_fl.randomness import Stream
 
-__all__ = ["METHOD", "HeteroFl", "HeteroFlParameters", "Level"]
+__all__ = ["LEVEL_WIDTHS", "METHOD", "HeteroFl", "HeteroFlParameters", "Level"]
 
 Level = Literal["a", "b", "c", "d", "e"]
 
 _RECIPROCALS: dict[Level, int] = {"a": 1, "b": 2, "c": 4, "d": 8, "e": 16}
-_WIDTHS: dict[Level, int] = {level: 1000 // reciprocal for level, reciprocal in _RECIPROCALS.items()}
-_SCALERS = {_WIDTHS[level]: float(reciprocal) for level, reciprocal in _RECIPROCALS.items()}
+LEVEL_WIDTHS: dict[Level, int] = {level: 1000 // reciprocal for level, reciprocal in _RECIPROCALS.items()}
+"""The width of each level in thousandths, the widest first."""
+
+_SCALERS = {LEVEL_WIDTHS[level]: float(reciprocal) for level, reciprocal in _RECIPROCALS.items()}
 
 
 class HeteroFlParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +95,7 @@ class HeteroFl(Method):
         if self.parameters.dynamic:
             stream = Stream.of(seed=ask.seed, purpose="heterofl-level", client=ask.client, round=ask.round)
             level = choose(self.parameters.levels, stream)
-        return Pattern.prefix(ask.layout, _WIDTHS[level])
+        return Pattern.prefix(ask.layout, LEVEL_WIDTHS[level])
 
     def local(self, job: Job) -> LocalHalf:
         """Train the prefix assigned; ConfigError when it is no level's."""
@@ -105,7 +107,7 @@ class HeteroFl(Method):
 
     def _widths(self, tier: int) -> set[int]:
         levels = self.parameters.levels
-        return {_WIDTHS[level] for level in (levels if self.parameters.dynamic else [of_tier(levels, tier)])}
+        return {LEVEL_WIDTHS[level] for level in (levels if self.parameters.dynamic else [of_tier(levels, tier)])}
 
 
 def _scaler(pattern: Pattern) -> float:

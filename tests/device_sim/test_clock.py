@@ -4,6 +4,7 @@ import pytest
 
 from broker.run_folder import RoundMetrics
 from device_sim.clock import LINKS, Clock, Link, Traffic, find_link, time_to, traffic_of
+from device_sim.settings import Population
 from edge_fl.errors import ConfigError
 
 
@@ -43,7 +44,7 @@ def test_a_rounds_traffic_is_the_most_that_a_client_of_each_tier_gets_and_gives(
         excused={},
         rejections={},
     )
-    assert traffic_of(metrics, 3) == Traffic({0: 400, 2: 90}, {0: 30, 2: 20})
+    assert traffic_of(metrics, Population(13, tiers=3).tier) == Traffic({0: 400, 2: 90}, {0: 30, 2: 20})
 
 
 def test_a_link_has_a_name_or_speeds() -> None:

@@ -1,0 +1,88 @@
+"""The experiments of sparse updates, which are grids of simulated runs, too: TCS and variational dropout."""
+
+from typing import Annotated
+
+import typer
+
+from edge_fl.cli.bench_options import Json, Output, show
+from edge_fl.cli.grid_options import (
+    RESULTS,
+    SEEDS,
+    Budget,
+    Cache,
+    Datasets,
+    Lr,
+    Results,
+    Seeds,
+    filling,
+)
+
+__all__ = ["tcs", "vardrop"]
+
+_MNIST = ("mnist",)
+_Model = Annotated[
+    str, typer.Option(help="A model of the zoo for the data set [default: that of the other tables].")
+]
+
+
+def tcs(
+    *,
+    dataset: Datasets = None,
+    model: _Model = "",
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="dense, top-k, tcs, tcs-cold, tcs-l2, tcs-l4, tcs-l4-q5, tcs-lf, tcs-plf, tcs-momentum; repeat."
+        ),
+    ] = None,
+    seed: Seeds = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of one local step; H times fewer of H.")] = 1200,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Clients, all picked every round [default: 10].")
+    ] = None,
+    lr: Lr = None,
+    time_budget: Budget = None,
+    results: Results = RESULTS,
+    cache: Cache = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """TCS and its variants against top-K and dense updates: accuracy and bits, beside the paper's.
+
+    Example: edge-fl bench tcs --dataset cifar-10 --model resnet18 --variant tcs-l4-q5 --variant dense --seed 0
+    """
+    from edge_fl.bench.grid import Choice
+    from edge_fl.bench.tcs import VARIANTS, bench_tcs
+
+    choice = Choice(datasets=dataset or _MNIST, seeds=seed or SEEDS, rounds=rounds, clients=clients, lr=lr)
+    with filling("bench tcs", results, cache, time_budget) as how:
+        result = bench_tcs(choice, how, variant or tuple(VARIANTS), model)
+    show(result, output, as_json=json)
+
+
+def vardrop(
+    *,
+    dataset: Datasets = None,
+    model: _Model = "",
+    seed: Seeds = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, of one step each.")] = 1500,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Clients, all picked every round [default: 4].")
+    ] = None,
+    time_budget: Budget = None,
+    results: Results = RESULTS,
+    cache: Cache = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """Variational dropout: how little is left of the model and of its traffic, beside the paper's numbers.
+
+    Example: edge-fl bench vardrop --dataset mnist --model cifarnet --seed 0 -o docs/benchmarks/vardrop.md
+    """
+    from edge_fl.bench.grid import Choice
+    from edge_fl.bench.vardrop import bench_vardrop
+
+    choice = Choice(datasets=dataset or _MNIST, seeds=seed or SEEDS, rounds=rounds, clients=clients)
+    with filling("bench vardrop", results, cache, time_budget) as how:
+        result = bench_vardrop(choice, how, model)
+    show(result, output, as_json=json)

@@ -1,0 +1,67 @@
+"""What the benchmarks that are grids of runs share on the command line."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge_fl.cli.progress import progress
+
+if TYPE_CHECKING:
+    from edge_fl.bench.grid import Filling
+
+__all__ = [
+    "RESULTS",
+    "SEEDS",
+    "Budget",
+    "Cache",
+    "Clients",
+    "Datasets",
+    "LocalSteps",
+    "Lr",
+    "Methods",
+    "Results",
+    "Rounds",
+    "Seeds",
+    "filling",
+]
+
+RESULTS = Path("runs.json")
+SEEDS = (0, 1, 2)
+
+Datasets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dataset", help="mnist, fashion-mnist, wikitext-2, shakespeare, femnist, cifar-10 or digits; repeat."
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option("--method", help="A method, or method+compressor; repeat [default: those of the table]."),
+]
+Seeds = Annotated[list[int] | None, typer.Option("--seed", help="A seed; repeat for several [default: 0, 1, 2].")]
+Rounds = Annotated[int, typer.Option(help="Rounds.")]
+Clients = Annotated[
+    int | None, typer.Option(min=1, help="Clients in all, a tenth of them picked a round [default: the paper's].")
+]
+LocalSteps = Annotated[int | None, typer.Option(min=1, help="Local SGD steps a round (V) [default: 60].")]
+Lr = Annotated[float | None, typer.Option(help="SGD step size [default: the data set's].")]
+Budget = Annotated[
+    float | None, typer.Option(help="Minutes after which no run is begun; what is missing is named.")
+]
+Results = Annotated[
+    Path, typer.Option(help="Keeps every run, so that the next benchmark only makes those that are not there.")
+]
+Cache = Annotated[Path | None, typer.Option(help="Keep the exported bundles here, for as long as they are right.")]
+
+
+@contextmanager
+def filling(doing: str, results: Path, cache: Path | None, minutes: float | None) -> "Iterator[Filling]":
+    """Where runs are kept and how they are told of, for the benchmark called ``doing``."""
+    from edge_fl.bench.grid import Filling
+
+    with TemporaryDirectory() as scratch, progress(doing) as report:
+        yield Filling(results=results, cache=cache or Path(scratch), minutes=minutes, report=report)
