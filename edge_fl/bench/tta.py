@@ -13,7 +13,7 @@ from edge_fl.bench.setups import setup_of
 from edge_fl.bench.table import Picture, Result, Row
 from edge_fl.errors import ConfigError
 
-__all__ = ["Reached", "bench_tta", "reached"]
+__all__ = ["Reached", "bench_tta", "reached", "timed_rows"]
 
 _OURS = "fedbiad"
 
@@ -71,7 +71,7 @@ def bench_tta(choice: Choice, how: Filling, link: Link, slowdown: float) -> Resu
     pictures: list[Picture] = []
     for dataset, group in by_dataset(found).items():
         times = clocks(group, how, link, slowdown)
-        rows += _rows(dataset, group, times)
+        rows += timed_rows(dataset, group, times)
         pictures.append(curve_picture(dataset, group, times))
     if not rows:
         raise ConfigError("Every run failed, so there is nothing to time: lower the step size.")
@@ -90,7 +90,8 @@ def bench_tta(choice: Choice, how: Filling, link: Link, slowdown: float) -> Resu
     )
 
 
-def _rows(dataset: str, group: Sequence[Filled], times: Sequence[Clock]) -> list[Row]:
+def timed_rows(dataset: str, group: Sequence[Filled], times: Sequence[Clock]) -> list[Row]:
+    """A line for each method of a data set: when it reached the target, and FedBIAD's time against its own."""
     target = setup_of(dataset).target or 0.0
     all_reached = [reached(filled, clock, target) for filled, clock in zip(group, times, strict=True)]
     means = {filled.run.recipe: found.mean_seconds for filled, found in zip(group, all_reached, strict=True)}

@@ -15,7 +15,7 @@ from edge_fl.bench.paper_tables import METHODS_1, METHODS_2, bench_table1, bench
 from edge_fl.bench.records import read_records
 from edge_fl.bench.reference import TABLE_1, TABLE_2
 from edge_fl.bench.runs import Measured, Record, Run
-from edge_fl.bench.tta import bench_tta, reached
+from edge_fl.bench.tta import bench_tta, reached, timed_rows
 from edge_fl.errors import ConfigError
 
 Tiny = Callable[..., Choice]
@@ -104,6 +104,27 @@ def test_a_target_is_reached_in_its_first_round_or_not_at_all() -> None:
     assert found.seconds == (None, None)
     short = Filled(two, (filled.records[0], at(two.runs[1], 0.1, 0.1, 0.1)))
     assert reached(short, clock, 0.8).mean_seconds is None
+
+
+def test_the_change_is_fedbiads_time_against_the_methods() -> None:
+    choice, clock = Choice(("digits",), (0,)), Clock(Link(8.0, 4.0), (0.01,), 100)  # 3 s a round
+    slow, never, quick = (entry(choice, "digits", name, {"method": name}) for name in ("fedavg", "afd", "fedbiad"))
+    group = [
+        Filled(slow, (at(slow.runs[0], 0.1, 0.2, 0.3, 0.9),)),
+        Filled(never, (at(never.runs[0], 0.1),)),
+        Filled(quick, (at(quick.runs[0], 0.1, 0.2, 0.9),)),
+    ]
+    rows = timed_rows("digits", group, [clock] * 3)
+    assert [row["change (%)"] for row in rows] == [pytest.approx(-25.0), "", ""]
+    assert [row["time (s)"] for row in rows] == ["12.0", "not reached", "9.0"]
+
+
+def test_a_recipe_by_another_name_is_the_same_run() -> None:
+    choice = Choice(("fashion-mnist",), (0,))
+    alone, on_fedavg = (entry(choice, "fashion-mnist", name, {}).runs[0] for name in ("stc", "fedavg+stc"))
+    assert alone == on_fedavg
+    assert alone.parameters["stc.ratio"] == 0.0025
+    assert entry(choice, "fashion-mnist", "fjord+kd+stc", {}).runs[0].parameters["stc.ratio"] == 0.0025
 
 
 def test_a_data_set_without_a_target_cannot_be_timed(filling: Make) -> None:
