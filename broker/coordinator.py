@@ -132,8 +132,7 @@ class Coordinator:
         device = self._gateway.registry[client]
         changes: tuple[Ref, ...] | None = None
         if self._recipe.sends_changes:
-            since = self._model.changes_since(device.accepted - 1) if device.accepted else None
-            changes = self._gateway.offer_changes(since or ())
+            changes = self._gateway.offer_changes(self._model.changes_since(device.accepted - 1) or ())
         return make_task(
             self._config,
             self._recipe,

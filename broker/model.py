@@ -56,7 +56,7 @@ class GlobalModel:
 
     def changes_since(self, version: int) -> tuple[bytes, ...] | None:
         """Frames that lead from a ``version`` to the current one; None where the whole model is fewer bytes, or all
-        there is.
+        there is (no device holds one before 0).
         """
         behind = self.version - version
         return tuple(self._changes[-behind:]) if 0 < behind <= len(self._changes) else None

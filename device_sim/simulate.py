@@ -227,7 +227,7 @@ class Simulation:
 
     def _downlink(self, device: Device, model: bytes) -> int:
         """The bytes in which the model reaches a device, which still holds the one it trained last."""
-        changes = self._model.changes_since(device.accepted - 1) if device.accepted else None
+        changes = self._model.changes_since(device.accepted - 1)
         return len(model) if changes is None else sum(map(len, changes))
 
     def _updates(

@@ -9,6 +9,7 @@ from edge_fl.bench.figures import notes_of
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.table import Result
 from edge_fl.errors import ConfigError
+from edge_fl.recipe import open_recipe
 
 __all__ = ["HETEROGENEOUS", "ORDERED", "bench_heterogeneous", "bench_od"]
 
@@ -28,16 +29,7 @@ _COLUMNS = (
 def bench_heterogeneous(choice: Choice, how: Filling, settings: Sequence[Clusters] = (Clusters(),)) -> Result:
     """Each method among clients of different means; raises as :func:`edge_fl.bench.grid.fill` does."""
     choice = _with_steps(choice)
-    found, missing = fill(
-        [
-            made
-            for dataset in choice.datasets
-            for clusters in settings
-            for method in choice.methods or HETEROGENEOUS
-            for made in _entries(choice, dataset, method, clusters)
-        ],
-        how,
-    )
+    found, missing = fill(_grid(choice, settings, HETEROGENEOUS, together=False), how)
     scales = dict.fromkeys(clusters.drop_scale for clusters in settings)
     about = (
         "Clusters of clients that can train no more than p_max of the model: uniform-5 has p_max 1, 0.8 ... 0.2, and "
@@ -58,16 +50,7 @@ def bench_od(choice: Choice, how: Filling, settings: Sequence[Clusters] = (Clust
     for method in choice.methods or ORDERED:
         if "widths" not in Clusters().parameters(method):
             raise ConfigError(f"'{method}' trains no nested widths: choose among {', '.join(ORDERED)}.")
-    found, missing = fill(
-        [
-            made
-            for dataset in choice.datasets
-            for clusters in settings
-            for method in choice.methods or ORDERED
-            for made in _entries(choice, dataset, method, clusters, together=True)
-        ],
-        how,
-    )
+    found, missing = fill(_grid(choice, settings, ORDERED, together=True), how)
     about = (
         "All clients can train the whole model. FjORD draws a width for each step, one of 5 (uniform-5) or of 10 "
         "(uniform-10), and makes one model of all of them; `efd` drops nothing here, and trains the model of a single "
@@ -81,15 +64,23 @@ def _with_steps(choice: Choice) -> Choice:
     return choice if choice.local_steps else replace(choice, local_steps=_LOCAL_STEPS)
 
 
-def _entries(
-    choice: Choice, dataset: str, method: str, clusters: Clusters, *, together: bool = False
-) -> list[Entry]:
+def _grid(choice: Choice, settings: Sequence[Clusters], methods: Sequence[str], *, together: bool) -> list[Entry]:
+    return [
+        made
+        for dataset in choice.datasets
+        for clusters in settings
+        for method in choice.methods or methods
+        for made in _entries(choice, dataset, method, clusters, together=together)
+    ]
+
+
+def _entries(choice: Choice, dataset: str, method: str, clusters: Clusters, *, together: bool) -> list[Entry]:
     """A run, or of a separate model one for each width; ``together`` all clients are of the ablest tier."""
     columns = {"clusters": clusters.name} | ({} if together else {"drop scale": clusters.drop_scale})
     columns |= {"method": method}
     own = clusters.parameters(method)
     tiers, mix = (1, ()) if together else (clusters.count, clusters.mix)
-    if method.partition("+")[0] != SEPARATE:
+    if open_recipe(method, {}).method.name != SEPARATE:
         return [entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=SCORED)]
     widths = own["widths"][:tiers]
     return [

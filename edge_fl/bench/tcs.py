@@ -13,6 +13,7 @@ from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.plots import panels
 from edge_fl.bench.reference import TCS_ACCURACY
 from edge_fl.bench.table import Picture, Result, Row
+from edge_fl.compressors.tcs import TcsParameters
 from edge_fl.errors import ConfigError
 
 __all__ = ["VARIANTS", "Variant", "bench_tcs", "bits"]
@@ -43,8 +44,9 @@ class Variant:
             return None
         if self.recipe == "topk":
             return float(own["topk.ratio"] * (32 + _position(own["topk.ratio"])))
-        shared, local, entry_bits = 0.01, 0.001, own.get("tcs.bits", 32)
-        return float(((shared + local) * entry_bits + local * _position(local)) / self.steps)
+        opened = TcsParameters(bits=own.get("tcs.bits", TcsParameters().bits))
+        shared, local = opened.global_ratio, opened.local_ratio
+        return float(((shared + local) * opened.bits + local * _position(local)) / self.steps)
 
 
 def _position(share: float) -> float:

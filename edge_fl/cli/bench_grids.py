@@ -7,7 +7,6 @@ import typer
 from edge_fl.cli.bench_options import Json, Output, show
 from edge_fl.cli.grid_options import (
     RESULTS,
-    SEEDS,
     Budget,
     Cache,
     Clients,
@@ -18,12 +17,14 @@ from edge_fl.cli.grid_options import (
     Results,
     Rounds,
     Seeds,
+    chosen,
     filling,
 )
 
 __all__ = ["aggregation_rule", "dropout_rate", "table1", "table2", "tta"]
 
-_IMAGES = ("mnist", "fashion-mnist")
+_FASHION = ("fashion-mnist",)
+_IMAGES = ("mnist", *_FASHION)
 
 
 def table1(
@@ -45,17 +46,10 @@ def table1(
 
     Example: edge-fl bench table1 --dataset mnist --time-budget 120 -o docs/benchmarks/table1.md
     """
-    from edge_fl.bench.grid import Choice
     from edge_fl.bench.paper_tables import bench_table1
 
-    choice = Choice(
-        datasets=dataset or _IMAGES,
-        methods=method,
-        seeds=seed or SEEDS,
-        rounds=rounds,
-        clients=clients,
-        local_steps=local_steps,
-        lr=lr,
+    choice = chosen(
+        dataset or _IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
     )
     with filling("bench table1", results, cache, time_budget) as how:
         result = bench_table1(choice, how)
@@ -81,17 +75,10 @@ def table2(
 
     Example: edge-fl bench table2 --dataset fashion-mnist --method fedbiad+dgc -o docs/benchmarks/table2.md
     """
-    from edge_fl.bench.grid import Choice
     from edge_fl.bench.paper_tables import bench_table2
 
-    choice = Choice(
-        datasets=dataset or _IMAGES,
-        methods=method,
-        seeds=seed or SEEDS,
-        rounds=rounds,
-        clients=clients,
-        local_steps=local_steps,
-        lr=lr,
+    choice = chosen(
+        dataset or _IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
     )
     with filling("bench table2", results, cache, time_budget) as how:
         result = bench_table2(choice, how)
@@ -123,17 +110,10 @@ def tta(
     Example: edge-fl bench tta --dataset fashion-mnist --link lte --slowdown 10 -o docs/benchmarks/tta.md
     """
     from device_sim.clock import find_link
-    from edge_fl.bench.grid import Choice
     from edge_fl.bench.tta import bench_tta
 
-    choice = Choice(
-        datasets=dataset or _IMAGES,
-        methods=method,
-        seeds=seed or SEEDS,
-        rounds=rounds,
-        clients=clients,
-        local_steps=local_steps,
-        lr=lr,
+    choice = chosen(
+        dataset or _IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
     )
     with filling("bench tta", results, cache, time_budget) as how:
         result = bench_tta(choice, how, find_link(link), slowdown)
@@ -163,13 +143,12 @@ def dropout_rate(
     Example: edge-fl bench dropout-rate --method fedbiad --rate 0.3 --rate 0.6 -o docs/benchmarks/dropout-rate.md
     """
     from edge_fl.bench.dropout_rate import RATES, bench_dropout_rate
-    from edge_fl.bench.grid import Choice
     from edge_fl.pattern import thousandths
 
-    choice = Choice(
-        datasets=dataset or ("fashion-mnist",),
+    choice = chosen(
+        dataset or ("fashion-mnist",),
+        seed,
         methods=method,
-        seeds=seed or SEEDS,
         rounds=rounds,
         clients=clients,
         local_steps=local_steps,
@@ -204,9 +183,8 @@ def aggregation_rule(
     Example: edge-fl bench aggregation-rule --dataset mnist --seed 0 --lr 0.05 -o docs/benchmarks/aggregation-rule.md
     """
     from edge_fl.bench.aggregation_rule import LOCAL_STEPS, RATES, bench_aggregation_rule
-    from edge_fl.bench.grid import Choice
 
-    choice = Choice(datasets=dataset or _IMAGES, seeds=seed or SEEDS, rounds=rounds, clients=clients)
+    choice = chosen(dataset or _IMAGES, seed, rounds=rounds, clients=clients)
     with filling("bench aggregation-rule", results, cache, time_budget) as how:
         result = bench_aggregation_rule(choice, how, lr or RATES, local_steps or LOCAL_STEPS)
     show(result, output, as_json=json)

@@ -7,13 +7,13 @@ import typer
 from edge_fl.cli.bench_options import Json, Output, show
 from edge_fl.cli.grid_options import (
     RESULTS,
-    SEEDS,
     Budget,
     Cache,
     Datasets,
     Lr,
     Results,
     Seeds,
+    chosen,
     filling,
 )
 
@@ -51,10 +51,9 @@ def tcs(
 
     Example: edge-fl bench tcs --dataset cifar-10 --model resnet18 --variant tcs-l4-q5 --variant dense --seed 0
     """
-    from edge_fl.bench.grid import Choice
     from edge_fl.bench.tcs import VARIANTS, bench_tcs
 
-    choice = Choice(datasets=dataset or _MNIST, seeds=seed or SEEDS, rounds=rounds, clients=clients, lr=lr)
+    choice = chosen(dataset or _MNIST, seed, rounds=rounds, clients=clients, lr=lr)
     with filling("bench tcs", results, cache, time_budget) as how:
         result = bench_tcs(choice, how, variant or tuple(VARIANTS), model)
     show(result, output, as_json=json)
@@ -79,10 +78,9 @@ def vardrop(
 
     Example: edge-fl bench vardrop --dataset mnist --model cifarnet --seed 0 -o docs/benchmarks/vardrop.md
     """
-    from edge_fl.bench.grid import Choice
     from edge_fl.bench.vardrop import bench_vardrop
 
-    choice = Choice(datasets=dataset or _MNIST, seeds=seed or SEEDS, rounds=rounds, clients=clients)
+    choice = chosen(dataset or _MNIST, seed, rounds=rounds, clients=clients)
     with filling("bench vardrop", results, cache, time_budget) as how:
         result = bench_vardrop(choice, how, model)
     show(result, output, as_json=json)

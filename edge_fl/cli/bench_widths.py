@@ -7,7 +7,6 @@ import typer
 from edge_fl.cli.bench_options import Json, Output, show
 from edge_fl.cli.grid_options import (
     RESULTS,
-    SEEDS,
     Budget,
     Cache,
     Clients,
@@ -17,6 +16,7 @@ from edge_fl.cli.grid_options import (
     Results,
     Rounds,
     Seeds,
+    chosen,
     filling,
 )
 
@@ -55,17 +55,10 @@ def heterogeneous(
     Example: edge-fl bench heterogeneous --clusters 10 --drop-scale 0.5 --seed 0 -o docs/benchmarks/heterogeneous.md
     """
     from edge_fl.bench.clusters import Clusters
-    from edge_fl.bench.grid import Choice
     from edge_fl.bench.heterogeneous import bench_heterogeneous
 
-    choice = Choice(
-        datasets=dataset or _FEMNIST,
-        methods=method,
-        seeds=seed or SEEDS,
-        rounds=rounds,
-        clients=clients,
-        local_steps=local_steps,
-        lr=lr,
+    choice = chosen(
+        dataset or _FEMNIST, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
     )
     settings = [Clusters(count, scale) for count in clusters or (5,) for scale in drop_scale or (1.0,)]
     with filling("bench heterogeneous", results, cache, time_budget) as how:
@@ -96,17 +89,10 @@ def od(
     Example: edge-fl bench od --clusters 5 --seed 0 -o docs/benchmarks/od.md
     """
     from edge_fl.bench.clusters import Clusters
-    from edge_fl.bench.grid import Choice
     from edge_fl.bench.heterogeneous import bench_od
 
-    choice = Choice(
-        datasets=dataset or _FEMNIST,
-        methods=method,
-        seeds=seed or SEEDS,
-        rounds=rounds,
-        clients=clients,
-        local_steps=local_steps,
-        lr=lr,
+    choice = chosen(
+        dataset or _FEMNIST, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
     )
     settings = [Clusters(count) for count in clusters or (5, 10)]
     with filling("bench od", results, cache, time_budget) as how:

@@ -1,21 +1,20 @@
 """What the benchmarks that are grids of runs share on the command line."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from edge_fl.cli.progress import progress
 
 if TYPE_CHECKING:
-    from edge_fl.bench.grid import Filling
+    from edge_fl.bench.grid import Choice, Filling
 
 __all__ = [
     "RESULTS",
-    "SEEDS",
     "Budget",
     "Cache",
     "Clients",
@@ -26,11 +25,12 @@ __all__ = [
     "Results",
     "Rounds",
     "Seeds",
+    "chosen",
     "filling",
 ]
 
 RESULTS = Path("runs.json")
-SEEDS = (0, 1, 2)
+_SEEDS = (0, 1, 2)
 
 Datasets = Annotated[
     list[str] | None,
@@ -56,6 +56,13 @@ Results = Annotated[
     Path, typer.Option(help="Keeps every run, so that the next benchmark only makes those that are not there.")
 ]
 Cache = Annotated[Path | None, typer.Option(help="Keep the exported bundles here, for as long as they are right.")]
+
+
+def chosen(datasets: Sequence[str], seeds: Sequence[int] | None, **settings: Any) -> "Choice":
+    """What the command line chose of a grid, ``settings`` being those of :class:`edge_fl.bench.grid.Choice`."""
+    from edge_fl.bench.grid import Choice
+
+    return Choice(datasets=datasets, seeds=seeds or _SEEDS, **settings)
 
 
 @contextmanager

@@ -52,10 +52,9 @@ class EfdParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Local(AssignedHalf):
     """Train what was drawn of the model of one width."""
 
-    def __init__(self, job: Job, parameters: EfdParameters) -> None:
-        kept = min(parameters.width, parameters.widths[0])
-        super().__init__(job, scale=parameters.width / kept if parameters.scale else 1.0)
-        self._width = parameters.width
+    def __init__(self, job: Job, width: int, scale: float) -> None:
+        super().__init__(job, scale=scale)
+        self._width = width
 
     @property
     def width(self) -> int:
@@ -114,7 +113,8 @@ class Efd(Method):
 
     def local(self, job: Job) -> LocalHalf:
         """Train what was drawn."""
-        return _Local(job, self.parameters)
+        width = self.parameters.width
+        return _Local(job, width, width / self._kept(0) if self.parameters.scale else 1.0)
 
     def _kept(self, tier: int) -> int:
         return min(self.parameters.width, of_tier(self.parameters.widths, tier))
