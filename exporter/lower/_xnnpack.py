@@ -2,13 +2,12 @@
 
 XNNPACK's compiler traces each part anew for every one of its 17 passes, most of the time of a compilation. They prepare
 convolutions, pooling, normalisation, attention and quantisation for XNNPACK, and a traced step has none of these left:
-a part of elementwise arithmetic, products and moves alone needs few of them, mostly none. What takes the time in long
-programs is finding the parts: there sets are compared as sets.
+a part of elementwise arithmetic, products and moves alone needs few of them, mostly none. What takes the time and the
+memory in long programs is finding the parts (:mod:`exporter.lower._parts`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from executorch.backends.xnnpack import xnnpack_preprocess
 from executorch.backends.xnnpack._passes import XNNPACKPassManager
@@ -18,11 +17,14 @@ from executorch.backends.xnnpack._passes.fuse_activation_pass import FuseActivat
 from executorch.backends.xnnpack._passes.remove_redundant_copy_pass import RemoveRedundantCopyPass
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir.backend.backend_api import to_backend
+from executorch.exir.backend.canonical_partitioners import group_partitioner
 from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
 from executorch.exir.dialects._ops import ops
 from torch.export import ExportedProgram
-from torch.fx.passes.infra.partitioner import Partition
-from torch.fx.passes.utils.fuser_utils import validate_partition
+from torch.fx import GraphModule
+from torch.fx.passes.infra import partitioner
+
+from exporter.lower._parts import propose_parts
 
 __all__ = ["delegate"]
 
@@ -80,12 +82,8 @@ def _needed(part: ExportedProgram) -> list[type] | None:
     return needed
 
 
-def _may_merge(partitioner: Any, one: int, other: int, parts: Mapping[int, Partition]) -> bool:
-    """What ``GroupBasedPartitioner`` asks of each pair: whether no path leaves the two together and comes back."""
-    together = {*parts[one].nodes, *parts[other].nodes}
-    after = {user for node in together for user in node.users} - together
-    downstreams = partitioner.dependency_viewer.downstreams_of
-    return all(together.isdisjoint(downstreams(node)) for node in after) and validate_partition(list(together))
+def _unneeded(_: GraphModule) -> None:
+    """What depends on what, which :func:`exporter.lower._parts.propose_parts` does not ask."""
 
 
 @contextmanager
@@ -93,7 +91,9 @@ def _quickly() -> Iterator[None]:
     """Put our own in place of what ExecuTorch offers no choice of."""
     own = [
         (xnnpack_preprocess, "XNNPACKPassManager", _NeededPasses),
-        (GroupBasedPartitioner, "_can_merge_partitions", _may_merge),
+        (GroupBasedPartitioner, "propose_partitions", propose_parts),
+        (group_partitioner, "_DependencyViewer", _unneeded),
+        (partitioner, "_DependencyViewer", _unneeded),
     ]
     usual = [getattr(owner, name) for owner, name, _ in own]
     try:

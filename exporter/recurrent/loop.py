@@ -83,10 +83,11 @@ def time_loop(
 def _steps(
     step: Step, carry: Tensors, sequences: Tensors, constants: Tensors, backwards: bool
 ) -> tuple[Tensors, Tensors]:
-    steps = len(sequences[0])
+    sliced = [sequence.unbind() for sequence in sequences]  # derived, its backward pass is one stack
+    steps = len(sliced[0])
     outputs = []
     for t in reversed(range(steps)) if backwards else range(steps):
-        results = step(*carry, *(sequence[t] for sequence in sequences), *constants)
+        results = step(*carry, *(slices[t] for slices in sliced), *constants)
         carry = results[: len(carry)]
         outputs.append(results[len(carry) :])
     if backwards:

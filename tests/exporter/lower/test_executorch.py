@@ -10,11 +10,13 @@ from executorch.backends.xnnpack import xnnpack_preprocess
 from executorch.backends.xnnpack._passes import XNNPACKPassManager
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeProgramManager, to_edge_transform_and_lower
+from executorch.exir.backend.canonical_partitioners import group_partitioner
 from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
 from executorch.exir.lowered_backend_module import get_lowered_submodules
 from executorch.extension.pybindings import _C
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.fx.passes.infra import partitioner
 from torch.nn import functional
 
 from edge_fl.errors import UnsupportedModelError
@@ -25,7 +27,8 @@ from exporter.quiet import quiet
 from exporter.trace import export_function, trace_function
 from tests.exporter.programs import with_gradients
 
-MERGED = GroupBasedPartitioner._can_merge_partitions
+PROPOSED = GroupBasedPartitioner.propose_partitions
+VIEWERS = group_partitioner._DependencyViewer, partitioner._DependencyViewer
 Case = tuple[Callable[..., Tensor], tuple[Tensor, ...]]
 
 
@@ -62,7 +65,20 @@ def pooled() -> Case:
     return outputs, (torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 4))
 
 
-CASES = {"convolutional": convolutional, "joined": joined, "pooled": pooled}
+def parted() -> Case:
+    """Steps that come and go between XNNPACK and kernels it does not have, so that some parts must stay apart."""
+
+    def outputs(x: Tensor, w: Tensor) -> Tensor:
+        state = x
+        for step in range(4):
+            summed = torch.cumsum(state * w, dim=1)
+            state = torch.tanh(summed + state * (step + 1)) * torch.sigmoid(x + w)
+        return state
+
+    return outputs, (torch.randn(4, 6), torch.randn(4, 6))
+
+
+CASES = {"convolutional": convolutional, "joined": joined, "parted": parted, "pooled": pooled}
 
 
 def plainly(exported: ExportedProgram) -> EdgeProgramManager:
@@ -137,4 +153,5 @@ def test_xnnpacks_compiler_is_left_as_it_was(fails: bool, monkeypatch: pytest.Mo
         else:
             assert to_executorch(exported)
     assert xnnpack_preprocess.XNNPACKPassManager is XNNPACKPassManager
-    assert GroupBasedPartitioner._can_merge_partitions is MERGED
+    assert GroupBasedPartitioner.propose_partitions is PROPOSED
+    assert (group_partitioner._DependencyViewer, partitioner._DependencyViewer) == VIEWERS
