@@ -1,0 +1,36 @@
+"""`edge-fl bench bound`, for which nothing is trained."""
+
+from typing import Annotated
+
+import typer
+
+from edge_fl.cli.bench_options import Json, Output, show
+from edge_fl.cli.grid_options import Clients, Datasets, LocalSteps, Rounds, chosen
+
+__all__ = ["bound"]
+
+
+def bound(
+    *,
+    dataset: Datasets = None,
+    rate: Annotated[
+        list[float] | None, typer.Option(help="p; repeat for several [default: 0, 0.2, 0.5, 0.8].")
+    ] = None,
+    rounds: Rounds = 60,
+    clients: Clients = None,
+    local_steps: LocalSteps = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """The generalisation bound of FedBIAD's Theorem 1 against the rounds; nothing is trained.
+
+    Example: edge-fl bench bound --dataset fashion-mnist --rounds 1000 -o docs/benchmarks/bound.md
+    """
+    from edge_fl.bench.bound import RATES, bench_bound
+    from edge_fl.pattern import thousandths
+
+    choice = chosen(
+        dataset or ("mnist", "fashion-mnist"), None, rounds=rounds, clients=clients, local_steps=local_steps
+    )
+    rates = tuple(thousandths(p) for p in rate) if rate else RATES
+    show(bench_bound(choice, rates), output, as_json=json)
