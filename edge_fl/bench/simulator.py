@@ -1,5 +1,6 @@
 """Rounds of simulation against a plain sequential torch loop over the same clients, batches and steps."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bench.cases import BATCH, Case, find_case
 from edge_fl.bench.eager import sized
+from edge_fl.bench.flower import FlowerWork, fly
 from edge_fl.bench.memory import resident
 from edge_fl.bench.table import Result, Row
 from edge_fl.bundle import Bundle
@@ -41,6 +43,11 @@ _WORK = (
     ("femnist-cnn", "fedavg", 1.0),
 )
 """Models, methods (dropping half), and how much of the loop's time the stacked trainer may take."""
+_OF_FLOWER = 0.25
+_FLOWER = (
+    "Flower's simulation (its FedAvg, on Ray, a client a core, a torch loop in each) has the same clients, data, model "
+    "and steps; on all cores the rounds of one are made after the other's, and the first of each is not counted. "
+)
 
 
 @dataclass(frozen=True)
@@ -64,18 +71,25 @@ class SimulatorSetting:
         )
 
 
-def bench_simulator(setting: SimulatorSetting, report: Callable[[str], None]) -> Result:
+def bench_simulator(
+    setting: SimulatorSetting, report: Callable[[str], None], flower: Path | None = None
+) -> Result:
     """Take turns, a round each, between the loop and both trainers.
 
     Parameters
     ----------
     report
         Told of what is being done.
+    flower
+        The Python of an environment with Flower, whose simulation then makes the first model's rounds as well, and
+        after it the stacked trainer, both on all cores; None to leave it out.
 
     Raises
     ------
     DataError
         When a data set cannot be had, or has too few samples for the population.
+    RuntimeMissingError
+        When Flower cannot be run.
     """
     rows: list[Row] = []
     with TemporaryDirectory() as scratch:
@@ -91,9 +105,12 @@ def bench_simulator(setting: SimulatorSetting, report: Callable[[str], None]) ->
             for turn in range(setting.rounds + 1):
                 turns.take(turn + 1)
             rows += turns.rows(limit)
+            if flower is not None and number == 0:
+                report(f"{name}: {setting.rounds} rounds in Flower")
+                rows += turns.beside_flower(flower)
     return Result(
         title="Simulator",
-        command=setting.command,
+        command=setting.command + (" --flower-python PYTHON" if flower else ""),
         about=f"A round of {setting.clients} clients out of {setting.population} (or as many as have {_SAMPLES} "
         f"samples), {setting.steps} steps of a batch of {BATCH} each: patterns, training, frames, checks and"
         " aggregation, without evaluation and files. FedBIAD drops half the units. The sequential loop is "
@@ -126,6 +143,7 @@ class _Turns:
     """The alternatives for one model and method, and what each turn took; the first turn is not counted."""
 
     def __init__(self, bundle: Bundle, case: Case, method: str, setting: SimulatorSetting, root: Path) -> None:
+        self._bundle, self._root = bundle, root
         self._case, self._method, self._setting = case, method, setting
         self._simulations = {
             "stacked": self._simulation(
@@ -159,6 +177,7 @@ class _Turns:
                 "method": self._method if name != _LOOP else "fedavg",
                 "trainer": name,
                 "seconds a round": median(times.cpu[1:]),
+                "wall (s)": median(times.wall[1:]),
                 "/ loop": (ratio := _ratio(times.cpu, loop.cpu)),
                 "/ loop (wall)": _ratio(times.wall, loop.wall),
                 "growth (MB)": max(sum(times.memory[2:]), 0) / 1e6,
@@ -166,6 +185,55 @@ class _Turns:
                 "goals": f"/ loop ≤ {limit:g}: {'yes' if ratio <= limit else 'no'}" if name == "stacked" else "",
             }
             for name, times in self._times.items()
+        ]
+
+    def beside_flower(self, python: Path) -> list[Row]:
+        """Flower's rounds, and the stacked trainer's, both on all cores."""
+        setting, cores = self._setting, os.cpu_count() or 1
+        work = FlowerWork(
+            model=sized(self._case.build(), self._bundle.weights()),
+            samples=self._loop.samples,
+            parts=self._loop.parts,
+            clients=setting.clients,
+            steps=setting.steps,
+            batch=BATCH,
+            lr=_LR,
+            rounds=setting.rounds + 1,
+            at_once=cores,
+        )
+        found, ours = fly(work, python), _Times()
+        simulation = self._simulation(
+            self._bundle, self._root / "cores", TrainerSettings("stacked", threads=cores)
+        )
+        for number in range(setting.rounds + 1):
+            ours.measure(partial(simulation.train_round, number + 1))
+        theirs, mine = median(found.seconds[1:]), median(ours.wall[1:])
+        loop = median(self._times[_LOOP].wall[1:])
+        shared: Row = {"model": self._case.name, "method": "fedavg"}
+        rest: Row = {"growth (MB)": "", "weights - loop's": ""}
+        ratio = mine / theirs
+        goal = f"/ Flower ≤ {_OF_FLOWER:g}: {'yes' if ratio <= _OF_FLOWER else 'no'} ({ratio:.3g})"
+        return [
+            {
+                **shared,
+                "trainer": f"Flower {found.version}, {cores} at once",
+                "seconds a round": "",
+                "wall (s)": theirs,
+                "/ loop": "",
+                "/ loop (wall)": theirs / loop,
+                **rest,
+                "goals": "",
+            },
+            {
+                **shared,
+                "trainer": f"stacked, {cores} threads",
+                "seconds a round": median(ours.cpu[1:]),
+                "wall (s)": mine,
+                "/ loop": "",
+                "/ loop (wall)": mine / loop,
+                **rest,
+                "goals": goal,
+            },
         ]
 
     def _simulation(self, bundle: Bundle, root: Path, trainer: TrainerSettings) -> Simulation:
@@ -196,8 +264,8 @@ class _Loop:
     def __init__(self, bundle: Bundle, case: Case, setting: SimulatorSetting) -> None:
         self.weights: Mapping[str, NDArray[np.float32]] = bundle.weights()
         self._model, self._steps = sized(case.build(), self.weights), setting.steps
-        self._samples = load_dataset(bundle.manifest.dataset).train
-        self._parts = partition(self._samples, setting.population, IID)
+        self.samples = load_dataset(bundle.manifest.dataset).train
+        self.parts = partition(self.samples, setting.population, IID)
 
     def round(self, number: int, clients: Sequence[str]) -> None:
         """Train the clients one after another, and take the mean of their weights by samples."""
@@ -205,7 +273,7 @@ class _Loop:
         start = {name: torch.from_numpy(array) for name, array in self.weights.items()}
         total = 0
         for client in clients:
-            samples = self._samples.take(self._parts[int(client.removeprefix("client-"))])
+            samples = self.samples.take(self.parts[int(client.removeprefix("client-"))])
             self._model.load_state_dict(start)
             self._train(samples, Stream.of(seed=_SEED, purpose="batches", client=client, round=number))
             count = len(samples.y)

@@ -180,18 +180,22 @@ def simulator(
     steps: Annotated[int, typer.Option(help="Local SGD steps a round.")] = 20,
     rounds: Annotated[int, typer.Option(min=1, help="Turns each alternative takes.")] = 10,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
+    flower_python: Annotated[
+        Path | None,
+        typer.Option(help="The Python of an environment with flwr[simulation] and torch, to compare with Flower."),
+    ] = None,
     output: _Output = None,
     json: _Json = False,
 ) -> None:
     """Rounds of simulation, many clients at once and one by one, as ratios to a plain sequential torch loop.
 
-    Example: edge-fl bench simulator -o docs/benchmarks/simulator.md
+    Example: edge-fl bench simulator --flower-python flower/bin/python -o docs/benchmarks/simulator.md
     """
     from edge_fl.bench.simulator import SimulatorSetting, bench_simulator
 
     setting = SimulatorSetting(population, clients, steps, rounds, threads)
     with progress("bench simulator") as report:
-        result = bench_simulator(setting, report)
+        result = bench_simulator(setting, report, flower_python)
     _show(result, output, as_json=json)
 
 

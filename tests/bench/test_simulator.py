@@ -1,9 +1,20 @@
 import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
 from edge_fl.bench import simulator
+from edge_fl.bench.flower import FlowerWork, fly
 from edge_fl.bench.simulator import SimulatorSetting, bench_simulator
+from edge_fl.data.partition import IID, partition
+from edge_fl.data.registry import load_dataset
+from edge_fl.errors import RuntimeMissingError
+
+FLOWER = os.environ.get("EDGE_FL_FLOWER_PYTHON")
 
 
 def test_the_loop_and_both_trainers_are_compared_over_the_same_clients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,3 +32,37 @@ def test_the_loop_and_both_trainers_are_compared_over_the_same_clients(monkeypat
     assert rows[1]["goals"].startswith("/ loop ≤ 0.8: ")
     assert told == ["digits-mlp, fedavg: exporting", "digits-mlp, fedavg: 2 rounds"]
     assert "--population 20 --clients 3" in result.markdown()
+
+
+def flower_work() -> FlowerWork:
+    samples = load_dataset("digits").train
+    return FlowerWork(
+        model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
+        samples=samples,
+        parts=partition(samples, 6, IID),
+        clients=2,
+        steps=3,
+        batch=4,
+        lr=0.1,
+        rounds=2,
+        at_once=1,
+    )
+
+
+@pytest.mark.skipif(FLOWER is None, reason="EDGE_FL_FLOWER_PYTHON names no Python with Flower")
+def test_flower_simulates_the_same_clients() -> None:
+    work = flower_work()
+
+    found = fly(work, Path(str(FLOWER)))
+
+    assert len(found.seconds) == 2
+    assert all(0 < seconds < 300 for seconds in found.seconds)
+    assert 0 < found.moved < 1
+    assert fly(replace(work, lr=0.0), Path(str(FLOWER))).moved == 0
+
+
+def test_a_python_without_flower_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeMissingError, match="cannot be run"):
+        fly(flower_work(), tmp_path / "python")
+    with pytest.raises(RuntimeMissingError, match=r"Flower failed in .*No module named 'flwr'.*pip install"):
+        fly(flower_work(), Path(sys.executable))
