@@ -16,7 +16,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ``clients_per_round`` devices are picked a round, and a round is closed when all have answered, or after
     ``deadline`` seconds when at least ``quorum`` (a fraction) of them have. A device lost for ``gone_after``
     seconds is not waited for. The first round begins when ``min_clients`` have registered (or
-    ``clients_per_round``, where that is more), within ``wait`` seconds.
+    ``clients_per_round``, where that is more), within ``wait`` seconds. After each of the fractions ``lr_drops`` of the
+    rounds the step size is a tenth of what it was.
     """
 
     run: str
@@ -28,6 +29,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     batch: int
     lr: float
     seed: int
+    lr_drops: tuple[float, ...] = ()
     deadline: float = 120.0
     quorum: float = 0.5
     gone_after: float = 15.0
@@ -50,3 +52,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         for name in ("lr", "deadline", "gone_after", "wait"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
+        for drop in self.lr_drops:
+            if not 0 < drop < 1:
+                raise ConfigError(f"The step size drops after a fraction of the rounds in (0, 1), not {drop}.")
+
+    def lr_of(self, round: int) -> float:
+        """The step size of a round, counted from 1."""
+        drops = sum(round > drop * self.rounds for drop in self.lr_drops)
+        return self.lr / float(10**drops)

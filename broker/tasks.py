@@ -40,7 +40,7 @@ def make_task(
         parameters=recipe.for_tier(tier),
         steps=config.local_steps,
         batch=config.batch,
-        lr=config.lr,
+        lr=config.lr_of(round),
         seed=config.seed,
         since=round - 1 - len(changes or ()),
         changes=changes,

@@ -16,13 +16,14 @@ __all__ = ["HETEROGENEOUS", "ORDERED", "bench_heterogeneous", "bench_od"]
 HETEROGENEOUS = ("fjord", "fjord+kd", "efd", "fjord+efd", "heterofl", "fedbiad")
 ORDERED = ("fjord", "fjord+kd", "efd")
 
+_LR_DROPS = (0.5, 0.75)
 _LOCAL_STEPS = 7  # an epoch of a FEMNIST writer's 140 images in batches of 20
 _COLUMNS = (
     "Accuracy is that of the model after the last round (percent, mean and standard deviation over seeds) by the width "
     "at which it is scored: the share of each layer's units, the first ones, that are left. `efd` trains a model for "
     "each of these widths. Differences are to `efd`, and to what Flower's FjORD reports of CIFAR-10 (IID, 100 clients, "
     "ResNet-18, 500 rounds of one epoch, step size 0.1), from 0.2 to 1. Uplink is the mean frame of a client and "
-    "round. FjORD's paper cuts the step size at half and at three quarters of the rounds; here it stays."
+    "round. The step size is divided by 10 at half and at three quarters of the rounds, as in FjORD's paper."
 )
 
 
@@ -81,7 +82,9 @@ def _entries(choice: Choice, dataset: str, method: str, clusters: Clusters, *, t
     own = clusters.parameters(method)
     tiers, mix = (1, ()) if together else (clusters.count, clusters.mix)
     if open_recipe(method, {}).method.name != SEPARATE:
-        return [entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=SCORED)]
+        return [
+            entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=SCORED, lr_drops=_LR_DROPS)
+        ]
     widths = own["widths"][:tiers]
     return [
         entry(
@@ -93,6 +96,7 @@ def _entries(choice: Choice, dataset: str, method: str, clusters: Clusters, *, t
             tiers=tiers,
             mix=mix,
             scored=(width,),
+            lr_drops=_LR_DROPS,
         )
         for width in SCORED
     ]

@@ -28,10 +28,11 @@ __all__ = ["Final", "Measured", "Record", "Run", "bundle_of", "key_of", "make_ru
 _RUNTIMES = ("torch_eager", "onnx")  # what the stacked trainer runs, and what evaluates and is timed
 
 
-class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What is run: a recipe with its parameters, on a model that goes with a data set, by whom and for how long.
 
-    ``model`` is the one of the data set's setup where it is empty, ``mix`` says how many clients are of each tier as
+    After each of the fractions ``lr_drops`` of the rounds ``lr`` is a tenth of what it was, ``model`` is that of the data
+    set's setup where it is empty, ``mix`` says how many clients are of each tier as
     :class:`device_sim.settings.Population` does, and ``scored`` are widths (thousandths): of the last model as many
     first units are scored, and its zeros counted (:class:`Final`).
     """
@@ -52,6 +53,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     model: str = ""
     mix: tuple[int, ...] = ()
     scored: tuple[int, ...] = ()
+    lr_drops: tuple[float, ...] = ()
 
     def open(self) -> Recipe:
         """The recipe; raises ConfigError when it, or a parameter, is unknown."""
@@ -68,6 +70,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             local_steps=self.local_steps,
             batch=self.batch,
             lr=self.lr,
+            lr_drops=self.lr_drops,
             seed=self.seed,
         )
 

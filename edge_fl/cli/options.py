@@ -18,6 +18,7 @@ __all__ = [
     "Json",
     "LocalSteps",
     "Lr",
+    "LrDrop",
     "Mode",
     "Output",
     "Partition",
@@ -43,6 +44,10 @@ Rounds = Annotated[int, typer.Option(help="Rounds.")]
 LocalSteps = Annotated[int, typer.Option(help="Local SGD steps a round (V).")]
 Batch = Annotated[int, typer.Option(help="Samples a batch.")]
 Lr = Annotated[float, typer.Option(help="SGD step size.")]
+LrDrop = Annotated[
+    list[float] | None,
+    typer.Option(help="A fraction of the rounds after which the step size is divided by 10; repeat for several."),
+]
 Partition = Annotated[
     str, typer.Option(help="How data is cut: iid, labels=5, shards=2, dirichlet=0.5, sizes=1 or owners.")
 ]

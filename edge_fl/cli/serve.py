@@ -12,6 +12,7 @@ from edge_fl.cli.options import (
     Json,
     LocalSteps,
     Lr,
+    LrDrop,
     Mode,
     Output,
     Recipe,
@@ -40,6 +41,7 @@ def serve(
     local_steps: LocalSteps = 20,
     batch: Batch = 20,
     lr: Lr = 0.1,
+    lr_drop: LrDrop = None,
     seed: Seed = 0,
     broker: Annotated[str, typer.Option(help="'embedded', or mqtt://host:port of one that runs.")] = "embedded",
     port: Annotated[
@@ -80,6 +82,7 @@ def serve(
         local_steps=local_steps,
         batch=batch,
         lr=lr,
+        lr_drops=tuple(lr_drop or ()),
         seed=seed,
         deadline=deadline,
         quorum=quorum,

@@ -12,6 +12,7 @@ from edge_fl.cli.options import (
     Json,
     LocalSteps,
     Lr,
+    LrDrop,
     Mode,
     Output,
     Partition,
@@ -66,6 +67,7 @@ def simulate(
     local_steps: LocalSteps = 60,
     batch: Batch = 20,
     lr: Lr = 0.05,
+    lr_drop: LrDrop = None,
     seed: Seed = 0,
     resume: Annotated[
         Path | None, typer.Option(help="Continue the interrupted run of this folder, with its own settings.")
@@ -123,6 +125,7 @@ def simulate(
             local_steps=local_steps,
             batch=batch,
             lr=lr,
+            lr_drops=tuple(lr_drop or ()),
             seed=seed,
         )
         return Simulation(
