@@ -31,8 +31,8 @@ _RUNTIMES = ("torch_eager", "onnx")  # what the stacked trainer runs, and what e
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """What is run: a recipe with its parameters, on a model that goes with a data set, by whom and for how long.
 
-    After each of the fractions ``lr_drops`` of the rounds ``lr`` is a tenth of what it was, ``model`` is that of the data
-    set's setup where it is empty, ``mix`` says how many clients are of each tier as
+    After each of the fractions ``lr_drops`` of the rounds ``lr`` is a tenth of what it was, ``model`` is that of the
+    data set's setup where it is empty, ``mix`` says how many clients are of each tier as
     :class:`device_sim.settings.Population` does, and ``scored`` are widths (thousandths): of the last model as many
     first units are scored, and its zeros counted (:class:`Final`).
     """
