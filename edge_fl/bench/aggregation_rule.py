@@ -1,4 +1,6 @@
-"""FedBIAD's eq. (10) and its alternatives: rules and scaling, at several step sizes and numbers of local steps."""
+"""FedBIAD's eq. (10) and its alternatives: rules and scaling, at several step sizes and numbers of local steps, and an
+earlier end of stage one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,18 +10,28 @@ from edge_fl.bench.figures import accuracy_figures, finals, notes_of
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.table import Result, Row
 from edge_fl.errors import ConfigError
+from edge_fl.methods.fedbiad import FedBiadParameters
 
-__all__ = ["LOCAL_STEPS", "RATES", "RULES", "bench_aggregation_rule"]
+__all__ = ["BOUNDARIES", "LOCAL_STEPS", "RATES", "RULES", "bench_aggregation_rule"]
 
 RULES = ("holders", "zeros", "delta")
 RATES = (0.05, 0.1)
 LOCAL_STEPS = (20, 60)
+BOUNDARIES = (30, 0)
+"""R_b besides the paper's 55, tried with the default rule alone."""
+_PAPERS = FedBiadParameters().stage_boundary
 
 
 def bench_aggregation_rule(
-    choice: Choice, how: Filling, rates: Sequence[float] = RATES, local_steps: Sequence[int] = LOCAL_STEPS
+    choice: Choice,
+    how: Filling,
+    rates: Sequence[float] = RATES,
+    local_steps: Sequence[int] = LOCAL_STEPS,
+    boundaries: Sequence[int] = BOUNDARIES,
 ) -> Result:
     """Run FedBIAD with every rule, with and without scaling, and FedAvg at the same step sizes and local steps.
+
+    ``boundaries`` are rounds at which stage one ends, each tried with the default rule besides the paper's.
 
     Raises as :func:`edge_fl.bench.grid.fill` does, and ConfigError when other methods are asked for.
     """
@@ -31,7 +43,7 @@ def bench_aggregation_rule(
             for dataset in choice.datasets
             for steps in local_steps
             for rate in rates
-            for filled in _entries(replace(choice, lr=rate, local_steps=steps), dataset)
+            for filled in _entries(replace(choice, lr=rate, local_steps=steps), dataset, boundaries)
         ],
         how,
     )
@@ -40,10 +52,13 @@ def bench_aggregation_rule(
         title="Aggregation rule",
         command=choice.command("aggregation-rule")
         + "".join(f" --lr {rate:g}" for rate in rates)
-        + "".join(f" --local-steps {steps}" for steps in local_steps),
+        + "".join(f" --local-steps {steps}" for steps in local_steps)
+        + "".join(f" --stage-boundary {boundary}" for boundary in boundaries),
         about="FedBIAD's eq. (10) as printed counts a dropped row as zeros (rule `zeros`); `holders` takes each row's "
         "mean over those who hold it, `delta` counts a dropped row as unchanged. Scaled is whether kept activations "
-        "are multiplied by 1 / (1 - p) in local training. A tenth of the clients a round, "
+        "are multiplied by 1 / (1 - p) in local training. Stage one, in which a client whose loss rises draws another "
+        "pattern and leaves rows behind that it has trained, ends with round R_b, 55 in the paper. A tenth of the "
+        "clients a round, "
         f"{choice.rounds} rounds of V steps of a batch of 20; accuracy as in [Table I](table1.md). The last column is "
         "the difference to FedAvg at the same step size and V.",
         rows=[_row(filled, baselines) for filled in found],
@@ -51,19 +66,22 @@ def bench_aggregation_rule(
     )
 
 
-def _entries(choice: Choice, dataset: str) -> list[Entry]:
+def _entries(choice: Choice, dataset: str, boundaries: Sequence[int]) -> list[Entry]:
     where: dict[str, str | float] = {"V": str(choice.local_steps), "step size": choice.lr or ""}
-    dense = entry(choice, dataset, "fedavg", {"method": "fedavg", "rule": "mean", "scaled": "", **where})
+    dense = entry(
+        choice, dataset, "fedavg", {"method": "fedavg", "rule": "mean", "scaled": "", "R_b": "", **where}
+    )
+    settings = [(rule, scale, _PAPERS) for rule in RULES for scale in (True, False)]
+    settings += [(RULES[0], True, boundary) for boundary in boundaries]
     others = [
         entry(
             choice,
             dataset,
             "fedbiad",
-            {"method": "fedbiad", "rule": rule, "scaled": "yes" if scale else "no", **where},
-            {"rule": rule, "scale": scale},
+            {"method": "fedbiad", "rule": rule, "scaled": "yes" if scale else "no", "R_b": str(boundary), **where},
+            {"rule": rule, "scale": scale, "stage_boundary": boundary},
         )
-        for rule in RULES
-        for scale in (True, False)
+        for rule, scale, boundary in settings
     ]
     return [dense, *others]
 

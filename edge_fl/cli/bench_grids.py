@@ -172,19 +172,25 @@ def aggregation_rule(
     lr: Annotated[
         list[float] | None, typer.Option(help="A step size; repeat for several [default: 0.05, 0.1].")
     ] = None,
+    stage_boundary: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="R_b, besides the paper's, with the default rule; repeat [default: 30, 0]."),
+    ] = None,
     time_budget: Budget = None,
     results: Results = RESULTS,
     cache: Cache = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """FedBIAD's eq. (10) against other aggregation rules, with and without scaling, by step size and V.
+    """FedBIAD's eq. (10) against other aggregation rules, with and without scaling, by step size, V and R_b.
 
     Example: edge-fl bench aggregation-rule --dataset mnist --seed 0 --lr 0.05 -o docs/benchmarks/aggregation-rule.md
     """
-    from edge_fl.bench.aggregation_rule import LOCAL_STEPS, RATES, bench_aggregation_rule
+    from edge_fl.bench.aggregation_rule import BOUNDARIES, LOCAL_STEPS, RATES, bench_aggregation_rule
 
     choice = chosen(dataset or _IMAGES, seed, rounds=rounds, clients=clients)
     with filling("bench aggregation-rule", results, cache, time_budget) as how:
-        result = bench_aggregation_rule(choice, how, lr or RATES, local_steps or LOCAL_STEPS)
+        result = bench_aggregation_rule(
+            choice, how, lr or RATES, local_steps or LOCAL_STEPS, stage_boundary or BOUNDARIES
+        )
     show(result, output, as_json=json)

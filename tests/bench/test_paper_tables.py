@@ -157,23 +157,24 @@ def test_the_dropout_rate_lowers_the_uplink(tiny: Tiny, filling: Make, tmp_path:
 
 def test_every_rule_is_compared_with_fedavg(tiny: Tiny, filling: Make) -> None:
     how = filling()
-    result = bench_aggregation_rule(tiny(rounds=1), how, rates=(0.1,), local_steps=(3,))
+    result = bench_aggregation_rule(tiny(rounds=1), how, rates=(0.1,), local_steps=(3,), boundaries=(0,))
 
-    assert [(row["rule"], row["scaled"]) for row in result.rows] == [
-        ("mean", ""),
-        ("holders", "yes"),
-        ("holders", "no"),
-        ("zeros", "yes"),
-        ("zeros", "no"),
-        ("delta", "yes"),
-        ("delta", "no"),
+    assert [(row["rule"], row["scaled"], row["R_b"]) for row in result.rows] == [
+        ("mean", "", ""),
+        ("holders", "yes", "55"),
+        ("holders", "no", "55"),
+        ("zeros", "yes", "55"),
+        ("zeros", "no", "55"),
+        ("delta", "yes", "55"),
+        ("delta", "no", "55"),
+        ("holders", "yes", "0"),
     ]
     assert result.rows[0]["- FedAvg's"] == 0
     for row in result.rows:
         assert float(str(row["accuracy (%)"])) - float(row["- FedAvg's"]) == pytest.approx(
             float(str(result.rows[0]["accuracy (%)"])), abs=0.011
         )
-    assert len({record.rounds[0].loss for record in read_records(how.results, Record)}) == 7
+    assert len({record.rounds[0].loss for record in read_records(how.results, Record)}) == 8
     with pytest.raises(ConfigError, match="leave --method out"):
         bench_aggregation_rule(tiny("feddrop"), filling())
 
