@@ -1,5 +1,6 @@
 """What a run is set to; written to the run folder as config.json."""
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -52,11 +53,13 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         for name in ("lr", "deadline", "gone_after", "wait"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
-        for drop in self.lr_drops:
-            if not 0 < drop < 1:
-                raise ConfigError(f"The step size drops after a fraction of the rounds in (0, 1), not {drop}.")
+        if not all(a < b for a, b in pairwise((0, *self.lr_drops, 1))):
+            drops = ", ".join(f"{drop:g}" for drop in self.lr_drops)
+            raise ConfigError(
+                f"The step size drops after fractions of the rounds that grow inside (0, 1), not {drops}."
+            )
 
     def lr_of(self, round: int) -> float:
         """The step size of a round, counted from 1."""
-        drops = sum(round > drop * self.rounds for drop in self.lr_drops)
+        drops = sum(round > drop * self.rounds + 1e-9 for drop in self.lr_drops)  # 0.29 * 100 < 29
         return self.lr / float(10**drops)

@@ -83,6 +83,7 @@ class StackedTrainer(Trainer):
         self._bundle = bundle
         self._graphs: dict[str, StepGraph] = {}
         self._steps: dict[tuple[_Key, int], StackedStep] = {}
+        self._lr = 0.0  # theirs
 
     def updates(self, visits: Iterable[Visit]) -> Iterator[Update]:
         """Train one slice after another."""
@@ -146,6 +147,8 @@ class StackedTrainer(Trainer):
     def _step(self, key: _Key, inputs: Mapping[str, Tensor]) -> StackedStep:
         """The step for these shapes, made when first asked for."""
         place = (key, len(inputs["x"]))
+        if key.settings.lr != self._lr:  # a run's step size only falls: no earlier one comes back
+            self._steps, self._lr = {}, key.settings.lr
         if place not in self._steps:
             graph = self._graph(key.variant)
             self._steps[place] = graph.stacked(inputs, lr=key.settings.lr, scale=key.scale)

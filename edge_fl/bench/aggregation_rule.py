@@ -31,7 +31,8 @@ def bench_aggregation_rule(
 ) -> Result:
     """Run FedBIAD with every rule, with and without scaling, and FedAvg at the same step sizes and local steps.
 
-    ``boundaries`` are rounds at which stage one ends, each tried with the default rule besides the paper's.
+    ``boundaries`` are rounds at which stage one ends, each tried with the default rule besides the paper's,
+    where it is before that and the last round.
 
     Raises as :func:`edge_fl.bench.grid.fill` does, and ConfigError when other methods are asked for.
     """
@@ -57,8 +58,8 @@ def bench_aggregation_rule(
         about="FedBIAD's eq. (10) as printed counts a dropped row as zeros (rule `zeros`); `holders` takes each row's "
         "mean over those who hold it, `delta` counts a dropped row as unchanged. Scaled is whether kept activations "
         "are multiplied by 1 / (1 - p) in local training. Stage one, in which a client whose loss rises draws another "
-        "pattern and leaves rows behind that it has trained, ends with round R_b, 55 in the paper. A tenth of the "
-        "clients a round, "
+        "pattern and leaves rows behind that it has trained, ends with round R_b, 55 in the paper; with R_b = 0 "
+        "there is none, nothing is ever scored, and rows are drawn once a round. A tenth of the clients a round, "
         f"{choice.rounds} rounds of V steps of a batch of 20; accuracy as in [Table I](table1.md). The last column is "
         "the difference to FedAvg at the same step size and V.",
         rows=[_row(filled, baselines) for filled in found],
@@ -72,7 +73,10 @@ def _entries(choice: Choice, dataset: str, boundaries: Sequence[int]) -> list[En
         choice, dataset, "fedavg", {"method": "fedavg", "rule": "mean", "scaled": "", "R_b": "", **where}
     )
     settings = [(rule, scale, _PAPERS) for rule in RULES for scale in (True, False)]
-    settings += [(RULES[0], True, boundary) for boundary in boundaries]
+    others_end = [
+        end for end in dict.fromkeys(boundaries) if min(end, choice.rounds) < min(_PAPERS, choice.rounds)
+    ]
+    settings += [(RULES[0], True, boundary) for boundary in others_end]
     others = [
         entry(
             choice,

@@ -26,6 +26,7 @@ RATES = (0, 200, 500, 800)
 """p, in thousandths."""
 _WORST = 2.0
 """The squared distance of two vectors of probabilities, at most."""
+_LIKELIHOOD = 1.0
 _LARGEST = 2.0
 """B, the least that Assumption 2 lets bound the weights: a larger one only raises the bound."""
 
@@ -59,7 +60,7 @@ def epsilon(network: Network, m: float, largest: float = _LARGEST) -> float:
     )
 
 
-def bound(epsilon: float, likelihood_variance: float = 1.0) -> float:
+def bound(epsilon: float, likelihood_variance: float = _LIKELIHOOD) -> float:
     """The right-hand side of eq. (14) without its xi, at the alpha in (0, 1) that makes it least."""
     alpha = math.sqrt(likelihood_variance**2 + likelihood_variance) - likelihood_variance
     return 2 * (likelihood_variance + alpha) / (alpha * (1 - alpha)) * epsilon
@@ -80,11 +81,13 @@ def bench_bound(choice: Choice, rates: Sequence[int] = RATES) -> Result:
         title="FedBIAD's bound",
         command=f"{replace(choice, seeds=()).command('bound')}{''.join(f' --rate {rate / 1000:g}' for rate in rates)}",
         about="The upper bound of the mean squared error that FedBIAD's Theorem 1 gives (eq. 14 with xi = 0, eq. 15), "
-        "of the models, clients and local steps of [Table I](table1.md). S is the weights of a client's kept rows, m "
-        "the input data of the client that has the fewest (rounds x V x its samples), B = 2, a likelihood variance of "
-        f"1, and the alpha that makes the bound least. Two vectors of probabilities are {_WORST:g} apart at most: a "
-        f"bound above it says nothing, and `rounds until {_WORST:g}` is how many it would take to say anything. The "
-        "posterior variance is eq. (13)'s.",
+        "of the models, clients and local steps of [Table I](table1.md). S is the weights of a client's kept rows, as "
+        "in the paper's section III (the mean over clients has more), and m the input data of the client that has the "
+        "fewest (rounds x V x its samples). What the theorem leaves open is chosen for the least bound: B = 2, and the "
+        f"best alpha; the likelihood variance is {_LIKELIHOOD:g}, and one near 0 would divide the bound by "
+        f"{bound(1) / 2:.1f}. If softmax is taken as part of the model, the squared distance of two of its outputs is "
+        f"{_WORST:g} at most: a bound above says nothing, and `rounds until {_WORST:g}` is how many it would take to "
+        "say anything. The posterior variance is eq. (13)'s.",
         rows=[line.row() for line in lines],
         pictures=[
             Picture(
@@ -109,9 +112,10 @@ class _Line:
     @classmethod
     def of(cls, choice: Choice, dataset: str, rate: int) -> "_Line":
         run = entry(choice, dataset, "fedbiad", {}, {"dropout": [rate]}).runs[0]
+        network = _network(run)  # refused before data is asked for
         samples = load_dataset(dataset).train
         fewest = min(map(len, partition(samples, run.clients, run.population().kind)))
-        return cls(run, rate, _network(run), run.local_steps * fewest)
+        return cls(run, rate, network, run.local_steps * fewest)
 
     def at(self, round: int) -> float:
         """The bound after ``round`` rounds."""
@@ -151,8 +155,9 @@ def _network(run: Run) -> Network:
     if len(matrices) + len(vectors) < len(layout.parameters) or len(matrices) != len(layout.blocks) + 1:
         raise ConfigError(f"Theorem 1 is of perceptrons, which the model of '{run.dataset}' is not.")
     counted = counted_bytes(run)
+    assert counted is not None  # there is no compressor
     return Network(
-        nonzero=round((counted or 0) / 4),
+        nonzero=round(counted / 4),
         layers=len(matrices),
         hidden=max(block.size for block in layout.blocks),
         inputs=matrices[0].shape[1],

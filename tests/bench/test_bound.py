@@ -18,6 +18,8 @@ def test_the_equations_by_hand() -> None:
     few = 30 * 2 / 6 * log(20) + 3 * 30 / 6 * log(10) + 30 * 4 / 12 + 2 * 30 / 6 * log(4 * 3)
     assert epsilon(SMALL, 600) == pytest.approx(many)
     assert epsilon(SMALL, 6) == pytest.approx(few)
+    wider = 2 * log(30) + 3 * log(10) + 9 / 2 + 2 * log(4 * 3 * 20)
+    assert epsilon(SMALL, 600, largest=3) == pytest.approx(30 / 600 * wider)
     braces = (3 + 1 + 1 / 9) ** 2 + 1 / 99 + 2 / 81
     assert variance(SMALL, 600) == pytest.approx(30 / (16 * 600 * 9) / log(15) / 20**4 / braces)
 

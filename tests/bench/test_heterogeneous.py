@@ -114,6 +114,7 @@ def test_methods_share_a_table_and_separate_models_a_line(tiny: Tiny, filling: M
 
     found = read_records(how.results, Record)
     assert {record.run.mix for record in found} == {(), (6, 1, 1, 1, 1)}
+    assert {record.run.config().lr_drops for record in found} == {(0.5, 0.75)}
     own = [record for record in found if record.run.recipe == "efd"]
     assert [list(r.final.accuracy) for r in own if r.final] == [[width] for width in SCORED] * 2
     assert all(r.final.accuracy[r.run.scored[0]] == r.rounds[-1].accuracy for r in own if r.final)

@@ -50,19 +50,27 @@ def flower_work() -> FlowerWork:
 
 
 @pytest.mark.skipif(FLOWER is None, reason="EDGE_FL_FLOWER_PYTHON names no Python with Flower")
-def test_flower_simulates_the_same_clients() -> None:
-    work = flower_work()
-
-    found = fly(work, Path(str(FLOWER)))
-
+def test_flower_simulates_the_same_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    work, python = flower_work(), Path(str(FLOWER))
+    found = fly(work, python)
     assert len(found.seconds) == 2
     assert all(0 < seconds < 300 for seconds in found.seconds)
-    assert 0 < found.moved < 1
-    assert fly(replace(work, lr=0.0), Path(str(FLOWER))).moved == 0
+    assert 1e-3 < found.moved < 1
+    assert fly(replace(work, lr=0.0), python).moved < 1e-6
+
+    monkeypatch.setattr(simulator, "_WORK", (("digits-mlp", "fedavg", 0.8),))
+    result = bench_simulator(SimulatorSetting(population=20, clients=3, steps=2, rounds=2, threads=1), str, python)
+    flower, ours = result.rows[-2:]
+    assert str(flower["trainer"]).startswith(f"Flower {found.version}, ")
+    assert float(flower["wall (s)"]) > float(ours["wall (s)"]) > 0
+    assert str(ours["goals"]).startswith("wall / Flower's ≤ 0.25: yes")
+    assert "Flower's simulation is its FedAvg" in result.about
+    assert result.markdown()
 
 
 def test_a_python_without_flower_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    setting = SimulatorSetting(population=20, clients=3, steps=2, rounds=2, threads=1)
     with pytest.raises(RuntimeMissingError, match="cannot be run"):
-        fly(flower_work(), tmp_path / "python")
-    with pytest.raises(RuntimeMissingError, match=r"Flower failed in .*No module named 'flwr'.*pip install"):
+        bench_simulator(setting, str, tmp_path / "python")
+    with pytest.raises(RuntimeMissingError, match=r"has no Flower \(.*No module named 'flwr'\).*pip install"):
         fly(flower_work(), Path(sys.executable))

@@ -50,6 +50,7 @@ def test_variants_make_the_same_local_steps_and_bits_are_those_of_frames(
     assert tuple(rows) == names
     assert {record.run.rounds * record.run.local_steps for record in runs.values()} == {8}
     assert all((r.run.clients, r.run.clients_per_round, r.run.batch) == (4, 4, 64) for r in runs.values())
+    assert all(r.run.config().lr_drops == (0.5, 0.75) for r in runs.values())
     assert (tmp_path / "tcs-digits.png").exists()
     assert "--variant tcs-l4-q5" in result.command
 

@@ -35,7 +35,20 @@ def test_a_device_is_told_a_tenth_of_the_step_size_after_each_drop() -> None:
     assert told == [0.4] * 4 + [0.04] * 2 + [0.004] * 2
 
 
-@pytest.mark.parametrize("drop", [0.0, 1.0, -0.5, float("nan")])
-def test_a_drop_is_inside_the_run(drop: float) -> None:
-    with pytest.raises(ConfigError, match=r"after a fraction of the rounds in \(0, 1\)"):
-        msgspec.structs.replace(CONFIG, lr_drops=(0.5, drop))
+def test_a_drop_is_after_the_round_that_the_fraction_says() -> None:
+    for drop, rounds in ((0.29, 100), (0.58, 50), (0.57, 200), (1 / 3, 3)):
+        config = msgspec.structs.replace(CONFIG, rounds=rounds, lr_drops=(drop,))
+        last = round(drop * rounds)
+        assert (config.lr_of(last), config.lr_of(last + 1)) == (0.4, 0.04)
+
+
+@pytest.mark.parametrize("drops", [(0.0,), (1.0,), (-0.5,), (float("nan"),), (0.5, 0.5), (0.75, 0.5)])
+def test_drops_grow_inside_the_run(drops: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"fractions of the rounds that grow inside \(0, 1\), not"):
+        msgspec.structs.replace(CONFIG, lr_drops=drops)
+
+
+def test_a_run_of_before_there_were_drops_has_none() -> None:
+    config = msgspec.to_builtins(CONFIG)
+    del config["lr_drops"]
+    assert msgspec.convert(config, RunConfig) == msgspec.structs.replace(CONFIG, lr_drops=())

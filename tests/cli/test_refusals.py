@@ -83,7 +83,7 @@ def test_a_run_folder_is_not_overwritten(tmp_path: Path, digits_bundle: Bundle) 
         (15, "number of clients per round must be at least 1", ["--clients-per-round", "0"]),
         (15, "above 0", ["--lr", "0"]),
         (15, "above 0", ["--lr", "nan"]),
-        (15, "fraction of the rounds", ["--lr-drop", "1"]),
+        (15, "fractions of the rounds", ["--lr-drop", "1"]),
         (15, "fraction in \\(0, 1\\]", ["--quorum", "1.5"]),
         (15, "looks like mqtt://", ["--broker", "tcp://here"]),
         (15, "looks like mqtt://", ["--broker", "mqtt://"]),

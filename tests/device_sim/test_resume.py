@@ -60,6 +60,7 @@ def simulation(
         batch=20,
         lr=lr,
         seed=1,
+        lr_drops=(0.5,),
     )
     return Simulation(
         bundle=bundle,

@@ -20,9 +20,14 @@ from torch import nn
 from edge_fl.data.registry import Samples
 from edge_fl.errors import RuntimeMissingError
 
-__all__ = ["FlowerWork", "Flown", "fly"]
+__all__ = ["FlowerWork", "Flown", "check_flower", "fly"]
 
 _PROGRAM = "import sys, fedavg_in_flower; fedavg_in_flower.run(sys.argv[1])"
+
+
+_CHECK = "import flwr, ray, torch"
+_MINUTES = 60
+_SHOWN = 600  # characters of what Flower said last
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,8 @@ class FlowerWork:
     """What Flower simulates: all clients' samples, which of them each holds, and how those picked train.
 
     ``clients`` are picked a round, each of which takes ``steps`` SGD steps of ``batch`` samples at step size ``lr``;
-    ``at_once`` of them are trained at the same time, on a thread each.
+    ``at_once`` of them are trained at the same time, in a process of one thread each. ``model`` is made of torch's own
+    modules alone: it is pickled.
     """
 
     model: nn.Module
@@ -53,6 +59,15 @@ class Flown:
     moved: float
 
 
+def check_flower(python: Path) -> None:
+    """Raise RuntimeMissingError when ``python`` cannot be run, or lacks what Flower's simulation needs."""
+    found = _run([str(python), "-c", _CHECK])
+    if found.returncode != 0:
+        raise RuntimeMissingError(
+            f"'{python}' has no Flower ({_last(found)}): give that Python `pip install 'flwr[simulation]' torch`."
+        )
+
+
 def fly(work: FlowerWork, python: Path) -> Flown:
     """Simulate ``work`` with the Flower that ``python`` imports.
 
@@ -61,6 +76,7 @@ def fly(work: FlowerWork, python: Path) -> Flown:
     RuntimeMissingError
         When that Python cannot be run, has no Flower, or Flower fails.
     """
+    check_flower(python)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         torch.save(work.model, folder / "model.pt")
@@ -73,19 +89,25 @@ def fly(work: FlowerWork, python: Path) -> Flown:
         )
         names = ("clients", "steps", "batch", "lr", "rounds", "at_once")
         (folder / "work.json").write_text(json.dumps({name: getattr(work, name) for name in names}))
-        _run([str(python), "-c", _PROGRAM, str(folder)])
+        found = _run([str(python), "-c", _PROGRAM, str(folder)])
+        if found.returncode != 0 or not (folder / "found.json").exists():
+            said = found.stderr.strip()[-_SHOWN:]
+            raise RuntimeMissingError(f"Flower's simulation failed in '{python}'; it said: {said}")
         return Flown(**json.loads((folder / "found.json").read_text()))
 
 
-def _run(command: Sequence[str]) -> None:
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     # Ray's processes import the program by its name, too.
     own = {"PYTHONPATH": str(Path(__file__).parent), "FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, env=os.environ | own)
+        return subprocess.run(
+            command, check=False, capture_output=True, text=True, env=os.environ | own, timeout=60 * _MINUTES
+        )
     except OSError as error:
         raise RuntimeMissingError(f"'{command[0]}' cannot be run ({error.strerror}): name a Python.") from error
-    except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise RuntimeMissingError(
-            f"Flower failed in '{command[0]}' ({last[:200]}): give that Python `pip install 'flwr[simulation]' torch`."
-        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeMissingError(f"Flower's simulation did not end within {_MINUTES} minutes.") from error
+
+
+def _last(found: subprocess.CompletedProcess[str]) -> str:
+    return (found.stderr.strip().splitlines() or ["it said nothing"])[-1][:200]
