@@ -28,7 +28,7 @@ __all__ = ["Final", "Measured", "Record", "Run", "bundle_of", "key_of", "make_ru
 _RUNTIMES = ("torch_eager", "onnx")  # what the stacked trainer runs, and what evaluates and is timed
 
 
-class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is run: a recipe with its parameters, on a model that goes with a data set, by whom and for how long.
 
     After each of the fractions ``lr_drops`` of the rounds ``lr`` is a tenth of what it was, ``model`` is that of the
