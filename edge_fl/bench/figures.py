@@ -76,10 +76,12 @@ def down_shares(filled: Filled) -> list[float]:
     ]
 
 
-def notes_of(found: Iterable[Filled], missing: Sequence[str]) -> list[str]:
-    """A sentence for each entry with a run that failed, and one for what was not run."""
+def notes_of(found: Sequence[Filled], missing: Sequence[str]) -> list[str]:
+    """A sentence for each entry with a run that failed, one for what was not run, and one for what the runs took."""
     failed = [f"{f.run.dataset}, {f.entry.label}: {f.failures[0]}" for f in found if f.failures]
-    return [*failed, *([f"Not run yet, for want of time: {'; '.join(missing)}."] if missing else [])]
+    unmade = [f"Not run yet, for want of time: {'; '.join(missing)}."] if missing else []
+    hours = sum(measured.cpu for f in found for record in f.records for measured in record.rounds) / 3600
+    return [*failed, *unmade, f"Training took {hours:.2g} core-hours, evaluation not counted."]
 
 
 def by_dataset(found: Iterable[Filled]) -> dict[str, list[Filled]]:

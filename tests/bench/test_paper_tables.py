@@ -66,6 +66,8 @@ def test_a_table_has_the_runs_and_the_time_to_accuracy_needs_no_other(
     assert float(dense["dense / uplink"]) == pytest.approx(1, abs=0.01)
     assert float(ours["dense / uplink"]) > 1.5
     assert float(ours["training (CPU s)"]) > 0
+    spent = sum(measured.cpu for record in read_records(filling().results, Record) for measured in record.rounds)
+    assert table.notes == [f"Training took {spent / 3600:.2g} core-hours, evaluation not counted."]
     assert dense["paper's (%)"] == ""
 
     table.write(tmp_path / "docs" / "table1.md")
