@@ -6,6 +6,8 @@ true functions are networks of this structure.
 """
 
 import math
+import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -133,19 +135,14 @@ class _Line:
             "m of a round": f"{self.data:,}",
             "after 1 round": self.at(1),
             f"after {rounds}": self.at(rounds),
-            f"rounds until {_WORST:g}": f"{self._until(_WORST):,}",
+            f"rounds until {_WORST:g}": f"{self._until_worst():,}",
             f"posterior variance after {rounds}": f"{variance(network, rounds * self.data):.1e}",
         }
 
-    def _until(self, limit: float) -> int:
-        """The first round at which the bound, which only falls, is no more than ``limit``."""
-        low, high = 0, 1
-        while self.at(high) > limit:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.at(middle) > limit else (low, middle)
-        return high
+    def _until_worst(self) -> int:
+        """The first round at which the bound, which only falls, is no more than the worst there is."""
+        rounds = range(1, sys.maxsize)
+        return rounds[bisect_left(rounds, True, key=lambda number: self.at(number) <= _WORST)]
 
 
 def _network(run: Run) -> Network:

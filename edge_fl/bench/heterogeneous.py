@@ -7,6 +7,7 @@ from edge_fl.bench.by_width import MODEL, SCORED, SEPARATE, line_row, lines_of, 
 from edge_fl.bench.clusters import Clusters
 from edge_fl.bench.figures import notes_of
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
+from edge_fl.bench.setups import LR_DROPS
 from edge_fl.bench.table import Result
 from edge_fl.errors import ConfigError
 from edge_fl.recipe import open_recipe
@@ -16,7 +17,6 @@ __all__ = ["HETEROGENEOUS", "ORDERED", "bench_heterogeneous", "bench_od"]
 HETEROGENEOUS = ("fjord", "fjord+kd", "efd", "fjord+efd", "heterofl", "fedbiad")
 ORDERED = ("fjord", "fjord+kd", "efd")
 
-_LR_DROPS = (0.5, 0.75)
 _LOCAL_STEPS = 7  # an epoch of a FEMNIST writer's 140 images in batches of 20
 _COLUMNS = (
     "Accuracy is that of the model after the last round (percent, mean and standard deviation over seeds) by the width "
@@ -83,7 +83,7 @@ def _entries(choice: Choice, dataset: str, method: str, clusters: Clusters, *, t
     tiers, mix = (1, ()) if together else (clusters.count, clusters.mix)
     if open_recipe(method, {}).method.name != SEPARATE:
         return [
-            entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=SCORED, lr_drops=_LR_DROPS)
+            entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=SCORED, lr_drops=LR_DROPS)
         ]
     widths = own["widths"][:tiers]
     return [
@@ -96,7 +96,7 @@ def _entries(choice: Choice, dataset: str, method: str, clusters: Clusters, *, t
             tiers=tiers,
             mix=mix,
             scored=(width,),
-            lr_drops=_LR_DROPS,
+            lr_drops=LR_DROPS,
         )
         for width in SCORED
     ]

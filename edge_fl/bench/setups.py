@@ -7,7 +7,10 @@ from typing import Any
 from edge_fl.errors import ConfigError
 from edge_fl.recipe import open_recipe
 
-__all__ = ["SETUPS", "Setup", "setup_of", "setup_parameters"]
+__all__ = ["LR_DROPS", "SETUPS", "Setup", "setup_of", "setup_parameters"]
+
+LR_DROPS = (0.5, 0.75)
+"""After these fractions of the rounds FjORD and TCS divide the step size by 10."""
 
 
 @dataclass(frozen=True)

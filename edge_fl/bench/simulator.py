@@ -43,6 +43,8 @@ _WORK = (
     ("femnist-cnn", "fedavg", 1.0),
 )
 """Models, methods (dropping half), and how much of the loop's time the stacked trainer may take."""
+_COLUMNS = ("model", "method", "trainer", "seconds a round", "wall (s)", "/ loop", "/ loop (wall)")
+_BLANK: Row = dict.fromkeys((*_COLUMNS, "growth (MB)", "weights - loop's", "goals"), "")
 _OF_FLOWER = 0.25
 _FLOWER = (
     "Flower's simulation is its FedAvg on Ray, a client in a process for each core with a torch loop of one thread, "
@@ -151,12 +153,8 @@ class _Turns:
         self._bundle, self._root = bundle, root
         self._case, self._method, self._setting = case, method, setting
         self._simulations = {
-            "stacked": self._simulation(
-                bundle, root / "stacked", TrainerSettings("stacked", threads=setting.threads)
-            ),
-            "runtime (onnx)": self._simulation(
-                bundle, root / "runtime", TrainerSettings("runtime", threads=setting.threads)
-            ),
+            "stacked": self._simulation("stacked", TrainerSettings("stacked", threads=setting.threads)),
+            "runtime (onnx)": self._simulation("runtime", TrainerSettings("runtime", threads=setting.threads)),
         }
         torch.set_num_threads(setting.threads)
         self._loop = _Loop(bundle, case, setting)
@@ -206,38 +204,27 @@ class _Turns:
             rounds=setting.rounds + 1,
             at_once=cores,
         )
-        simulation = self._simulation(
-            self._bundle, self._root / "cores", TrainerSettings("stacked", threads=cores)
-        )
+        simulation = self._simulation("cores", TrainerSettings("stacked", threads=cores))
         ours = _Times()
         for number in range(1, 2 + setting.rounds):
             if number == 2 + setting.rounds // 2:
                 found = fly(work, python)
             ours.measure(partial(simulation.train_round, number))
         theirs, mine = median(found.seconds[1:]), median(ours.wall[1:])
-        blank: Row = dict.fromkeys(("/ loop", "/ loop (wall)", "growth (MB)", "weights - loop's"), "")
-        shared: Row = {"model": self._case.name, "method": "fedavg"}
         within = "yes" if mine <= _OF_FLOWER * theirs else "no"
+        shared: Row = {**_BLANK, "model": self._case.name, "method": "fedavg"}
         return [
-            {
-                **shared,
-                "trainer": f"Flower {found.version}, {cores} processes",
-                "seconds a round": "",
-                "wall (s)": theirs,
-                **blank,
-                "goals": "",
-            },
+            {**shared, "trainer": f"Flower {found.version}, {cores} processes", "wall (s)": theirs},
             {
                 **shared,
                 "trainer": f"stacked, {cores} threads",
                 "seconds a round": median(ours.cpu[1:]),
                 "wall (s)": mine,
-                **blank,
                 "goals": f"wall / Flower's ≤ {_OF_FLOWER:g}: {within} ({mine / theirs:.3g})",
             },
         ]
 
-    def _simulation(self, bundle: Bundle, root: Path, trainer: TrainerSettings) -> Simulation:
+    def _simulation(self, folder: str, trainer: TrainerSettings) -> Simulation:
         config = RunConfig(
             run="bench",
             method=self._method,
@@ -250,11 +237,11 @@ class _Turns:
             seed=_SEED,
         )
         return Simulation(
-            bundle=bundle,
+            bundle=self._bundle,
             config=config,
             population=Population(self._setting.population),
             trainer=trainer,
-            root=root,
+            root=self._root / folder,
             observer=Observer(),
         )
 

@@ -12,13 +12,14 @@ from edge_fl.bench.figures import accuracy_figures, by_dataset, down_shares, fin
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.plots import panels
 from edge_fl.bench.reference import TCS_ACCURACY
+from edge_fl.bench.setups import LR_DROPS
 from edge_fl.bench.table import Picture, Result, Row
 from edge_fl.compressors.tcs import TcsParameters
 from edge_fl.errors import ConfigError
 
 __all__ = ["VARIANTS", "Variant", "bench_tcs", "bits"]
 
-_CLIENTS, _BATCH, _LR_DROPS = 10, 64, (0.5, 0.75)
+_CLIENTS, _BATCH = 10, 64
 _REPORTED = "cifar-10"
 _WARM_UP = 60  # one round of so many is dense at first: 5 epochs of 300
 
@@ -138,7 +139,7 @@ def _entry(choice: Choice, dataset: str, name: str, model: str) -> Entry:
         partition="iid",
         local_steps=variant.steps,
         batch=_BATCH,
-        lr_drops=_LR_DROPS,
+        lr_drops=LR_DROPS,
         model=model,
     )
 

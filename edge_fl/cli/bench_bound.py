@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from edge_fl.cli.bench_options import Json, Output, show
-from edge_fl.cli.grid_options import Clients, Datasets, LocalSteps, Rounds, chosen
+from edge_fl.cli.grid_options import IMAGES, Clients, Datasets, LocalSteps, Rounds, chosen
 
 __all__ = ["bound"]
 
@@ -29,8 +29,6 @@ def bound(
     from edge_fl.bench.bound import RATES, bench_bound
     from edge_fl.pattern import thousandths
 
-    choice = chosen(
-        dataset or ("mnist", "fashion-mnist"), None, rounds=rounds, clients=clients, local_steps=local_steps
-    )
+    choice = chosen(dataset or IMAGES, None, rounds=rounds, clients=clients, local_steps=local_steps)
     rates = tuple(thousandths(p) for p in rate) if rate else RATES
     show(bench_bound(choice, rates), output, as_json=json)

@@ -6,6 +6,7 @@ import typer
 
 from edge_fl.cli.bench_options import Json, Output, show
 from edge_fl.cli.grid_options import (
+    IMAGES,
     RESULTS,
     Budget,
     Cache,
@@ -22,9 +23,6 @@ from edge_fl.cli.grid_options import (
 )
 
 __all__ = ["aggregation_rule", "dropout_rate", "table1", "table2", "tta"]
-
-_FASHION = ("fashion-mnist",)
-_IMAGES = ("mnist", *_FASHION)
 
 
 def table1(
@@ -49,7 +47,7 @@ def table1(
     from edge_fl.bench.paper_tables import bench_table1
 
     choice = chosen(
-        dataset or _IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
+        dataset or IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
     )
     with filling("bench table1", results, cache, time_budget) as how:
         result = bench_table1(choice, how)
@@ -78,7 +76,7 @@ def table2(
     from edge_fl.bench.paper_tables import bench_table2
 
     choice = chosen(
-        dataset or _IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
+        dataset or IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
     )
     with filling("bench table2", results, cache, time_budget) as how:
         result = bench_table2(choice, how)
@@ -113,7 +111,7 @@ def tta(
     from edge_fl.bench.tta import bench_tta
 
     choice = chosen(
-        dataset or _IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
+        dataset or IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
     )
     with filling("bench tta", results, cache, time_budget) as how:
         result = bench_tta(choice, how, find_link(link), slowdown)
@@ -188,7 +186,7 @@ def aggregation_rule(
     """
     from edge_fl.bench.aggregation_rule import BOUNDARIES, LOCAL_STEPS, RATES, bench_aggregation_rule
 
-    choice = chosen(dataset or _IMAGES, seed, rounds=rounds, clients=clients)
+    choice = chosen(dataset or IMAGES, seed, rounds=rounds, clients=clients)
     with filling("bench aggregation-rule", results, cache, time_budget) as how:
         result = bench_aggregation_rule(
             choice, how, lr or RATES, local_steps or LOCAL_STEPS, stage_boundary or BOUNDARIES

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from edge_fl.bench.grid import Choice, Filling
 
 __all__ = [
+    "IMAGES",
     "RESULTS",
     "Budget",
     "Cache",
@@ -29,6 +30,8 @@ __all__ = [
     "filling",
 ]
 
+IMAGES = ("mnist", "fashion-mnist")
+"""The data sets of most of FedBIAD's experiments."""
 RESULTS = Path("runs.json")
 _SEEDS = (0, 1, 2)
 

@@ -73,4 +73,4 @@ def test_a_python_without_flower_is_refused_in_a_sentence(tmp_path: Path) -> Non
     with pytest.raises(RuntimeMissingError, match="cannot be run"):
         bench_simulator(setting, str, tmp_path / "python")
     with pytest.raises(RuntimeMissingError, match=r"has no Flower \(.*No module named 'flwr'\).*pip install"):
-        fly(flower_work(), Path(sys.executable))
+        bench_simulator(setting, str, Path(sys.executable))

@@ -23,8 +23,6 @@ from edge_fl.errors import RuntimeMissingError
 __all__ = ["FlowerWork", "Flown", "check_flower", "fly"]
 
 _PROGRAM = "import sys, fedavg_in_flower; fedavg_in_flower.run(sys.argv[1])"
-
-
 _CHECK = "import flwr, ray, torch"
 _MINUTES = 60
 _SHOWN = 600  # characters of what Flower said last
@@ -69,14 +67,13 @@ def check_flower(python: Path) -> None:
 
 
 def fly(work: FlowerWork, python: Path) -> Flown:
-    """Simulate ``work`` with the Flower that ``python`` imports.
+    """Simulate ``work`` with the Flower that ``python`` imports (:func:`check_flower`).
 
     Raises
     ------
     RuntimeMissingError
-        When that Python cannot be run, has no Flower, or Flower fails.
+        When that Python cannot be run, or Flower fails.
     """
-    check_flower(python)
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         torch.save(work.model, folder / "model.pt")
