@@ -140,7 +140,7 @@ def entry(
         When they make no sense.
     """
     setup = setup_of(dataset)
-    own, tiers = setup_parameters(setup, recipe)
+    own, tiers = setup_parameters(setup, recipe, int(others.get("rounds", choice.rounds)))
     clients = choice.clients or setup.clients
     run = replace(
         Run(

@@ -73,6 +73,7 @@ SETUPS: dict[str, Setup] = {
 ``digits`` is no paper's: it is for trying the benchmarks out.
 """
 
+_PAPERS_ROUNDS = 60  # of which FedBIAD's stage one takes 55, its default: of other numbers it takes the same share
 
 _COMPRESSED: dict[str, dict[str, Any]] = {"stc": {"stc.ratio": 0.0025}}
 """What a compressor is run with, by its name. STC's share of entries is not in the paper; with 65 bits an entry its
@@ -87,15 +88,17 @@ def setup_of(dataset: str) -> Setup:
     return SETUPS[dataset]
 
 
-def setup_parameters(setup: Setup, recipe: str) -> tuple[dict[str, Any], int]:
-    """What a recipe is run with in ``setup``, besides its defaults, and in how many tiers.
+def setup_parameters(setup: Setup, recipe: str, rounds: int) -> tuple[dict[str, Any], int]:
+    """What a recipe is run with in ``setup`` for ``rounds``, besides its defaults, and in how many tiers.
 
     Raises ConfigError when a part of the recipe is unknown.
     """
     opened = open_recipe(recipe, {})
     known = type(opened.method).Parameters.__struct_fields__
     rate = setup.pruning if opened.method.name == "fedmp" else setup.dropout
-    compressed = {} if opened.compressor is None else _COMPRESSED.get(opened.compressor.name, {})
     given: Mapping[str, tuple[Any, ...]] = {"dropout": (rate,), "widths": setup.widths, "levels": setup.levels}
-    own = {key: list(values) for key, values in given.items() if key in known}
-    return {**own, **compressed}, max([1, *map(len, own.values())])
+    by_tier = {key: list(values) for key, values in given.items() if key in known}
+    staged = "stage_boundary" in known and rounds != _PAPERS_ROUNDS
+    boundary = {"stage_boundary": 55 * rounds // _PAPERS_ROUNDS} if staged else {}
+    compressed = {} if opened.compressor is None else _COMPRESSED.get(opened.compressor.name, {})
+    return {**by_tier, **boundary, **compressed}, max([1, *map(len, by_tier.values())])

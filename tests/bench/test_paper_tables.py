@@ -53,6 +53,8 @@ def test_the_settings_are_the_papers() -> None:
     assert (run.local_steps, run.batch, run.lr, run.parameters) == (60, 20, 0.05, {"dropout": [200]})
     assert paper_run("fashion-mnist", "fedbiad+dgc").parameters == {"dropout": [500]}
     assert paper_run("fashion-mnist", "heterofl").tiers == 3
+    shorter = entry(Choice(("mnist",), (0,), rounds=30), "mnist", "fedbiad", {}).runs[0]
+    assert shorter.parameters == {"dropout": [200], "stage_boundary": 27}
 
 
 def test_a_table_has_the_runs_and_the_time_to_accuracy_needs_no_other(
