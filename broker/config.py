@@ -8,7 +8,7 @@ import msgspec
 from edge_fl.errors import ConfigError
 from edge_fl.wire.messages import check_id
 
-__all__ = ["RunConfig"]
+__all__ = ["RunConfig", "RunSettings"]
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,3 +63,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """The step size of a round, counted from 1."""
         drops = sum(round > drop * self.rounds + 1e-9 for drop in self.lr_drops)  # 0.29 * 100 < 29
         return self.lr / float(10**drops)
+
+
+class RunSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="serve"):
+    """What a run was begun with: ``bundle`` is its folder, ``manifest`` the SHA-256 of its manifest."""
+
+    bundle: str
+    manifest: str
+    config: RunConfig

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from broker.config import RunConfig
 from broker.evaluation import Evaluator
@@ -12,6 +13,7 @@ from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.rounds import Report, Round
 from broker.run_folder import RoundMetrics, RunFolder
+from broker.store import Store, UnderWay
 from broker.summary import RunSummary
 from broker.tasks import make_task
 from edge_fl.errors import RunError
@@ -40,7 +42,9 @@ class Coordinator:
     gateway
         Speaks with the devices.
     folder
-        Where the run is kept.
+        Where the run's files are kept.
+    store
+        Its record: a round that it tells of is gone on with.
     evaluator
         Scores the model after each round.
     observer
@@ -55,42 +59,56 @@ class Coordinator:
         model: GlobalModel,
         gateway: Gateway,
         folder: RunFolder,
+        store: Store,
         evaluator: Evaluator,
         observer: Observer,
     ) -> None:
         self._config, self._recipe, self._model = config, recipe, model
-        self._gateway, self._folder = gateway, folder
+        self._gateway, self._folder, self._store = gateway, folder, store
         self._evaluator, self._observer = evaluator, observer
+        self._patience = (
+            time.monotonic() + config.gone_after
+        )  # with devices that the run knew when it was broken off
 
     def run(self) -> RunSummary:
-        """Run every round, write the final weights, and tell the devices that it is over.
+        """Run every round that is left, write the final weights, and tell the devices that it is over.
 
         Raises
         ------
         RunError
             When too few devices come, or too few answer however often others are asked, or the loss on held-out data
-            is no longer finite.
+            is no longer finite. The devices are told then, too.
         """
         dense = len(self._model.frame())
         self._observer.started(self._config, dense)
+        rounds = self._store.rounds()
         try:
-            rounds = [self._run_round(number) for number in range(1, self._config.rounds + 1)]
-        finally:
-            weights = self._folder.finish(self._model.outcome)
-            self._farewell()
-        return RunSummary(self._config, dense, tuple(rounds), weights)
+            for number in range(len(rounds) + 1, self._config.rounds + 1):
+                rounds.append(self._run_round(number))
+        except RunError:
+            self._end()
+            raise
+        return RunSummary(self._config, dense, tuple(rounds), self._end())
+
+    def _end(self) -> Path:
+        weights = self._folder.finish(self._model.outcome)
+        self._farewell()
+        return weights
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
         quorum = math.ceil(self._config.quorum * self._config.clients_per_round)
-        first = max(self._config.clients_per_round, self._config.min_clients)
-        self._wait_for_devices(first if number == 1 else quorum)
-        current = Round(number, self._model.version, quorum)
+        current, broken_off = Round(number, self._model.version, quorum), self._store.under_way(number)
+        if broken_off is None:
+            first = max(self._config.clients_per_round, self._config.min_clients)
+            self._wait_for_devices(first if number == 1 else quorum)
         model = self._gateway.open_round(current, self._model.frame())
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                self._wait_for_devices(quorum - len(current.reports), besides=current.done())
-            self._ask(current, model, attempt)
+        begun = None if broken_off is None else broken_off.attempt
+        for attempt in range(begun or 0, _ATTEMPTS):
+            if broken_off is not None and attempt == begun:
+                self._take_up(current, broken_off)
+            else:
+                self._ask(current, model, attempt)
             while (progress := current.progress(time.monotonic(), self._lost(self._config.gone_after))) == "open":
                 self._gateway.pump()
             if progress == "complete":
@@ -102,7 +120,7 @@ class Coordinator:
 
     def _wait_for_devices(self, needed: int, besides: frozenset[str] = frozenset()) -> None:
         until = time.monotonic() + self._config.wait
-        while (there := len(set(self._gateway.registry.present()) - besides)) < needed:
+        while (there := len(set(self._gateway.registry.present()) - besides)) < needed or self._returning():
             if time.monotonic() > until:
                 raise RunError(
                     f"Only {there} of {needed} devices were there within {self._config.wait:.0f} s; start more, "
@@ -110,8 +128,30 @@ class Coordinator:
                 )
             self._gateway.pump()
 
+    def _returning(self) -> bool:
+        """Whether devices that the run knew when it was broken off may still come back: whoever is first is not all."""
+        return time.monotonic() < self._patience and bool(self._lost(after=0.0))
+
+    def _take_up(self, current: Round, broken_off: UnderWay) -> None:
+        """Go on with a round that was broken off: its tasks stand, and whoever registers hears of his again."""
+        current.tasks |= broken_off.tasks
+        for client, judged in broken_off.judged.items():
+            current.verdicts[client] = judged.verdict(self._folder.run, current.number)
+            if judged.code:
+                current.excuse(client, f"rejected: {judged.reason}")
+            else:
+                path = self._folder.update(current.number, client)
+                current.report(client, Report(path, judged.samples, judged.loss, judged.size))
+        held = [task.since for task in broken_off.tasks.values() if task.changes]
+        self._gateway.offer_changes(self._model.changes_since(min(held)) or () if held else ())
+        self._gateway.rejections.update(broken_off.rejections)
+        current.deadline = time.monotonic() + self._config.deadline
+        self._observer.round_started(current.number, current.outstanding())
+
     def _ask(self, current: Round, model: Ref, attempt: int) -> None:
         """Pick as many clients as the round still needs, anyone but those whose part in it is done."""
+        if attempt:
+            self._wait_for_devices(current.quorum - len(current.reports), besides=current.done())
         for client in current.outstanding():
             current.excuse(client, "late")
         picked = self._gateway.registry.pick(
@@ -122,11 +162,13 @@ class Coordinator:
             excluding=current.done(),
         )
         current.deadline = time.monotonic() + self._config.deadline
+        tasks = {client: self._task(client, current, model) for client in picked}
+        self._store.ask(attempt, tasks)
         self._observer.round_started(current.number, picked)
-        for client in picked:
+        for client, task in tasks.items():
             current.excused.pop(client, None)
-            current.tasks[client] = self._task(client, current, model)
-            self._gateway.ask(client, current.tasks[client])
+            current.tasks[client] = task
+            self._gateway.ask(client, task)
 
     def _task(self, client: str, current: Round, model: Ref) -> Task:
         device = self._gateway.registry[client]
@@ -166,7 +208,9 @@ class Coordinator:
         )
         self._gateway.rejections.clear()
         self._gateway.sent.clear()
-        self._folder.close_round(metrics, self._model.weights)
+        self._folder.keep_model(current.number, self._model.weights, self._model.learned())
+        self._store.close_round(metrics)
+        self._folder.close_round(metrics)
         self._observer.round_closed(metrics)
         return metrics
 

@@ -15,6 +15,7 @@ from broker.programs import missing_program
 from broker.registry import Device, Registry
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
+from broker.store import Judged, Store
 from edge_fl.bundle import Bundle
 from edge_fl.errors import FrameError
 from edge_fl.recipe import Recipe
@@ -46,6 +47,7 @@ __all__ = ["Gateway"]
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
+_REMIND_SECONDS = 5.0
 _LONGEST_REASON = 500  # characters of what a device says
 
 
@@ -62,6 +64,9 @@ class Gateway:
         Samples a batch, which a static program must have been compiled for.
     folder
         Takes accepted updates.
+    store
+        Keeps what must outlive this process: devices, how updates were judged, what was turned away. The devices that
+        it knows already count as gone until they are heard of.
     connection
         An MQTT session subscribed to :meth:`subscriptions`.
     topics
@@ -86,18 +91,21 @@ class Gateway:
         recipe: Recipe,
         batch: int,
         folder: RunFolder,
+        store: Store,
         connection: Connection,
         topics: Topics,
         observer: Observer,
     ) -> None:
-        self.registry = Registry()
+        self.registry = Registry(store.devices(), time.monotonic())
         self.rejections: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self._bundle, self._recipe, self._batch = bundle, recipe, batch
-        self._folder, self._connection, self._topics, self._observer = folder, connection, topics, observer
+        self._folder, self._store, self._connection = folder, store, connection
+        self._topics, self._observer = topics, observer
         self._contents = Contents(bundle)
         self._fetchers: dict[str, Fetcher] = {}
         self._offers: dict[str, Offer] = {}
+        self._unheard: dict[str, float] = {}  # when those who have not been heard of since were sent their task
         self._sender = Sender(connection.publish, topics.chunk)
         self._over: Finished | None = None
         self._round: Round | None = None
@@ -128,8 +136,10 @@ class Gateway:
             self._fetchers[client].drop(offer.update.digest)
 
     def ask(self, client: str, task: Task) -> None:
-        """Send a task."""
+        """Send a task, and again until the client is heard of."""
         self._observer.device(client, "training")
+        self._unheard.pop(client, None)
+        self._unheard[client] = time.monotonic()
         self._send(client, task)
 
     def finish(self, rounds: int) -> None:
@@ -150,6 +160,16 @@ class Gateway:
                 self._take(topic, payload)
         for fetcher in self._fetchers.values():
             fetcher.tick()
+        self._remind()
+
+    def _remind(self) -> None:
+        """A lost task would cost the round its deadline."""
+        overdue = time.monotonic() - _REMIND_SECONDS
+        while self._unheard and next(iter(self._unheard.values())) < overdue:  # the oldest is first
+            client = next(iter(self._unheard))
+            del self._unheard[client]
+            if self._round is not None and client in self._round.outstanding():
+                self.ask(client, self._round.tasks[client])
 
     def _take(self, topic: str, payload: bytes) -> None:
         client = ""
@@ -159,6 +179,7 @@ class Gateway:
                 self._take_chunk(client, *chunk, payload)
                 return
             self.registry.heard(client)
+            self._unheard.pop(client, None)
             match decode_from_device(payload):
                 case Register() as message:
                     self._register(client, message)
@@ -182,7 +203,11 @@ class Gateway:
             self._reject(client, *refusal)
             self._send(client, Refused(*refusal))
             return
-        self.registry.register(client, profile)
+        known = self.registry.get(client)
+        changed = known is None or known.profile != profile
+        device = self.registry.register(client, profile)
+        if changed:
+            self._store.register(device)
         self._fetchers.setdefault(client, Fetcher(lambda want: self._send(client, want)))
         self._observer.registered(client, profile)
         self._send(client, Registered(self._folder.run, self._contents.manifest))
@@ -245,6 +270,7 @@ class Gateway:
         try:
             frame = check_update(content, self._expected(current, device))
         except FrameError as error:
+            self._store.judge(current.number, client, Judged(digest, error.code, str(error)))
             current.verdicts[client] = self._judge(client, offer, error.code, str(error))
             current.excuse(client, f"rejected: {error}")
             self._observer.device(client, "rejected")
@@ -268,6 +294,8 @@ class Gateway:
     def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:
         current.report(device.client, report)
         device.accepted, device.digest = current.number, offer.update.digest
+        judged = Judged(device.digest, samples=report.samples, loss=report.loss, size=report.size)
+        self._store.judge(current.number, device.client, judged)  # before the device is told
         current.verdicts[device.client] = self._judge(device.client, offer)
         self._observer.device(device.client, "accepted")
 
@@ -288,6 +316,9 @@ class Gateway:
 
     def _reject(self, client: str, code: str, reason: str) -> None:
         self.rejections[code] += 1
+        number = 0 if self._round is None else self._round.number
+        known = client if self.registry.get(client) else ""  # strangers' names would fill the record
+        self._store.reject(number, known, code, reason[:_LONGEST_REASON])
         self._observer.rejected(client, code, reason)
 
     def _send(self, client: str, message: ToDevice) -> None:

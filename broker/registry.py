@@ -1,7 +1,7 @@
 """The devices a coordinator knows: what they said of themselves, and whether they are there."""
 
-from collections.abc import Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
 
 from edge_fl.randomness import Stream
 from edge_fl.wire.messages import Register
@@ -25,10 +25,16 @@ class Device:
 
 
 class Registry:
-    """All registered devices."""
+    """All registered devices.
 
-    def __init__(self) -> None:
-        self._devices: dict[str, Device] = {}
+    Parameters
+    ----------
+    known
+        Those of a run that goes on: they count as gone since ``now``, in monotonic seconds.
+    """
+
+    def __init__(self, known: Iterable[Device] = (), now: float = 0.0) -> None:
+        self._devices = {device.client: replace(device, gone_since=now) for device in known}
 
     def register(self, client: str, profile: Register) -> Device:
         """Take a device in, or back."""

@@ -5,27 +5,34 @@
     config.json          the RunConfig
     metrics.jsonl        one line a round
     updates/             the frames of the round under way
-    checkpoints/         the model after each of the last rounds
+    checkpoints/         the model after each of the last rounds, and what the server had learned besides
     weights.safetensors  the final model
 """
 
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import msgspec
-from safetensors.numpy import save
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from broker.config import RunConfig
 from broker.rounds import Report
+from edge_fl.arrays import packed, unpacked
 from edge_fl.atomic import write_atomically
 from edge_fl.errors import StateError
 from edge_fl.selection import Weights
+from edge_fl.server_half import State
 from edge_fl.wire.frame import Frame
 
-__all__ = ["RoundMetrics", "RunFolder", "check_no_run"]
+__all__ = ["RoundMetrics", "RunFolder", "check_no_run", "run_of"]
 
 _CHECKPOINTS = 3
+_WEIGHTS, _LEARNED = ".safetensors", ".learned.npz"
 
 
 class RoundMetrics(msgspec.Struct, frozen=True):
@@ -82,19 +89,41 @@ class RunFolder:
     def keep_update(self, round: int, frame: Frame, content: bytes) -> Report:
         """Put an accepted update on disk, whole or not at all."""
         header = frame.header
-        path = self.root / "updates" / f"{round:05d}" / f"{header.client}.frame"
+        path = self.update(round, header.client)
         write_atomically(path, content)
         return Report(path, header.samples, header.loss, len(content))
 
-    def close_round(self, metrics: RoundMetrics, weights: Weights) -> None:
-        """Keep the new model and its metrics; the round's updates are done with."""
-        name = self.root / "checkpoints" / f"{metrics.round:05d}.safetensors"
-        write_atomically(name, save(dict(weights)))
-        for old in sorted(name.parent.glob("*.safetensors"))[:-_CHECKPOINTS]:
-            old.unlink()
+    def update(self, round: int, client: str) -> Path:
+        """Where :meth:`keep_update` puts a client's update."""
+        return self.root / "updates" / f"{round:05d}" / f"{client}.frame"
+
+    def keep_model(self, round: int, weights: Weights, learned: State) -> None:
+        """Put the model after ``round`` on disk, and what the server had learned by then."""
+        write_atomically(self._checkpoint(round, _LEARNED), packed(learned))
+        write_atomically(self._checkpoint(round, _WEIGHTS), save(dict(weights)))
+
+    def model(self, round: int) -> tuple[dict[str, NDArray[np.float32]], State]:
+        """The model after a finished ``round``, and what the server had learned; StateError when they are damaged."""
+        path = self._checkpoint(round, _WEIGHTS)
+        try:
+            learned = unpacked(self._checkpoint(round, _LEARNED).read_bytes())
+            return load(path.read_bytes()), learned
+        except (OSError, ValueError, EOFError, BadZipFile, SafetensorError) as error:
+            raise StateError(
+                f"The model of round {round}, '{path}', is damaged ({error}); the run cannot be continued."
+            ) from error
+
+    def close_round(self, metrics: RoundMetrics) -> None:
+        """Keep a finished round's metrics; its updates, and all but the last models, are done with."""
+        for suffix in (_WEIGHTS, _LEARNED):
+            for old in sorted((self.root / "checkpoints").glob(f"*{suffix}"))[:-_CHECKPOINTS]:
+                old.unlink()
         self._metrics.write(msgspec.json.encode(metrics) + b"\n")
         self._metrics.flush()
         shutil.rmtree(self.root / "updates", ignore_errors=True)
+
+    def _checkpoint(self, round: int, suffix: str) -> Path:
+        return self.root / "checkpoints" / f"{round:05d}{suffix}"
 
     def finish(self, weights: Weights) -> Path:
         """Write the final weights and say where."""
@@ -108,3 +137,13 @@ def check_no_run(root: Path) -> None:
     """Raise StateError when ``root`` holds a run already."""
     if (root / "config.json").exists():
         raise StateError(f"'{root}' already holds a run; give another folder with --output.")
+
+
+def run_of(root: Path) -> str:
+    """The id of the run in ``root``; raises StateError when it holds none."""
+    try:
+        return msgspec.json.decode((root / "config.json").read_bytes(), type=RunConfig).run
+    except (OSError, msgspec.DecodeError) as error:
+        raise StateError(
+            f"'{root}' holds no run to go on with: its config.json cannot be read ({error})."
+        ) from error

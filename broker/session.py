@@ -1,28 +1,36 @@
 """Puts a run together from its parts: what `edge-fl serve` and the demo share."""
 
+import hashlib
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
-from broker.config import RunConfig
+import msgspec
+
+from broker.config import RunConfig, RunSettings
 from broker.coordinator import Coordinator
 from broker.evaluation import Evaluator
 from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.programs import missing_program
-from broker.run_folder import RunFolder
+from broker.run_folder import RunFolder, check_no_run, run_of
+from broker.store import Store, local_url
 from broker.summary import RunSummary, draw
-from edge_fl.bundle import Bundle
+from edge_fl.bundle import MANIFEST, Bundle
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import ConfigError
+from edge_fl.errors import BundleError, ConfigError, StateError
 from edge_fl.methods.base import Method
 from edge_fl.recipe import Recipe, open_recipe
 from edge_fl.transport.connection import BrokerAddress, Connection
 from edge_fl.wire.messages import Topics
 
-__all__ = ["check_recipe", "new_run_id", "serve"]
+__all__ = ["check_recipe", "digest_of", "new_run_id", "open_bundle", "read_settings", "resume", "serve"]
+
+_Settings = TypeVar("_Settings", bound=RunSettings)
 
 
 def new_run_id() -> str:
@@ -39,8 +47,11 @@ def serve(
     observer: Observer,
     fleet: str = "edge-fl",
     connect_timeout: float = 15.0,
+    database: str | None = None,
 ) -> RunSummary:
     """Run ``config`` on ``bundle`` over the broker at ``address``; the folder ``root`` gets results and a plot.
+
+    ``database`` is the URL of the run's record (None: SQLite in ``root``).
 
     Raises
     ------
@@ -50,38 +61,141 @@ def serve(
         When no broker answers.
     RunError
         When too few devices come or answer.
+    StateError
+        When the run's folder or record cannot be written, or holds a run.
     """
-    recipe = open_recipe(config.method, config.parameters)
-    check_recipe(bundle, recipe, config)
+    check_recipe(bundle, open_recipe(config.method, config.parameters), config)
+    check_no_run(root)
     evaluator = Evaluator(bundle, load_dataset(bundle.manifest.dataset))
-    topics = Topics(fleet)
-    connection = Connection(
-        address=address, client_id=f"coordinator-{config.run}", subscriptions=Gateway.subscriptions(topics)
-    )
-    connection.open(timeout=connect_timeout)
+    with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
+        settings = RunSettings(str(bundle.root.resolve()), digest_of(bundle), config)
+        with closing(Store(database or local_url(root), config.run, msgspec.json.encode(settings))) as store:
+            folder = RunFolder(root, config)
+            return _coordinate(
+                bundle=bundle,
+                config=config,
+                folder=folder,
+                store=store,
+                evaluator=evaluator,
+                connection=connection,
+                topics=Topics(fleet),
+                observer=observer,
+            )
+
+
+def resume(
+    root: Path,
+    *,
+    bundle: Path | None = None,
+    address: BrokerAddress,
+    observer: Observer,
+    fleet: str = "edge-fl",
+    connect_timeout: float = 15.0,
+    database: str | None = None,
+) -> RunSummary:
+    """Go on with the run in ``root`` where it was broken off, in the middle of a round if need be.
+
+    Updates that were taken count, devices that still train or upload go on, and what was asked stands. ``bundle`` is
+    where the run's bundle is now (None: where it was). Of a round's downlink only what is sent from now on is counted.
+
+    Raises
+    ------
+    StateError
+        When ``root`` holds no run, or one that cannot be continued.
+    BundleError
+        When the bundle is not the run's, or cannot be had.
+    BrokerError, RunError
+        As :func:`serve`.
+    """
+    with closing(Store(database or local_url(root), None if database is None else run_of(root))) as store:
+        settings = read_settings(store.settings, RunSettings, root)
+        found, config = open_bundle(settings, root, bundle), settings.config
+        evaluator = Evaluator(found, load_dataset(found.manifest.dataset))
+        with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
+            folder = RunFolder(root, config, finished=store.rounds())
+            return _coordinate(
+                bundle=found,
+                config=config,
+                folder=folder,
+                store=store,
+                evaluator=evaluator,
+                connection=connection,
+                topics=Topics(fleet),
+                observer=observer,
+            )
+
+
+def open_bundle(settings: RunSettings, root: Path, bundle: Path | None) -> Bundle:
+    """The bundle of the run in ``root``, at ``bundle`` or where it was; BundleError when it is another."""
+    found = Bundle.load(bundle or Path(settings.bundle))
+    if digest_of(found) != settings.manifest:
+        raise BundleError(f"The run in '{root}' trains another bundle than the one at '{found.root}'.")
+    return found
+
+
+def digest_of(bundle: Bundle) -> str:
+    """The SHA-256 of a bundle's manifest, and so of all that is in it."""
+    return hashlib.sha256(bundle.read(MANIFEST)).hexdigest()
+
+
+def read_settings(content: bytes, kind: type[_Settings], root: Path) -> _Settings:
+    """Settings that a run was begun with; StateError when they are of another kind of run, or version."""
     try:
-        folder = RunFolder(root, config)
-        gateway = Gateway(
-            bundle=bundle,
-            recipe=recipe,
-            batch=config.batch,
-            folder=folder,
-            connection=connection,
-            topics=topics,
-            observer=observer,
-        )
-        coordinator = Coordinator(
-            config=config,
-            recipe=recipe,
-            model=GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run),
-            gateway=gateway,
-            folder=folder,
-            evaluator=evaluator,
-            observer=observer,
-        )
-        summary = coordinator.run()
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.DecodeError as error:
+        raise StateError(
+            f"The run in '{root}' was not begun by this command of this version ({error})."
+        ) from error
+
+
+@contextmanager
+def _connected(run: str, topics: Topics, address: BrokerAddress, timeout: float) -> Iterator[Connection]:
+    connection = Connection(
+        address=address, client_id=f"coordinator-{run}", subscriptions=Gateway.subscriptions(topics)
+    )
+    connection.open(timeout=timeout)
+    try:
+        yield connection
     finally:
         connection.close()
+
+
+def _coordinate(
+    *,
+    bundle: Bundle,
+    config: RunConfig,
+    folder: RunFolder,
+    store: Store,
+    evaluator: Evaluator,
+    connection: Connection,
+    topics: Topics,
+    observer: Observer,
+) -> RunSummary:
+    recipe = open_recipe(config.method, config.parameters)
+    model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run)
+    if finished := len(store.rounds()):
+        model.recall(finished, *folder.model(finished))
+    gateway = Gateway(
+        bundle=bundle,
+        recipe=recipe,
+        batch=config.batch,
+        folder=folder,
+        store=store,
+        connection=connection,
+        topics=topics,
+        observer=observer,
+    )
+    coordinator = Coordinator(
+        config=config,
+        recipe=recipe,
+        model=model,
+        gateway=gateway,
+        folder=folder,
+        store=store,
+        evaluator=evaluator,
+        observer=observer,
+    )
+    summary = coordinator.run()
     draw(summary)
     return summary
 

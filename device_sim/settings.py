@@ -2,6 +2,7 @@
 
 import msgspec
 
+from broker.config import RunSettings
 from device_sim.stacked import RUNTIME as STACKED
 from device_sim.stacked import StackedTrainer
 from device_sim.trainer import RuntimeTrainer, Trainer
@@ -10,7 +11,7 @@ from edge_fl.data.partition import IID, Kind
 from edge_fl.errors import ConfigError
 from edge_fl.runtimes.base import open_runtime
 
-__all__ = ["Population", "TrainerSettings"]
+__all__ = ["Population", "SimulationSettings", "TrainerSettings"]
 
 
 class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,3 +84,10 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.kind == "runtime":
             return RuntimeTrainer(open_runtime(self.programs, bundle, threads=self.threads))
         return StackedTrainer(bundle, device=self.device, threads=self.threads)
+
+
+class SimulationSettings(RunSettings, frozen=True, forbid_unknown_fields=True, tag="simulate"):
+    """What a simulation was begun with."""
+
+    population: Population
+    trainer: TrainerSettings

@@ -1,11 +1,11 @@
 """A run in this process: the tasks, frames, checks and rules of a fleet, without a network between."""
 
-import hashlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,16 +16,16 @@ from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.registry import Device, Registry
 from broker.run_folder import RoundMetrics, RunFolder, check_no_run
-from broker.session import check_recipe
+from broker.session import check_recipe, digest_of, open_bundle, read_settings
+from broker.store import Store, local_url
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
-from device_sim.settings import Population, TrainerSettings
-from device_sim.store import SimulationSettings, Store
+from device_sim.settings import Population, SimulationSettings, TrainerSettings
 from edge_fl import __version__
-from edge_fl.bundle import MANIFEST, Bundle
+from edge_fl.bundle import Bundle
 from edge_fl.data.partition import partition
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import BundleError, ConfigError
+from edge_fl.errors import ConfigError
 from edge_fl.recipe import open_recipe
 from edge_fl.selection import Weights
 from edge_fl.server_half import State
@@ -100,11 +100,13 @@ class Simulation:
         parts = partition(dataset.train, population.clients, population.kind)
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
         self._registry = _registered(self._parts, population, trainer)
+        self._settings = SimulationSettings(
+            str(bundle.root.resolve()), digest_of(bundle), config, population, trainer
+        )
         if store is None:
             check_no_run(root)
-        settings = SimulationSettings(str(bundle.root.resolve()), _digest(bundle), config, population, trainer)
         # The store comes first: a run that is killed between the two can be continued.
-        self._store = store or Store(root, settings)
+        self._store = store or Store(local_url(root), config.run, msgspec.json.encode(self._settings))
         self._rounds = self._store.rounds()
         self._folder = RunFolder(root, config, finished=self._rounds)
         self._dense = len(self._model.frame())
@@ -126,14 +128,11 @@ class Simulation:
         BundleError
             When the bundle is not the run's, or cannot be had.
         """
-        store = Store(root)
-        settings = store.settings
+        store = Store(local_url(root))
         try:
-            found = Bundle.load(bundle or Path(settings.bundle))
-            if _digest(found) != settings.manifest:
-                raise BundleError(f"The run in '{root}' trains another bundle than the one at '{found.root}'.")
+            settings = read_settings(store.settings, SimulationSettings, root)
             return cls(
-                bundle=found,
+                bundle=open_bundle(settings, root, bundle),
                 config=settings.config,
                 population=settings.population,
                 trainer=settings.trainer,
@@ -147,8 +146,8 @@ class Simulation:
 
     def _recall(self) -> None:
         """Go on from the last finished round."""
-        weights = self._store.weights() or self._model.weights
-        self._model.recall(len(self._rounds), weights, self._store.learned())
+        if self._rounds:
+            self._model.recall(len(self._rounds), *self._folder.model(len(self._rounds)))
         for client, number in self._store.accepted().items():
             self._registry[client].accepted = number
 
@@ -176,7 +175,7 @@ class Simulation:
     @property
     def settings(self) -> SimulationSettings:
         """What the run was begun with."""
-        return self._store.settings
+        return self._settings
 
     @property
     def weights(self) -> Weights:
@@ -207,8 +206,9 @@ class Simulation:
             excused={},
             rejections={},
         )
-        self._folder.close_round(metrics, self._model.weights)
-        self._store.close_round(metrics, self._model.weights, self._model.learned(), self._states)
+        self._folder.keep_model(number, self._model.weights, self._model.learned())
+        self._store.close_round(metrics, self._states)
+        self._folder.close_round(metrics)
         self._states.clear()
         self._observer.round_closed(metrics)
         return metrics
@@ -270,7 +270,7 @@ class Simulation:
             manifest=self._bundle.manifest,
             model=model,
             samples=self._samples.take(self._parts[device.client]),
-            state=self._store.client(device.client),
+            state=self._store.state(device.client),
         )
 
     def _expected(self, device: Device, task: Task) -> Expected:
@@ -285,10 +285,6 @@ class Simulation:
             samples=device.profile.samples,
             assigned=assigned_pattern(task, self._bundle.layout),
         )
-
-
-def _digest(bundle: Bundle) -> str:
-    return hashlib.sha256(bundle.read(MANIFEST)).hexdigest()
 
 
 def _registered(parts: dict[str, NDArray[np.int64]], population: Population, trainer: TrainerSettings) -> Registry:

@@ -102,6 +102,7 @@ class Agent:
         self._outgoing: dict[str, bytes] = {}
         self._registered: Registered | None = None
         self._task: Task | None = None
+        self._newest = ("", 0)  # run and round of the newest task heard of
         self._verdict: Verdict | None = None
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
@@ -196,7 +197,8 @@ class Agent:
             case Refused(reason=reason):
                 raise RefusedError(f"The coordinator refused '{self._settings.client}': {reason}")
             case Task() as message if message != self._task and self._is_mine(message.run):
-                self._task = message
+                if message.round >= self._newest[1] or message.run != self._newest[0]:  # else it was delayed
+                    self._task, self._newest = message, (message.run, message.round)
             case Want() as message:
                 self._serve(message)
             case Verdict() as message:

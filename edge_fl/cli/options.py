@@ -28,6 +28,7 @@ __all__ = [
     "Seed",
     "Settings",
     "method_parameters",
+    "refuse_settings",
     "runtime_name",
     "show_log",
     "show_summary",
@@ -94,3 +95,12 @@ def show_summary(figures: Mapping[str, object], lines: Sequence[str], *, as_json
 def show_log(level: int = logging.INFO) -> None:
     """Send edge-fl's log lines to standard error."""
     logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
+
+
+def refuse_settings(context: typer.Context, allowed: Sequence[str]) -> None:
+    """A run is continued as it was begun: ConfigError when another option than those ``allowed`` was given."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            option = name.strip("_").replace("_", "-")
+            raise ConfigError(f"A run is continued with its own settings; leave --{option} out.")

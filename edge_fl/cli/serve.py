@@ -1,8 +1,10 @@
 """`edge-fl serve`: the coordinator, with a broker of its own or over one that is there."""
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,15 +23,27 @@ from edge_fl.cli.options import (
     Seed,
     Settings,
     method_parameters,
+    refuse_settings,
     show_summary,
 )
+from edge_fl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from broker.config import RunConfig
+    from broker.summary import RunSummary
 
 __all__ = ["serve"]
 
+_WITH_RESUME = ("bundle", "broker", "port", "connect_timeout", "resume", "database", "fleet", "json")
+
 
 def serve(
+    context: typer.Context,
     *,
-    bundle: Annotated[Path, typer.Argument(help="The bundle to train, from `edge-fl export`.")],
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(help="The bundle to train, from `edge-fl export` [with --resume: where the run had it]."),
+    ] = None,
     method: Recipe = "fedavg",
     dropout: Dropout = None,
     mode: Mode = None,
@@ -53,6 +67,14 @@ def serve(
     quorum: Annotated[float, typer.Option(help="Share of the picked devices that must answer.")] = 0.5,
     wait: Annotated[float, typer.Option(help="Seconds to wait for enough devices.")] = 300.0,
     connect_timeout: Annotated[float, typer.Option(help="Seconds to try a broker that is not embedded.")] = 15.0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on with the run of this folder, in the middle of a round, with its own settings."),
+    ] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(help="The run's record, postgresql+psycopg://... [default: SQLite in the run folder]."),
+    ] = None,
     output: Output = None,
     fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = "edge-fl",
     json: Json = False,
@@ -60,6 +82,8 @@ def serve(
     """Coordinate a run: pick devices, send the model, aggregate what comes back, evaluate.
 
     Example: edge-fl serve bundle/ --method fedbiad --dropout 0.5 --rounds 20 --clients-per-round 10
+
+    Example: edge-fl serve --resume runs/20260101-120000-abcd
     """
     from rich.console import Console
 
@@ -67,30 +91,32 @@ def serve(
     from broker.embedded import EmbeddedBroker
     from broker.live import view
     from broker.session import new_run_id
-    from broker.session import serve as serve_run
-    from edge_fl.bundle import Bundle
     from edge_fl.transport.connection import BrokerAddress
 
     console = Console(stderr=True)
     run = new_run_id()
-    config = RunConfig(
-        run=run,
-        method=method,
-        parameters=method_parameters(dropout=dropout, mode=mode, rule=rule, settings=set_ or []),
-        rounds=rounds,
-        clients_per_round=clients_per_round,
-        local_steps=local_steps,
-        batch=batch,
-        lr=lr,
-        lr_drops=tuple(lr_drop or ()),
-        seed=seed,
-        deadline=deadline,
-        quorum=quorum,
-        wait=wait,
-        min_clients=min_clients,
-    )
-    root = output if output is not None else Path("runs") / run
-    opened = Bundle.load(bundle)
+    root = resume or output or Path("runs") / run
+    if resume is not None:
+        refuse_settings(context, _WITH_RESUME)
+        config = None
+    else:
+        config = RunConfig(
+            run=run,
+            method=method,
+            parameters=method_parameters(dropout=dropout, mode=mode, rule=rule, settings=set_ or []),
+            rounds=rounds,
+            clients_per_round=clients_per_round,
+            local_steps=local_steps,
+            batch=batch,
+            lr=lr,
+            lr_drops=tuple(lr_drop or ()),
+            seed=seed,
+            deadline=deadline,
+            quorum=quorum,
+            wait=wait,
+            min_clients=min_clients,
+        )
+    coordinate = _coordination(bundle, config, root)
     with ExitStack() as stack:
         if broker == "embedded":
             address = stack.enter_context(EmbeddedBroker(port=port)).address
@@ -99,16 +125,23 @@ def serve(
         console.print(f"broker {address}", highlight=False)
         observer = stack.enter_context(view(console, live=not json))
         try:
-            summary = serve_run(
-                bundle=opened,
-                config=config,
-                root=root,
-                address=address,
-                fleet=fleet,
-                observer=observer,
-                connect_timeout=connect_timeout,
+            summary = coordinate(
+                address=address, observer=observer, fleet=fleet, connect_timeout=connect_timeout, database=database
             )
         except KeyboardInterrupt as interrupt:
-            console.print(f"edge-fl: Interrupted; what the run has so far is in '{root}'.", highlight=False)
+            if (root / "config.json").exists():
+                console.print(f"Continue it with: edge-fl serve --resume {root}", highlight=False)
             raise typer.Exit(130) from interrupt
     show_summary(summary.figures(), summary.lines(), as_json=json)
+
+
+def _coordination(bundle: Path | None, config: "RunConfig | None", root: Path) -> "Callable[..., RunSummary]":
+    """What runs ``config``, or, where that is None, goes on with the run in ``root``."""
+    from broker.session import resume, serve
+    from edge_fl.bundle import Bundle
+
+    if config is None:
+        return partial(resume, root, bundle=bundle)
+    if bundle is None:
+        raise ConfigError("A run needs a bundle to train, or --resume with the folder of a run.")
+    return partial(serve, bundle=Bundle.load(bundle), config=config, root=root)

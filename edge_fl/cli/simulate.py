@@ -22,6 +22,7 @@ from edge_fl.cli.options import (
     Seed,
     Settings,
     method_parameters,
+    refuse_settings,
     runtime_name,
     show_summary,
 )
@@ -111,7 +112,7 @@ def simulate(
 
     def begin(observer: "Observer") -> "Simulation":
         if resume is not None:
-            _refuse_settings(context)
+            refuse_settings(context, _WITH_RESUME)
             return Simulation.resume(resume, observer=observer, bundle=bundle)
         if bundle is None:
             raise ConfigError("A simulation needs a bundle to train, or --resume with the folder of a run.")
@@ -153,12 +154,3 @@ def simulate(
         figures["virtual_seconds"] = seconds
         lines.append(f"virtual time {seconds:,.1f} s, {seconds / len(summary.rounds):.2f} s a round")
     show_summary(figures, lines, as_json=json)
-
-
-def _refuse_settings(context: typer.Context) -> None:
-    """A run is continued as it was begun: ConfigError when another setting was given."""
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in _WITH_RESUME and source is not None and source.name == "COMMANDLINE":
-            option = name.strip("_").replace("_", "-")
-            raise ConfigError(f"A run is continued with its own settings; leave --{option} out.")

@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from zlib import crc32
 
 import msgspec
 
@@ -34,6 +35,7 @@ __all__ = [
 
 PROTOCOL = 1
 CHUNK_SIZE = 256 * 1024
+_CRC_BYTES = 4
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INDEX = re.compile(r"[0-9]{1,9}")
@@ -174,24 +176,29 @@ _to_device = msgspec.msgpack.Decoder(ToDevice)
 
 
 def encode_message(message: FromDevice | ToDevice) -> bytes:
-    """A control message as msgpack."""
-    return _encoder.encode(message)
+    """A control message: the CRC-32 of its msgpack, little-endian, and that."""
+    body = _encoder.encode(message)
+    return crc32(body).to_bytes(_CRC_BYTES, "little") + body
 
 
 def decode_from_device(data: bytes) -> FromDevice:
-    """Read a device's message; raises FrameError (``message``) on anything else."""
-    try:
-        message: FromDevice = _from_device.decode(data)
-        return message
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise FrameError("message", f"The message cannot be read: {error}.") from error
+    """Read a device's message; raises FrameError (``checksum``, ``message``) on anything else."""
+    message: FromDevice = _decoded(data, _from_device)
+    return message
 
 
 def decode_to_device(data: bytes) -> ToDevice:
-    """Read a coordinator's message; raises FrameError (``message``) on anything else."""
+    """Read a coordinator's message; raises FrameError (``checksum``, ``message``) on anything else."""
+    message: ToDevice = _decoded(data, _to_device)
+    return message
+
+
+def _decoded(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
+    body = data[_CRC_BYTES:]
+    if crc32(body) != int.from_bytes(data[:_CRC_BYTES], "little") or not body:
+        raise FrameError("checksum", "The message was damaged on its way.")
     try:
-        message: ToDevice = _to_device.decode(data)
-        return message
+        return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError("message", f"The message cannot be read: {error}.") from error
 

@@ -150,6 +150,17 @@ def test_the_end_of_another_run_is_not_its_own(stage: Stage) -> None:
     assert stage.ended == [None]
 
 
+def test_a_task_of_an_earlier_round_is_a_latecomer(stage: Stage) -> None:
+    stage.join()
+    newer = stage.task(round=5, model=ref_of(b"newer"))
+    stage.say(newer)
+    stage.until(lambda: stage.wanted(newer.model))
+    stage.say(stage.task(round=4))
+    stage.say(stage.task(round=5, model=ref_of(b"again")))  # another attempt at the same round
+    stage.until(lambda: stage.wanted(ref_of(b"again")))
+    assert not stage.wanted(stage.task().model)
+
+
 def test_a_refusal_in_the_middle_of_a_task_ends_it(stage: Stage) -> None:
     stage.join()
     stage.say(stage.task())

@@ -12,8 +12,10 @@ from broker.config import RunConfig
 from broker.embedded import EmbeddedBroker
 from broker.gateway import Gateway
 from broker.observer import Observer
+from broker.registry import Registry
 from broker.rounds import Round
 from broker.run_folder import RunFolder
+from broker.store import Store, local_url
 from edge_fl.bundle import Bundle
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import open_recipe
@@ -64,11 +66,13 @@ class Wire:
         upstream = Connection(
             address=address, client_id="coordinator", subscriptions=Gateway.subscriptions(TOPICS)
         )
+        self.store = Store(local_url(folder), RUN, b"{}")
         self.gateway = Gateway(
             bundle=bundle,
             recipe=recipe,
             batch=20,
             folder=RunFolder(folder / "run", config),
+            store=self.store,
             connection=upstream,
             topics=TOPICS,
             observer=Observer(),
@@ -80,7 +84,7 @@ class Wire:
         self.device.open(timeout=5)
         assert isinstance(self.device.next(5), Connected)
         upstream.open(timeout=5)
-        self.close = lambda: (upstream.close(), self.device.close())
+        self.close = lambda: (upstream.close(), self.device.close(), self.store.close())
         self.received: list[ToDevice] = []
         self.chunks: dict[int, bytes] = {}
         self.until(lambda: any(isinstance(m, Hello) for m in self.received))
@@ -277,6 +281,33 @@ def test_a_device_that_comes_back_gets_its_task_again(wire: Wire) -> None:
     assert wire.answer(Task, register()) == current.tasks[CLIENT]
 
 
+def test_a_task_is_sent_again_until_the_device_is_heard_of(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.gateway._REMIND_SECONDS", 0.3)
+    current = wire.join()
+    wire.gateway.ask(CLIENT, current.tasks[CLIENT])
+    wire.until(lambda: wire.received.count(current.tasks[CLIENT]) == 3)
+    wire.send(Want(ref_of(wire.model_frame()).digest, (0,)))
+    wire.until(lambda: bool(wire.chunks))
+    wire.received.clear()
+    patience = time.monotonic() + 1
+    wire.until(lambda: time.monotonic() > patience)
+    assert not wire.received
+
+
+def test_what_was_judged_is_known_to_a_coordinator_that_takes_over(wire: Wire) -> None:
+    current = wire.join()
+    assert wire.upload(wire.update()[:-1]).code == "truncated"
+    content = wire.update()
+    assert wire.upload(content).accepted
+    wire.store.ask(0, current.tasks)
+    known = wire.store.under_way(ROUND)
+    assert known is not None
+    assert known.judged[CLIENT].verdict(RUN, ROUND) == current.verdicts[CLIENT]
+    assert known.rejections == {"truncated": 1}
+    (device,) = Registry(wire.store.devices(), now=1.0).lost(now=3.0, after=2.0)
+    assert device == CLIENT
+
+
 def test_content_is_served_by_digest_and_no_other(wire: Wire) -> None:
     wire.join()
     model = wire.model_frame()
@@ -289,10 +320,18 @@ def test_content_is_served_by_digest_and_no_other(wire: Wire) -> None:
     wire.until(lambda: wire.gateway.rejections["unknown-content"] == 1)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xc1", b"\x80", encode_message(Gone())[:-1], bytes(1000)])
-def test_a_message_that_is_none_is_counted(wire: Wire, payload: bytes) -> None:
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (b"", "checksum"),
+        (encode_message(Gone())[:-1], "checksum"),
+        (bytes(1000), "checksum"),
+        (encode_message(Hello(RUN)), "message"),
+    ],
+)
+def test_a_message_that_is_none_is_counted(wire: Wire, payload: bytes, code: str) -> None:
     wire.device.publish(TOPICS.up(CLIENT), payload)
-    wire.until(lambda: wire.gateway.rejections["message"] == 1)
+    wire.until(lambda: wire.gateway.rejections[code] == 1)
 
 
 def test_a_chunk_nobody_asked_for_changes_nothing(wire: Wire) -> None:

@@ -70,6 +70,19 @@ def test_a_run_folder_is_not_overwritten(tmp_path: Path, digits_bundle: Bundle) 
     refused(21, "already holds a run", "serve", digits_bundle.root, "--port", "0", "-o", tmp_path)
 
 
+def test_only_a_run_of_its_own_is_gone_on_with(tmp_path: Path, digits_bundle: Bundle) -> None:
+    resume = ("serve", "--port", "0", "--resume", tmp_path)
+    refused(21, "no run to go on with", *resume)
+    refused(15, "leave --rounds out", *resume, "--rounds", "3")
+    simulate = ("simulate", digits_bundle.root, "--clients", "2", "--fraction", "1", "--rounds", "1")
+    assert edge_fl(*simulate, "--local-steps", "1", "-o", tmp_path).returncode == 0
+    refused(21, "was not begun by this command", *resume)
+
+
+def test_a_run_needs_a_bundle() -> None:
+    refused(15, "needs a bundle to train, or --resume", "serve", "--port", "0")
+
+
 @pytest.mark.parametrize(
     ("code", "sentence", "options"),
     [

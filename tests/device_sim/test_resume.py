@@ -172,7 +172,7 @@ def test_a_round_whose_model_has_no_finite_loss_is_not_kept(torch_bundle: Bundle
 def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, tmp_path: Path) -> None:
     root, state = tmp_path / "run", tmp_path / "run" / "state.sqlite"
     broken = simulation(torch_bundle, root, "fedavg", StopsAfter(1))
-    with pytest.raises(StateError, match="locked"):
+    with pytest.raises(StateError, match="Another process is at work on the run"):
         Simulation.resume(root, observer=Observer())
     with pytest.raises(Stop):
         broken.run()
@@ -183,13 +183,14 @@ def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, t
     with pytest.raises(BundleError, match="trains another bundle"):
         Simulation.resume(root, observer=Observer(), bundle=other.root)
     database = sqlite3.connect(state)
-    database.execute("PRAGMA user_version = 7")
+    database.execute("UPDATE edge_fl SET schema = 7")
+    database.commit()
     database.close()
-    with pytest.raises(StateError, match="schema version 7; this edge-fl reads version 2"):
+    with pytest.raises(StateError, match="schema version 7; this edge-fl reads version 1"):
         Simulation.resume(root, observer=Observer())
     state.write_bytes(b"no database" * 1000)
     with pytest.raises(StateError, match=r"is damaged \(file is not a database\)"):
         Simulation.resume(root, observer=Observer())
     state.unlink()
-    with pytest.raises(StateError, match="holds no simulation to continue"):
+    with pytest.raises(StateError, match="no run to go on with"):
         Simulation.resume(root, observer=Observer())

@@ -83,7 +83,7 @@ class System:
 
     def __init__(self, bundle: Bundle, folder: Path) -> None:
         self._bundle, self._folder = bundle, folder
-        self._count = 0
+        self._count = self._fleets = 0
 
     def config(self, method: str = "fedavg", *, rounds: int = 3, clients: int = 3, **more: object) -> RunConfig:
         settings: dict[str, object] = {
@@ -108,7 +108,9 @@ class System:
 
     @contextmanager
     def fleet(self, agents: list[AgentProcess], address: BrokerAddress) -> Iterator[Fleet]:
-        with Fleet(agents, address=address, root=self._folder / f"fleet-{self._count}") as fleet:
+        """Agents with state folders of their own."""
+        self._fleets += 1
+        with Fleet(agents, address=address, root=self._folder / f"fleet-{self._fleets}") as fleet:
             yield fleet
 
     def run(

@@ -1,4 +1,5 @@
 from contextlib import suppress
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -50,12 +51,17 @@ TO_DEVICE: list[ToDevice] = [
 DEEP = b"\x91" * 100_000 + b"\xc0"
 
 
+def sealed(body: bytes) -> bytes:
+    """A message of whatever bytes, with the checksum they have."""
+    return crc32(body).to_bytes(4, "little") + body
+
+
 def with_parameters(raw: bytes) -> bytes:
     """A task message whose parameters are the msgpack value ``raw``."""
     fields = msgspec.to_builtins(TASK, builtin_types=(bytes,))
     del fields["parameters"]
     plain = msgspec.msgpack.encode(fields)
-    return bytes([plain[0] + 1]) + plain[1:] + msgspec.msgpack.encode("parameters") + raw
+    return sealed(bytes([plain[0] + 1]) + plain[1:] + msgspec.msgpack.encode("parameters") + raw)
 
 
 @pytest.mark.parametrize("message", FROM_DEVICE, ids=lambda m: type(m).__name__)
@@ -83,17 +89,29 @@ def test_arbitrary_bytes_are_refused(decode: object, data: bytes) -> None:
     assert callable(decode)
     with pytest.raises(FrameError) as caught:
         decode(data)
-    assert caught.value.code == "message"
+    assert caught.value.code == "checksum"
+    with pytest.raises(FrameError) as caught:
+        decode(sealed(data))
+    assert caught.value.code == ("message" if data else "checksum")
 
 
 @given(data=st.data(), message=st.sampled_from([*FROM_DEVICE, *TO_DEVICE]))
 def test_an_altered_message_is_refused_or_read(data: st.DataObject, message: FromDevice | ToDevice) -> None:
-    raw = bytearray(encode_message(message))
+    raw = bytearray(encode_message(message)[4:])
     at = data.draw(st.integers(0, len(raw) - 1))
     raw[at : at + 4] = data.draw(st.binary(max_size=8))
     for decode in (decode_from_device, decode_to_device):
         with suppress(FrameError):
-            assert isinstance(decode(bytes(raw)), msgspec.Struct)
+            assert isinstance(decode(sealed(bytes(raw))), msgspec.Struct)
+
+
+@given(data=st.data(), message=st.sampled_from(FROM_DEVICE))
+def test_a_message_with_a_wrong_byte_is_never_taken_for_another(data: st.DataObject, message: FromDevice) -> None:
+    raw = bytearray(encode_message(message))
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(FrameError) as caught:
+        decode_from_device(bytes(raw))
+    assert caught.value.code == "checksum"
 
 
 @pytest.mark.parametrize(
@@ -110,8 +128,9 @@ def test_an_altered_message_is_refused_or_read(data: st.DataObject, message: Fro
 )
 def test_hostile_parameters_are_refused(raw: bytes) -> None:
     assert decode_to_device(with_parameters(b"\x80")) == msgspec.structs.replace(TASK, parameters={})
-    with pytest.raises(FrameError):
+    with pytest.raises(FrameError) as caught:
         decode_to_device(with_parameters(raw))
+    assert caught.value.code == "message"
 
 
 @pytest.mark.parametrize(
@@ -123,8 +142,9 @@ def test_a_reference_names_a_sha256_and_a_size(digest: str, size: int) -> None:
     raw = msgspec.msgpack.encode(
         {"type": "offer", "run": "r", "round": 1, "update": {"digest": digest, "size": size}}
     )
-    with pytest.raises(FrameError):
-        decode_from_device(raw)
+    with pytest.raises(FrameError) as caught:
+        decode_from_device(sealed(raw))
+    assert caught.value.code == "message"
 
 
 @pytest.mark.parametrize(("size", "chunks"), [(0, 0), (1, 1), (CHUNK_SIZE, 1), (CHUNK_SIZE + 1, 2)])

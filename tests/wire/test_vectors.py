@@ -62,7 +62,8 @@ def test_a_committed_frame_decodes_to_its_description(name: str) -> None:
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_committed_message_decodes_to_its_description(name: str) -> None:
     raw, described = (VECTORS / "messages" / f"{name}.bin").read_bytes(), load(f"messages/{name}.json")
-    assert msgspec.to_builtins(msgspec.msgpack.decode(raw)) == described  # JSON has bytes in base64
+    assert msgspec.to_builtins(msgspec.msgpack.decode(raw[4:])) == described  # JSON has bytes in base64
+    assert int.from_bytes(raw[:4], "little") == zlib.crc32(raw[4:])
     cls = next(c for union in (FromDevice, ToDevice) for c in union.__args__ if c.__name__.lower() == name)
     decode = decode_from_device if cls in FromDevice.__args__ else decode_to_device
     message = decode(raw)

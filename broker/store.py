@@ -1,0 +1,350 @@
+"""A run's record in a database: what it was begun with, its rounds, its devices, and the round under way.
+
+Whatever must not be half known is one transaction, and the files that a transaction speaks of are on disk before it: a
+process that is killed at any point leaves a run that goes on as if nothing had been. SQLite in the run folder by
+default, PostgreSQL by URL.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import msgspec
+from sqlalchemy import Connection, Table, bindparam, create_engine, delete, event, insert, inspect, select, update
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
+
+from broker import tables
+from broker.registry import Device
+from broker.run_folder import RoundMetrics
+from broker.run_lock import hold
+from edge_fl.arrays import packed, unpacked
+from edge_fl.errors import ConfigError, StateError
+from edge_fl.server_half import State
+from edge_fl.wire.messages import Register, Task, Verdict
+
+__all__ = ["Judged", "Store", "UnderWay", "local_url"]
+
+_BACKENDS = ("sqlite", "postgresql")
+
+
+def local_url(root: Path) -> URL:
+    """The SQLite file of the run folder ``root``."""
+    return URL.create("sqlite", database=str(root / "state.sqlite"))
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What became of a client's update: its SHA-256, and the rejection's code and reason, empty for one that was taken.
+
+    ``samples``, ``loss`` and ``size`` (bytes) are those of its :class:`~broker.rounds.Report`.
+    """
+
+    digest: str
+    code: str = ""
+    reason: str = ""
+    samples: int = 0
+    loss: float = 0.0
+    size: int = 0
+
+    def verdict(self, run: str, round: int) -> Verdict:
+        """What the client is told of it."""
+        return Verdict(run, round, self.digest, accepted=not self.code, code=self.code, reason=self.reason)
+
+
+@dataclass(frozen=True)
+class UnderWay:
+    """A round that was broken off: whom it asked, in which attempt last, what became of the updates, and rejections."""
+
+    attempt: int
+    tasks: dict[str, Task]
+    judged: dict[str, Judged]
+    rejections: Counter[str]
+
+
+class Store:
+    """The record of one run, written by one process at a time.
+
+    Parameters
+    ----------
+    url
+        Of the database: ``sqlite:///...``, or ``postgresql+psycopg://...``, which may hold other runs too.
+    run
+        The run's id; None for the only one of an SQLite file.
+    settings
+        What a new run is begun with, as JSON; None to go on with the one that is there.
+
+    Attributes
+    ----------
+    settings
+        What the run was begun with, as JSON.
+
+    Raises
+    ------
+    ConfigError
+        When the URL is none, or of another kind of database.
+    StateError
+        When there is nothing to go on with, or that run already, or the record is damaged, in use, of another schema,
+        or cannot be had.
+    """
+
+    def __init__(self, url: str | URL, run: str | None = None, settings: bytes | None = None) -> None:
+        self._url = _checked(url)
+        self._name = self._url.database if self._is_file else self._url.render_as_string()
+        if settings is None and self._is_file and not Path(str(self._name)).exists():
+            raise StateError(f"There is no run to go on with: '{self._name}' does not exist.")
+        self._engine = create_engine(self._url)
+        if self._is_file:
+            event.listen(self._engine, "connect", _set_up_sqlite)
+        with self._errors():
+            self._release = hold(self._url, run)
+        try:
+            if settings is not None:
+                self._run, self.settings = self._begin(run, settings), settings
+            else:
+                self._run, self.settings = self._find(run)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let another process have the run."""
+        self._engine.dispose()
+        self._release()
+
+    # --- finished rounds
+
+    def rounds(self) -> list[RoundMetrics]:
+        """Every finished round, in order."""
+        table = tables.rounds
+        with self._transaction() as connection:
+            rows = connection.scalars(
+                select(table.c.metrics).where(table.c.run == self._run).order_by(table.c.number)
+            )
+            return [msgspec.json.decode(row, type=RoundMetrics) for row in rows]
+
+    def close_round(self, metrics: RoundMetrics, states: Mapping[str, State] | None = None) -> None:
+        """Finish a round, whole or not at all; ``states`` are what methods remember of its simulated clients."""
+        own = {"run": self._run}
+        clients = [
+            own | {"client": client, "accepted": metrics.round, "state": packed(state)}
+            for client, state in (states or {}).items()
+        ]
+        finished = own | {"number": metrics.round, "metrics": msgspec.json.encode(metrics)}
+        with self._transaction() as connection:
+            connection.execute(insert(tables.rounds), finished)
+            _replace(connection, tables.devices, clients)
+            connection.execute(delete(tables.asked).where(tables.asked.c.run == self._run))
+
+    # --- devices
+
+    def devices(self) -> list[Device]:
+        """Every device that registered, in the order of their ids."""
+        table = tables.devices
+        with self._transaction() as connection:
+            rows = connection.execute(
+                select(table.c.client, table.c.profile, table.c.accepted, table.c.digest)
+                .where(table.c.run == self._run, table.c.profile.is_not(None))
+                .order_by(table.c.client)
+            ).all()
+            return [
+                Device(client, msgspec.msgpack.decode(profile, type=Register), accepted, digest)
+                for client, profile, accepted, digest in rows
+            ]
+
+    def register(self, device: Device) -> None:
+        """Keep a device as it is now."""
+        with self._transaction() as connection:
+            profile = msgspec.msgpack.encode(device.profile)
+            row = {
+                "client": device.client,
+                "profile": profile,
+                "accepted": device.accepted,
+                "digest": device.digest,
+            }
+            _replace(connection, tables.devices, [{"run": self._run, **row}])
+
+    def accepted(self) -> dict[str, int]:
+        """The last round whose update was taken, by client."""
+        table = tables.devices
+        with self._transaction() as connection:
+            rows = connection.execute(select(table.c.client, table.c.accepted).where(table.c.run == self._run))
+            return dict(rows.tuples().all())
+
+    def state(self, client: str) -> State:
+        """What the method remembers of a simulated client; empty at first."""
+        table = tables.devices
+        with self._transaction() as connection:
+            query = select(table.c.state).where(table.c.run == self._run, table.c.client == client)
+            held = connection.scalar(query)
+            return {} if held is None else unpacked(held)
+
+    # --- the round under way
+
+    def ask(self, attempt: int, tasks: Mapping[str, Task]) -> None:
+        """Keep what clients are about to be asked, in an attempt (0, 1, ...) at the round."""
+        rows = [
+            {
+                "run": self._run,
+                "round": task.round,
+                "client": client,
+                "attempt": attempt,
+                "task": msgspec.msgpack.encode(task),
+            }
+            for client, task in tasks.items()
+        ]
+        with self._transaction() as connection:
+            _replace(connection, tables.asked, rows)
+
+    def judge(self, round: int, client: str, judged: Judged) -> None:
+        """Keep what became of an update; one that was taken is the client's last from now on."""
+        row = {"run": self._run, "round": round, "client": client, **msgspec.structs.asdict(judged)}
+        devices = tables.devices
+        with self._transaction() as connection:
+            _replace(connection, tables.updates, [row])
+            if not judged.code:
+                connection.execute(
+                    update(devices)
+                    .where(devices.c.run == self._run, devices.c.client == client)
+                    .values(accepted=round, digest=judged.digest)
+                )
+
+    def reject(self, round: int, client: str, code: str, reason: str) -> None:
+        """Count something that was turned away while ``round`` (0: none) was under way."""
+        table = tables.rejections
+        key = {"run": self._run, "round": round, "client": client, "code": code}
+        with self._transaction() as connection:
+            counted = connection.execute(
+                update(table)
+                .where(*(table.c[name] == value for name, value in key.items()))
+                .values(count=table.c.count + 1, reason=reason)
+            )
+            if counted.rowcount == 0:
+                connection.execute(insert(table), {**key, "count": 1, "reason": reason})
+
+    def under_way(self, round: int) -> UnderWay | None:
+        """What is known of ``round``, which is not finished; None if no client was asked yet."""
+        with self._transaction() as connection:
+            asked = self._of_round(connection, tables.asked, round)
+            judged = self._of_round(connection, tables.updates, round)
+            rejected = self._of_round(connection, tables.rejections, round)
+            if not asked:
+                return None
+            counts: Counter[str] = Counter()
+            for row in rejected:
+                counts[row["code"]] += row["count"]
+            return UnderWay(
+                attempt=max(row["attempt"] for row in asked),
+                tasks={row["client"]: msgspec.msgpack.decode(row["task"], type=Task) for row in asked},
+                judged={
+                    row["client"]: Judged(*(row[name] for name in Judged.__struct_fields__)) for row in judged
+                },
+                rejections=counts,
+            )
+
+    def _of_round(self, connection: Connection, table: Table, round: int) -> list[dict[str, Any]]:
+        query = select(table).where(table.c.run == self._run, table.c.round == round)
+        return [dict(row) for row in connection.execute(query.order_by(table.c.client)).mappings()]
+
+    # --- how it is made and found
+
+    @property
+    def _is_file(self) -> bool:
+        return self._url.get_backend_name() == "sqlite"
+
+    def _begin(self, run: str | None, settings: bytes) -> str:
+        with self._transaction() as connection:
+            schema = _schema_of(connection)
+        if schema == 0:
+            tables.metadata.create_all(self._engine)
+        else:
+            self._check(schema)
+        with self._transaction() as connection:
+            held = connection.scalars(select(tables.runs.c.run)).all()
+            if run in held or (held and self._is_file):
+                raise StateError(f"'{self._name}' already holds a run; continue it with --resume.")
+            connection.execute(insert(tables.runs), {"run": run, "settings": settings})
+            if schema == 0:
+                connection.execute(insert(tables.schema), {"schema": tables.SCHEMA})
+        return str(run)
+
+    def _find(self, run: str | None) -> tuple[str, bytes]:
+        table = tables.runs
+        query = select(table.c.run, table.c.settings)
+        query = query if run is None else query.where(table.c.run == run)
+        found = None
+        with self._transaction() as connection:
+            if schema := _schema_of(connection):
+                self._check(schema)
+                found = connection.execute(query).first()
+        if found is None:
+            raise StateError(
+                f"'{self._name}' holds no run to go on with: it was stopped before it began; start it again."
+            )
+        return found.run, found.settings
+
+    def _check(self, schema: int) -> None:
+        if schema != tables.SCHEMA:
+            raise StateError(
+                f"'{self._name}' has schema version {schema}; this edge-fl reads version {tables.SCHEMA}."
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._errors(), self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OperationalError as error:
+            raise StateError(f"'{self._name}' cannot be used: {_said(error)}.") from error
+        except OSError as error:
+            raise StateError(f"'{self._name}' cannot be used: {error.strerror}.") from error
+        except (SQLAlchemyError, msgspec.MsgspecError, TypeError, ValueError, EOFError, BadZipFile) as error:
+            raise StateError(
+                f"'{self._name}' is damaged ({_said(error)}); the run cannot be continued."
+            ) from error
+
+
+def _checked(url: str | URL) -> URL:
+    try:
+        parsed = make_url(url)
+        parsed.get_dialect()
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise ConfigError(f"'{url}' is no database URL: {error}.") from error
+    if parsed.get_backend_name() not in _BACKENDS:
+        raise ConfigError(f"A run is kept in SQLite or PostgreSQL, not in '{parsed.get_backend_name()}'.")
+    return parsed
+
+
+def _said(error: Exception) -> str:
+    """What the database said, in a line."""
+    return str(getattr(error, "orig", None) or error).strip().splitlines()[0].rstrip(".")
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    """Readers beside the writer; a power cut may lose the last transactions, and never leaves half of one."""
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _schema_of(connection: Connection) -> int:
+    """The schema's version; 0 where none was made, or it was broken off."""
+    if not inspect(connection).has_table(tables.schema.name):
+        return 0
+    return connection.scalar(select(tables.schema.c.schema)) or 0
+
+
+def _replace(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows in place of those with the same key."""
+    if not rows:
+        return
+    keys = [column.name for column in table.primary_key]
+    same = (table.c[name] == bindparam(f"key_{name}") for name in keys)
+    connection.execute(delete(table).where(*same), [{f"key_{name}": row[name] for name in keys} for row in rows])
+    connection.execute(insert(table), [dict(row) for row in rows])

@@ -1,0 +1,80 @@
+"""The tables of a run's record, on SQLite and PostgreSQL alike. Weights and updates are files beside it."""
+
+from sqlalchemy import Column, Float, ForeignKey, Integer, LargeBinary, MetaData, String, Table, Text
+
+__all__ = ["SCHEMA", "asked", "devices", "metadata", "rejections", "rounds", "runs", "schema", "updates"]
+
+SCHEMA = 1
+
+metadata = MetaData()
+
+schema = Table("edge_fl", metadata, Column("schema", Integer, nullable=False))
+"""One row, written last: a record without it was never finished being made."""
+
+runs = Table(
+    "runs", metadata, Column("run", String(64), primary_key=True), Column("settings", LargeBinary, nullable=False)
+)
+"""``settings`` are what the run was begun with, as JSON."""
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("metrics", LargeBinary, nullable=False),
+)
+"""The finished rounds; ``metrics`` is a line of metrics.jsonl."""
+
+devices = Table(
+    "devices",
+    metadata,
+    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("client", String(64), primary_key=True),
+    Column("profile", LargeBinary),
+    Column("accepted", Integer, nullable=False, default=0),
+    Column("digest", String(64), nullable=False, default=""),
+    Column("state", LargeBinary),
+)
+"""``accepted`` is the last round whose update was taken, ``digest`` that update's. ``profile`` is a real device's
+registration, ``state`` what the method remembers of a simulated one: a real one keeps that itself.
+"""
+
+asked = Table(
+    "asked",
+    metadata,
+    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("client", String(64), primary_key=True),
+    Column("attempt", Integer, nullable=False),
+    Column("task", LargeBinary, nullable=False),
+)
+"""What the clients of the round under way were asked, and in which of its attempts (0, 1, ...)."""
+
+updates = Table(
+    "updates",
+    metadata,
+    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("client", String(64), primary_key=True),
+    Column("digest", String(64), nullable=False),
+    Column("code", String(32), nullable=False, default=""),
+    Column("reason", Text, nullable=False, default=""),
+    Column("size", Integer, nullable=False, default=0),
+    Column("samples", Integer, nullable=False, default=0),
+    Column("loss", Float(53), nullable=False, default=0.0),
+)
+"""How each update was judged: taken where ``code`` is empty, of ``size`` bytes and with its header's figures."""
+
+rejections = Table(
+    "rejections",
+    metadata,
+    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("client", String(64), primary_key=True),
+    Column("code", String(32), primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+"""Messages and updates turned away: how many for a code, and what was said of the last. ``round`` is the one under way,
+0 where none was.
+"""

@@ -1,0 +1,194 @@
+"""A run's record: what is kept of a round under way, on SQLite and on a real PostgreSQL."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import create_engine, text
+
+from broker.registry import Device
+from broker.run_folder import RoundMetrics
+from broker.store import Judged, Store, local_url
+from edge_fl.errors import ConfigError, StateError
+from edge_fl.transport.transfer import ref_of
+from edge_fl.wire.messages import PROTOCOL, Register, Task
+from tests.postgres import postgres
+
+SETTINGS = b'{"kind":"test"}'
+PROFILE = Register(protocol=PROTOCOL, agent="1", runtime="onnx", samples=10)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield str(local_url(tmp_path))
+        return
+    server = request.getfixturevalue("server")
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("CREATE DATABASE runs"))
+    yield server.removesuffix("postgres") + "runs"
+    with engine.connect() as connection:
+        connection.execute(text("DROP DATABASE runs WITH (FORCE)"))
+    engine.dispose()
+
+
+def task(client: str, round: int = 3) -> Task:
+    return Task(
+        run="run",
+        round=round,
+        accepted=0,
+        model=ref_of(client.encode()),
+        method="fedbiad",
+        parameters={"dropout": [500]},
+        steps=1,
+        batch=1,
+        lr=0.1,
+        seed=0,
+        pattern=b"\x00\xff",
+        changes=(ref_of(b"change"),),
+    )
+
+
+def metrics(round: int) -> RoundMetrics:
+    return RoundMetrics(round, 1.0, 0.5, 0.25, 0.125, {"a": 1}, {"a": 2}, {"b": "lost"}, {"late": 3})
+
+
+def again(url: str) -> Store:
+    return Store(url, "run")
+
+
+def test_what_a_broken_off_round_knew_is_found_again(url: str) -> None:
+    store = Store(url, "run", SETTINGS)
+    for client in ("a", "b"):
+        store.register(Device(client, PROFILE))
+    assert store.under_way(3) is None
+    store.ask(0, {"a": task("a"), "b": task("b")})
+    store.ask(1, {"b": task("b"), "c": task("c")})
+    store.judge(3, "b", Judged("d" * 64, "stale", "It is old."))
+    store.judge(3, "a", Judged("e" * 64, samples=7, loss=0.1, size=99))
+    for _ in range(3):
+        store.reject(3, "b", "stale", "It is old.")
+    store.reject(0, "", "topic", "Elsewhere.")
+    store.close()
+
+    store = again(url)
+    found = store.under_way(3)
+    assert found is not None
+    assert found.attempt == 1
+    assert found.tasks == {client: task(client) for client in "abc"}
+    assert found.judged == {
+        "a": Judged("e" * 64, samples=7, loss=0.1, size=99),
+        "b": Judged("d" * 64, "stale", "It is old."),
+    }
+    assert found.judged["b"].verdict("run", 3).code == "stale"
+    assert found.rejections == {"stale": 3}
+    assert store.devices() == [Device("a", PROFILE, 3, "e" * 64), Device("b", PROFILE, 0, "")]
+    assert store.settings == SETTINGS
+    store.close()
+
+
+def test_an_update_that_was_refused_first_may_be_taken_later(url: str) -> None:
+    store = Store(url, "run", SETTINGS)
+    store.register(Device("a", PROFILE))
+    store.ask(0, {"a": task("a")})
+    store.judge(3, "a", Judged("d" * 64, "checksum", "Damaged."))
+    store.judge(3, "a", Judged("e" * 64, samples=7))
+    found = store.under_way(3)
+    assert found is not None
+    assert found.judged == {"a": Judged("e" * 64, samples=7)}
+    assert store.accepted() == {"a": 3}
+    store.close()
+
+
+def test_a_finished_round_is_no_longer_under_way(url: str) -> None:
+    store = Store(url, "run", SETTINGS)
+    store.ask(0, {"a": task("a", 1)})
+    store.close_round(metrics(1), {"a": {"scores": np.arange(3.0)}})
+    store.close_round(metrics(2))
+    store.close()
+    store = again(url)
+    assert store.rounds() == [metrics(1), metrics(2)]
+    assert store.under_way(1) is None
+    assert store.state("a")["scores"].tolist() == [0, 1, 2]
+    assert store.state("b") == {}
+    assert store.accepted() == {"a": 1}
+    assert store.devices() == []  # those of a simulation never registered
+    store.close()
+
+
+def test_one_process_at_a_time_has_a_run(url: str) -> None:
+    store = Store(url, "run", SETTINGS)
+    with pytest.raises(StateError, match="Another process is at work on"):
+        again(url)
+    store.close()
+    again(url).close()
+
+
+def test_what_is_not_there_or_there_already_is_refused(url: str) -> None:
+    with pytest.raises(StateError, match="no run to go on with"):
+        again(url)
+    Store(url, "run", SETTINGS).close()
+    with pytest.raises(StateError, match="already holds a run; continue it with --resume"):
+        Store(url, "run", SETTINGS)
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE edge_fl SET schema = 7"))
+    engine.dispose()
+    with pytest.raises(StateError, match="has schema version 7; this edge-fl reads version 1"):
+        again(url)
+
+
+def test_a_database_holds_several_runs_and_a_file_one(tmp_path: Path, server: str) -> None:
+    Store(server, "one", SETTINGS).close()
+    two = Store(server, "two", b"{}")
+    two.close_round(metrics(1))
+    two.close()
+    one = Store(server, "one")
+    assert (one.settings, one.rounds()) == (SETTINGS, [])
+    one.close()
+    Store(local_url(tmp_path), "one", SETTINGS).close()
+    with pytest.raises(StateError, match="already holds a run"):
+        Store(local_url(tmp_path), "two", SETTINGS)
+
+
+def test_a_record_that_was_never_finished_being_made_is_made_anew(tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "state.sqlite")
+    database.execute("CREATE TABLE edge_fl (schema INTEGER NOT NULL)")
+    database.close()
+    with pytest.raises(StateError, match="stopped before it began; start it again"):
+        Store(local_url(tmp_path))
+    Store(local_url(tmp_path), "run", SETTINGS).close()
+    assert Store(local_url(tmp_path)).settings == SETTINGS
+
+
+def test_a_damaged_record_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "state.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(StateError, match=r"is damaged \(file is not a database\)"):
+        Store(local_url(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgres", "is no database URL"),
+        ("mysql://host/runs", "is no database URL|SQLite or PostgreSQL, not in 'mysql'"),
+        ("nothing://host", "is no database URL"),
+    ],
+)
+def test_only_what_is_a_database_url_is_taken(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Store(url, "run", SETTINGS)
+
+
+def test_a_server_that_does_not_answer_is_told_of() -> None:
+    with pytest.raises(StateError, match="cannot be used: "):
+        Store("postgresql+psycopg://nobody@127.0.0.1:1/none", "run", SETTINGS)

@@ -1,0 +1,104 @@
+"""A coordinator that is killed again and again and goes on: the weights are those of a quiet run."""
+
+import multiprocessing
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from safetensors.numpy import load_file
+
+from broker.config import RunConfig
+from broker.run_folder import RoundMetrics
+from edge_fl.bundle import Bundle
+from edge_fl.transport.connection import BrokerAddress
+from tests.e2e import killed_coordinator
+from tests.postgres import postgres
+
+KILLS, ROUNDS, LONGEST = 10, 10, 24  # a round has some 24 points to die at
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["tests.e2e.killed_coordinator"])
+
+
+def coordinator_ends_with(*arguments: object) -> int | None:
+    """Run a coordinator in a process of its own; its exit code, the negated signal where one killed it."""
+    process = _PROCESSES.Process(target=killed_coordinator.coordinate, args=arguments)
+    process.start()
+    process.join(60)
+    assert process.exitcode is not None, "the coordinator hangs"
+    return process.exitcode
+
+
+def same_bits(one: Path, other: Path) -> bool:
+    mine, theirs = load_file(one), load_file(other)
+    return all(mine[name].tobytes() == theirs[name].tobytes() for name in mine)
+
+
+def metrics_of(root: Path) -> list[RoundMetrics]:
+    lines = (root / "metrics.jsonl").read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=RoundMetrics) for line in lines]
+
+
+@pytest.mark.parametrize("recipe", ["fedbiad+dgc", "fedavg+stc"])
+def test_a_coordinator_killed_at_any_point_of_a_round_goes_on_to_the_same_bits(
+    system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, recipe: str
+) -> None:
+    config: RunConfig = system.config(recipe, rounds=ROUNDS, quorum=1.0, gone_after=20.0)
+    quiet = system.run(config, system.agents(), embedded)
+    rng = random.Random(recipe)
+    root, killed = tmp_path / "killed", 0
+    with system.fleet(system.agents(), embedded) as fleet:
+        while killed < KILLS:
+            lives = rng.randint(1, LONGEST)
+            code = coordinator_ends_with(digits_bundle.root, config, root, embedded, lives)
+            assert code == -signal.SIGKILL, "the run was over before it was killed often enough"
+            killed += 1
+        assert coordinator_ends_with(digits_bundle.root, config, root, embedded, None) == 0
+        fleet.wait(timeout=30)
+    assert same_bits(quiet.weights, root / "weights.safetensors")
+    ended = metrics_of(root)
+    assert [metrics.round for metrics in ended] == list(range(1, ROUNDS + 1))
+    assert [metrics.uplink for metrics in ended] == [metrics.uplink for metrics in quiet.rounds]
+
+
+def until_round(root: Path, number: int, process: subprocess.Popen[bytes]) -> None:
+    lines, limit = root / "metrics.jsonl", time.monotonic() + 60
+    while not lines.exists() or lines.read_bytes().count(b"\n") < number:
+        assert time.monotonic() < limit
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+def killed_and_resumed(system, bundle: Bundle, address: BrokerAddress, root: Path, options: Sequence[str]) -> Path:
+    """By command, over a broker that lives on; the final weights."""
+    serve = [sys.executable, "-m", "edge_fl", "serve", "--broker", str(address), *options]
+    run = ["--rounds=6", "--clients-per-round=3", "--quorum=1", "--local-steps=5", "--seed=7", f"--output={root}"]
+    with system.fleet(system.agents(), address) as fleet:
+        with subprocess.Popen([*serve, str(bundle.root), *run], stderr=subprocess.DEVNULL) as process:
+            until_round(root, 2, process)
+            process.kill()
+        assert len(metrics_of(root)) < 6
+        subprocess.run([*serve, "--resume", str(root)], check=True, capture_output=True)
+        fleet.wait(timeout=30)
+    assert len(metrics_of(root)) == 6
+    return root / "weights.safetensors"
+
+
+@pytest.mark.mosquitto
+@pytest.mark.postgres
+def test_a_killed_command_is_gone_on_with_by_command_whatever_its_record_is_kept_in(
+    system, digits_bundle: Bundle, mosquitto, tmp_path: Path
+) -> None:
+    quiet = system.run(system.config(rounds=6, quorum=1.0), system.agents(), mosquitto.address)
+    in_folder = killed_and_resumed(system, digits_bundle, mosquitto.address, tmp_path / "file", [])
+    assert same_bits(quiet.weights, in_folder)
+    with postgres() as url:
+        in_server = killed_and_resumed(
+            system, digits_bundle, mosquitto.address, tmp_path / "server", [f"--database={url}"]
+        )
+    assert same_bits(quiet.weights, in_server)
