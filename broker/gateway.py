@@ -103,12 +103,15 @@ class Gateway:
         self._folder, self._store, self._connection = folder, store, connection
         self._topics, self._observer = topics, observer
         self._contents = Contents(bundle)
-        self._fetchers: dict[str, Fetcher] = {}
+        self._fetchers = {client: self._fetcher(client) for client in self.registry.clients()}
         self._offers: dict[str, Offer] = {}
         self._unheard: dict[str, float] = {}  # when those who have not been heard of since were sent their task
         self._sender = Sender(connection.publish, topics.chunk)
         self._over: Finished | None = None
         self._round: Round | None = None
+
+    def _fetcher(self, client: str) -> Fetcher:
+        return Fetcher(lambda want: self._send(client, want))
 
     @staticmethod
     def subscriptions(topics: Topics) -> list[str]:
@@ -208,7 +211,7 @@ class Gateway:
         device = self.registry.register(client, profile)
         if changed:
             self._store.register(device)
-        self._fetchers.setdefault(client, Fetcher(lambda want: self._send(client, want)))
+        self._fetchers.setdefault(client, self._fetcher(client))
         self._observer.registered(client, profile)
         self._send(client, Registered(self._folder.run, self._contents.manifest))
         if self._over is not None:

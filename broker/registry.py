@@ -67,6 +67,10 @@ class Registry:
             d.client for d in self._devices.values() if d.gone_since is not None and now - d.gone_since >= after
         }
 
+    def clients(self) -> list[str]:
+        """Every client that ever registered."""
+        return list(self._devices)
+
     def present(self) -> list[str]:
         """The clients that are there, in order of their ids."""
         return sorted(d.client for d in self._devices.values() if d.gone_since is None)

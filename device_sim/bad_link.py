@@ -70,7 +70,7 @@ class BadLink:
         self.address = BrokerAddress("127.0.0.1", 0)
         self._broker, self._faults, self._random = broker, faults, random.Random(seed)
         self._loop = asyncio.new_event_loop()
-        self._links: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self._stalled_until = 0.0
         self._thread = threading.Thread(target=self._loop.run_forever, name="bad-link", daemon=True)
 
@@ -83,8 +83,7 @@ class BadLink:
 
     def __exit__(self, *_exception: object) -> None:
         """Close every connection."""
-        self._server.close()
-        self.reset()
+        self._call(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_START_SECONDS)
         if not self._thread.is_alive():
@@ -104,49 +103,47 @@ class BadLink:
         except TimeoutError as error:
             raise BrokerError(f"The link to {self._broker} does not answer.") from error
 
+    async def _close(self) -> None:
+        self._server.close()
+        await self._break_off()
+
     async def _break_off(self) -> None:
-        links = list(self._links)
-        for link in links:
-            link.cancel()
-        await asyncio.gather(*links, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        link = asyncio.current_task()
-        assert link is not None
-        self._links.add(link)
         try:
             there_reader, there_writer = await asyncio.open_connection(self._broker.host, self._broker.port)
-            try:
-                ways = (self._carry(reader, there_writer, writer), self._carry(there_reader, writer, there_writer))
-                tasks = [asyncio.create_task(way) for way in ways]
-                try:
-                    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for task in tasks:
-                        task.cancel()
-                    await asyncio.gather(*tasks, return_exceptions=True)
-            finally:
-                there_writer.transport.abort()
         except OSError as error:
             _log.debug("no way to %s: %s", self._broker, error)
-        finally:
             writer.transport.abort()
-            self._links.discard(link)
+            return
+        self._writers |= {writer, there_writer}
+        await asyncio.gather(
+            self._carry(reader, there_writer, writer), self._carry(there_reader, writer, there_writer)
+        )
+        self._writers -= {writer, there_writer}
 
     async def _carry(
         self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, back: asyncio.StreamWriter
     ) -> None:
         """Carry packets one way until either end is gone; ``back`` leads to their sender."""
         packets = Splitter()
-        while data := await reader.read(_READ):
-            for packet in packets.feed(data):
-                await self._wait(len(packet))
-                publish = publish_of(packet)
-                if publish is None:
-                    to.write(packet)
-                else:
-                    self._pass_on(packet, publish, to, back)
-            await to.drain()
+        try:
+            while data := await reader.read(_READ):
+                for packet in packets.feed(data):
+                    await self._wait(len(packet))
+                    publish = publish_of(packet)
+                    if publish is None:
+                        to.write(packet)
+                    else:
+                        self._pass_on(packet, publish, to, back)
+                await to.drain()
+        except (ConnectionError, ValueError) as error:
+            _log.debug("a connection to %s ended: %s", self._broker, error)
+        finally:
+            to.transport.abort()
+            back.transport.abort()
 
     async def _wait(self, size: int) -> None:
         if self._faults.rate is not None:

@@ -40,6 +40,8 @@ class Fleet:
         Where ``<client>/`` (state) and ``<client>.log`` go.
     once
         Whether the agents end with the first run, or serve run after run until the context ends.
+    connect_timeout
+        Seconds for which an agent looks for the broker when it starts.
     """
 
     def __init__(
@@ -49,9 +51,11 @@ class Fleet:
         address: BrokerAddress,
         root: Path,
         once: bool = True,
+        connect_timeout: float = 15.0,
     ) -> None:
         self._agents = {agent.client: agent for agent in agents}
         self._address, self._root, self._once = address, root, once
+        self._connect_timeout = connect_timeout
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Fleet":
@@ -79,6 +83,7 @@ class Fleet:
             *(sys.executable, "-m", "edge_fl", "device", *(["--once"] if self._once else [])),
             *("--broker", str(self._address), "--data", agent.data, "--id", client),
             *("--state", str(self._root / client), "--tier", str(agent.tier), "--runtime", agent.runtime),
+            f"--connect-timeout={self._connect_timeout:g}",
         ]
         with self.log(client).open("ab") as log:
             self._processes[client] = subprocess.Popen(

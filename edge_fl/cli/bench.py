@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from edge_fl.cli.bench_bound import bound
+from edge_fl.cli.bench_chaos import chaos
 from edge_fl.cli.bench_grids import aggregation_rule, dropout_rate, table1, table2, tta
 from edge_fl.cli.bench_options import Json as _Json
 from edge_fl.cli.bench_options import Output as _Output
@@ -205,6 +206,7 @@ app.command("tta")(tta)
 app.command("dropout-rate")(dropout_rate)
 app.command("aggregation-rule")(aggregation_rule)
 app.command("bound")(bound)
+app.command("chaos")(chaos)
 app.command("heterogeneous")(heterogeneous)
 app.command("od")(od)
 app.command("tcs")(tcs)

@@ -67,16 +67,17 @@ class Wire:
             address=address, client_id="coordinator", subscriptions=Gateway.subscriptions(TOPICS)
         )
         self.store = Store(local_url(folder), RUN, b"{}")
-        self.gateway = Gateway(
-            bundle=bundle,
-            recipe=recipe,
-            batch=20,
-            folder=RunFolder(folder / "run", config),
-            store=self.store,
-            connection=upstream,
-            topics=TOPICS,
-            observer=Observer(),
-        )
+        self._parts = {
+            "bundle": bundle,
+            "recipe": recipe,
+            "batch": 20,
+            "folder": RunFolder(folder / "run", config),
+            "store": self.store,
+            "connection": upstream,
+            "topics": TOPICS,
+            "observer": Observer(),
+        }
+        self.take_over()
         down = TOPICS.down(CLIENT)
         self.device = Connection(
             address=address, client_id=CLIENT, subscriptions=[TOPICS.all, down, f"{down}/chunk/#"]
@@ -88,6 +89,10 @@ class Wire:
         self.received: list[ToDevice] = []
         self.chunks: dict[int, bytes] = {}
         self.until(lambda: any(isinstance(m, Hello) for m in self.received))
+
+    def take_over(self) -> None:
+        """Another gateway, which knows what the store has kept."""
+        self.gateway = Gateway(**self._parts)
 
     def send(self, message: FromDevice, client: str = CLIENT) -> None:
         self.device.publish(TOPICS.up(client), encode_message(message))
@@ -306,6 +311,13 @@ def test_what_was_judged_is_known_to_a_coordinator_that_takes_over(wire: Wire) -
     assert known.rejections == {"truncated": 1}
     (device,) = Registry(wire.store.devices(), now=1.0).lost(now=3.0, after=2.0)
     assert device == CLIENT
+
+
+def test_a_device_may_go_on_before_it_registers_with_who_takes_over(wire: Wire) -> None:
+    current = wire.join()
+    wire.take_over()
+    wire.gateway.open_round(current, wire.model_frame())
+    assert wire.upload(wire.update()).accepted
 
 
 def test_content_is_served_by_digest_and_no_other(wire: Wire) -> None:
