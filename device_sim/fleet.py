@@ -17,12 +17,16 @@ _STOP_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class AgentProcess:
-    """One emulated device: its id, the data it trains on (as ``edge-fl device --data``), its tier and runtime."""
+    """One emulated device: its id, the data it trains on (as ``edge-fl device --data``), its tier and runtime.
+
+    ``python`` is the command that starts its Python: this one, or another that has edge-fl's device extra.
+    """
 
     client: str
     data: str
     tier: int = 0
     runtime: str = "onnx"
+    python: tuple[str, ...] = (sys.executable,)
 
 
 class Fleet:
@@ -80,7 +84,7 @@ class Fleet:
         """Start (or start again) one agent with the state folder it had."""
         agent = self._agents[client]
         command = [
-            *(sys.executable, "-m", "edge_fl", "device", *(["--once"] if self._once else [])),
+            *(*agent.python, "-m", "edge_fl", "device", *(["--once"] if self._once else [])),
             *("--broker", str(self._address), "--data", agent.data, "--id", client),
             *("--state", str(self._root / client), "--tier", str(agent.tier), "--runtime", agent.runtime),
             f"--connect-timeout={self._connect_timeout:g}",
