@@ -1,7 +1,7 @@
 """What devices can fetch from the coordinator, by the SHA-256 of its bytes."""
 
 from edge_fl.bundle import MANIFEST, Bundle
-from edge_fl.transport.transfer import ref_of
+from edge_fl.transport.transfer import cut, ref_of
 from edge_fl.wire.messages import Ref
 
 __all__ = ["Contents"]
@@ -24,11 +24,11 @@ class Contents:
     def __init__(self, bundle: Bundle) -> None:
         raw = bundle.read(MANIFEST)
         self.manifest = ref_of(raw)
-        self._held = {self.manifest.digest: raw}
+        self._held = {self.manifest.digest: cut(raw)}
         files = bundle.manifest.files
         names = [p.file for programs in bundle.manifest.programs.values() for p in programs]
-        self._held |= {files[name].sha256: bundle.read(name) for name in names}
-        self._current: dict[str, bytes] = {}
+        self._held |= {files[name].sha256: cut(bundle.read(name)) for name in names}
+        self._current: dict[str, tuple[bytes, ...]] = {}
 
     def offer_model(self, frame: bytes) -> Ref:
         """Replace the model that devices can fetch; changes to earlier ones are no longer to be had."""
@@ -38,9 +38,9 @@ class Contents:
     def offer_change(self, frame: bytes) -> Ref:
         """Let devices fetch this frame, too, while the model is current."""
         ref = ref_of(frame)
-        self._current[ref.digest] = frame
+        self._current[ref.digest] = cut(frame)
         return ref
 
-    def get(self, digest: str) -> bytes | None:
-        """The bytes of that digest, if they are to be had."""
+    def get(self, digest: str) -> tuple[bytes, ...] | None:
+        """The chunks of the bytes of that digest, if they are to be had."""
         return self._current.get(digest) or self._held.get(digest)

@@ -120,7 +120,7 @@ class Coordinator:
 
     def _wait_for_devices(self, needed: int, besides: frozenset[str] = frozenset()) -> None:
         until = time.monotonic() + self._config.wait
-        while (there := len(set(self._gateway.registry.present()) - besides)) < needed or self._returning():
+        while (there := self._gateway.registry.count(besides)) < needed or self._returning():
             if time.monotonic() > until:
                 raise RunError(
                     f"Only {there} of {needed} devices were there within {self._config.wait:.0f} s; start more, "

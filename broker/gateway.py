@@ -16,11 +16,12 @@ from broker.registry import Device, Registry
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
 from broker.store import Judged, Store
+from broker.uploads import Uploads
 from edge_fl.bundle import Bundle
 from edge_fl.errors import FrameError
 from edge_fl.recipe import Recipe
-from edge_fl.transport.connection import Connected, Connection, Disconnected, Message
-from edge_fl.transport.transfer import Fetcher, Sender
+from edge_fl.transport.connection import Connected, Connection, Disconnected, Event, Message
+from edge_fl.transport.transfer import Sender
 from edge_fl.update import assigned_pattern
 from edge_fl.wire.frame import largest_frame
 from edge_fl.wire.messages import (
@@ -46,8 +47,9 @@ from edge_fl.wire.messages import (
 __all__ = ["Gateway"]
 
 _log = logging.getLogger(__name__)
-_POLL_SECONDS = 0.2
-_REMIND_SECONDS = 5.0
+_POLL_SECONDS, _SENDING_SECONDS = 0.2, 0.005  # the latter while chunks wait for others to leave
+_TICK_SECONDS, _REMIND_SECONDS = 0.25, 5.0
+_BURST = 64  # events taken at a time: looking at the round after each of thousands would take longer than they do
 _LONGEST_REASON = 500  # characters of what a device says
 
 
@@ -103,15 +105,13 @@ class Gateway:
         self._folder, self._store, self._connection = folder, store, connection
         self._topics, self._observer = topics, observer
         self._contents = Contents(bundle)
-        self._fetchers = {client: self._fetcher(client) for client in self.registry.clients()}
         self._offers: dict[str, Offer] = {}
+        self._uploads = Uploads(self._send)
         self._unheard: dict[str, float] = {}  # when those who have not been heard of since were sent their task
         self._sender = Sender(connection.publish, topics.chunk)
+        self._ticked = 0.0  # monotonic seconds
         self._over: Finished | None = None
         self._round: Round | None = None
-
-    def _fetcher(self, client: str) -> Fetcher:
-        return Fetcher(lambda want: self._send(client, want))
 
     @staticmethod
     def subscriptions(topics: Topics) -> list[str]:
@@ -130,13 +130,8 @@ class Gateway:
     def close_round(self) -> None:
         """Take no more updates: from now on an offer is late, and says nothing was lost that was accepted."""
         self._round = None
-        for client in list(self._offers):
-            self._forget(client)
-
-    def _forget(self, client: str) -> None:
-        offer = self._offers.pop(client, None)
-        if offer is not None:
-            self._fetchers[client].drop(offer.update.digest)
+        self._offers.clear()
+        self._uploads.clear()
 
     def ask(self, client: str, task: Task) -> None:
         """Send a task, and again until the client is heard of."""
@@ -151,19 +146,29 @@ class Gateway:
         self._publish(self._topics.all, self._over)
 
     def pump(self) -> None:
-        """Take one event in, if one comes, and keep transfers going."""
-        match self._connection.next(_POLL_SECONDS):
+        """Take in what has come, waiting a little if nothing has, and keep transfers going."""
+        event = self._connection.next(_SENDING_SECONDS if self._sender.waiting else _POLL_SECONDS)
+        taken = 0
+        while event is not None:
+            self._handle(event)
+            taken += 1
+            event = self._connection.next(0.0) if taken < _BURST else None
+        self._sender.advance()
+        now = time.monotonic()
+        if now - self._ticked > _TICK_SECONDS:
+            self._ticked = now
+            self._uploads.tick()
+            self._remind()
+
+    def _handle(self, event: Event) -> None:
+        match event:
             case Connected():
                 self._publish(self._topics.all, Hello(self._folder.run))
-                for fetcher in self._fetchers.values():
-                    fetcher.resume()
+                self._uploads.resume()
             case Disconnected(reason=reason):
                 _log.warning("connection to the broker lost (%s); reconnecting", reason)
             case Message(topic=topic, payload=payload):
                 self._take(topic, payload)
-        for fetcher in self._fetchers.values():
-            fetcher.tick()
-        self._remind()
 
     def _remind(self) -> None:
         """A lost task would cost the round its deadline."""
@@ -171,7 +176,7 @@ class Gateway:
         while self._unheard and next(iter(self._unheard.values())) < overdue:  # the oldest is first
             client = next(iter(self._unheard))
             del self._unheard[client]
-            if self._round is not None and client in self._round.outstanding():
+            if self._round is not None and self._round.awaits(client):
                 self.ask(client, self._round.tasks[client])
 
     def _take(self, topic: str, payload: bytes) -> None:
@@ -211,12 +216,11 @@ class Gateway:
         device = self.registry.register(client, profile)
         if changed:
             self._store.register(device)
-        self._fetchers.setdefault(client, self._fetcher(client))
         self._observer.registered(client, profile)
         self._send(client, Registered(self._folder.run, self._contents.manifest))
         if self._over is not None:
             self._send(client, self._over)
-        if self._round is not None and client in self._round.outstanding():
+        if self._round is not None and self._round.awaits(client):
             self.ask(client, self._round.tasks[client])
 
     def _refusal(self, profile: Register) -> tuple[str, str] | None:
@@ -228,10 +232,10 @@ class Gateway:
         return None if reason is None else ("runtime", reason)
 
     def _serve(self, client: str, want: Want) -> None:
-        content = self._contents.get(want.digest)
-        if content is None or self.registry.get(client) is None:
+        chunks = self._contents.get(want.digest)
+        if chunks is None or self.registry.get(client) is None:
             raise FrameError("unknown-content", f"'{client}' wants {want.digest[:12]}, which is not given out.")
-        self.sent[client] += self._sender.serve(self._topics.down(client), content, want)
+        self.sent[client] += self._sender.serve(self._topics.down(client), chunks, want)
 
     # --- updates
 
@@ -257,18 +261,13 @@ class Gateway:
         elif offer.update.size > largest_frame(self._bundle.layout):
             self._judge(client, offer, "oversize", f"The update has {offer.update.size} bytes.")
         else:
-            if client in self._offers and self._offers[client].update != offer.update:
-                self._forget(client)
             self._offers[client] = offer
-            self._fetchers[client].want(offer.update)
+            self._uploads.offer(client, offer.update)
 
     def _take_chunk(self, client: str, digest: str, index: int, payload: bytes) -> None:
-        fetcher, offer = self._fetchers.get(client), self._offers.get(client)
-        content = fetcher.chunk(digest, index, payload) if fetcher is not None else None
-        if content is None or offer is None or digest != offer.update.digest:
-            return
+        content, offer = self._uploads.chunk(client, digest, index, payload), self._offers.get(client)
         current, device = self._round, self.registry.get(client)
-        if current is None or device is None or client in current.reports:
+        if content is None or offer is None or current is None or device is None:
             return
         try:
             frame = check_update(content, self._expected(current, device))

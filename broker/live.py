@@ -1,7 +1,8 @@
 """The live view of a run in a terminal, and the plain one elsewhere."""
 
+import heapq
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console, Group
@@ -18,6 +19,9 @@ from edge_fl.wire.messages import Register
 __all__ = ["LiveView", "PlainView", "view"]
 
 _COLOURS = {"training": "yellow", "accepted": "green", "rejected": "red", "failed": "red", "gone": "red"}
+_LINES = 40  # devices shown at the most: drawing a thousand takes longer than the eighth of a second until the next time
+_NAMED = 10  # clients named in a sentence, at the most
+_FIRST = ("rejected", "failed", "gone", "training")  # shown before others, where not all are
 
 
 @contextmanager
@@ -58,7 +62,7 @@ class PlainView(Observer):
 
 
 class LiveView(Observer):
-    """A table with a line a device, redrawn in place.
+    """A table with a line a device, for as many as fit, redrawn in place.
 
     Parameters
     ----------
@@ -135,20 +139,24 @@ class LiveView(Observer):
 
     def _waiting(self) -> str:
         """Whom the round waits for and how long it may, and whom the last one did without."""
-        statuses = {client: status for client, (_, status) in self._devices.items()}
-        missing = [client for client in self._asked if statuses.get(client) in ("training", "gone")]
+        missing = [client for client in self._asked if self._status(client) in ("training", "gone")]
         left = max(0.0, self._until - time.monotonic())
         lines = [f"waiting for {len(missing)} of {len(self._asked)}, at most {left:.0f} s"] if missing else []
         if self._closed is not None and self._closed.excused:
-            lines.append(f"round {self._closed.round} went without {', '.join(sorted(self._closed.excused))}")
+            lines.append(f"round {self._closed.round} went without {_named(self._closed.excused)}")
         return "; ".join(lines)
+
+    def _status(self, client: str) -> str:
+        return self._devices[client][1] if client in self._devices else ""
 
     def _deadline(self) -> float:
         return 0.0 if self._config is None else self._config.deadline
 
     def _table(self) -> Table:
         table = Table("device", "tier", "runtime", "status", "last update", "of dense")
-        for client, (profile, status) in sorted(self._devices.items()):
+        shown = heapq.nsmallest(_LINES, list(self._devices), key=lambda c: (self._status(c) not in _FIRST, c))
+        for client in sorted(shown):
+            profile, status = self._devices[client]
             size = self._last.get(client)
             table.add_row(
                 client,
@@ -158,13 +166,22 @@ class LiveView(Observer):
                 "" if size is None else size_text(size),
                 "" if size is None else f"{size / self._dense:.0%}",
             )
+        if len(self._devices) > len(shown):
+            table.add_row(f"and {len(self._devices) - len(shown)} more")
         return table
+
+
+def _named(clients: Iterable[str]) -> str:
+    """Their ids, in order, but not hundreds of them."""
+    ids = sorted(clients)
+    more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+    return ", ".join(ids[:_NAMED]) + more
 
 
 def round_line(metrics: RoundMetrics) -> str:
     """One round in one line."""
     up = sum(metrics.uplink.values())
-    excused = f"  without {', '.join(sorted(metrics.excused))}" if metrics.excused else ""
+    excused = f"  without {_named(metrics.excused)}" if metrics.excused else ""
     return (
         f"round {metrics.round:>3}  accuracy {metrics.accuracy:6.1%}  loss {metrics.loss:.4f}  "
         f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(sum(metrics.downlink.values()))}  "

@@ -1,7 +1,7 @@
 """The devices a coordinator knows: what they said of themselves, and whether they are there."""
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edge_fl.randomness import Stream
 from edge_fl.wire.messages import Register
@@ -13,15 +13,13 @@ __all__ = ["Device", "Registry"]
 class Device:
     """One device.
 
-    ``accepted`` is the last round whose update was taken from it (0: none) and ``digest`` that update's;
-    ``gone_since`` is when its connection was lost (None while it is there), in the coordinator's monotonic seconds.
+    ``accepted`` is the last round whose update was taken from it (0: none) and ``digest`` that update's.
     """
 
     client: str
     profile: Register
     accepted: int = 0
     digest: str = ""
-    gone_since: float | None = None
 
 
 class Registry:
@@ -34,12 +32,14 @@ class Registry:
     """
 
     def __init__(self, known: Iterable[Device] = (), now: float = 0.0) -> None:
-        self._devices = {device.client: replace(device, gone_since=now) for device in known}
+        self._devices = {device.client: device for device in known}
+        self._gone = dict.fromkeys(self._devices, now)  # since when, in the coordinator's monotonic seconds
 
     def register(self, client: str, profile: Register) -> Device:
         """Take a device in, or back."""
         device = self._devices.setdefault(client, Device(client, profile))
-        device.profile, device.gone_since = profile, None
+        device.profile = profile
+        self.heard(client)
         return device
 
     def get(self, client: str) -> Device | None:
@@ -51,29 +51,25 @@ class Registry:
 
     def heard(self, client: str) -> None:
         """A message came from the client, so it is there."""
-        device = self._devices.get(client)
-        if device is not None:
-            device.gone_since = None
+        self._gone.pop(client, None)
 
     def gone(self, client: str, now: float) -> None:
         """Its connection was lost."""
-        device = self._devices.get(client)
-        if device is not None and device.gone_since is None:
-            device.gone_since = now
+        if client in self._devices:
+            self._gone.setdefault(client, now)
 
     def lost(self, now: float, after: float) -> set[str]:
         """The devices gone for at least ``after`` seconds."""
-        return {
-            d.client for d in self._devices.values() if d.gone_since is not None and now - d.gone_since >= after
-        }
-
-    def clients(self) -> list[str]:
-        """Every client that ever registered."""
-        return list(self._devices)
+        return {client for client, since in self._gone.items() if now - since >= after}
 
     def present(self) -> list[str]:
         """The clients that are there, in order of their ids."""
-        return sorted(d.client for d in self._devices.values() if d.gone_since is None)
+        return sorted(self._devices.keys() - self._gone.keys())
+
+    def count(self, besides: Set[str] = frozenset()) -> int:
+        """How many clients are there, those ``besides`` not counted."""
+        uncounted = sum(client in self._devices and client not in self._gone for client in besides)
+        return len(self._devices) - len(self._gone) - uncounted
 
     def pick(self, count: int, *, seed: int, round: int, attempt: int, excluding: Set[str]) -> list[str]:
         """Draw ``count`` present clients at random, keyed by seed, round and attempt; fewer if fewer are there."""

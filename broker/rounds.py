@@ -39,7 +39,11 @@ class Round:
 
     def outstanding(self) -> list[str]:
         """The clients still to be heard of."""
-        return [c for c in self.tasks if c not in self.reports and c not in self.excused]
+        return [client for client in self.tasks if self.awaits(client)]
+
+    def awaits(self, client: str) -> bool:
+        """Whether this client is still to be heard of."""
+        return client in self.tasks and client not in self.reports and client not in self.excused
 
     def done(self) -> frozenset[str]:
         """The clients that have been judged, for better or worse: asking them again would bring the same update."""
@@ -52,12 +56,11 @@ class Round:
 
     def excuse(self, client: str, reason: str) -> None:
         """Wait for this client no longer."""
-        if client in self.outstanding():
+        if self.awaits(client):
             self.excused[client] = reason
 
     def progress(self, now: float, lost: set[str]) -> Literal["open", "complete", "short"]:
         """Whether the round may be closed (``complete``), must find more clients (``short``), or goes on."""
-        waiting = [client for client in self.outstanding() if client not in lost]
-        if waiting and now < self.deadline:
+        if now < self.deadline and any(self.awaits(client) and client not in lost for client in self.tasks):
             return "open"
         return "complete" if len(self.reports) >= self.quorum else "short"

@@ -8,8 +8,11 @@ from edge_fl.errors import StateError
 __all__ = ["write_atomically"]
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``, whose folder is made if need be; on disk when this returns.
+def write_atomically(path: Path, data: bytes, *, flush: bool = True) -> None:
+    """Write ``data`` to ``path``, whose folder is made if need be.
+
+    On disk when this returns; without ``flush`` in the hands of the operating system, which the end of this process
+    leaves untouched, but a power cut does not.
 
     Raises StateError when it cannot be written.
     """
@@ -18,8 +21,9 @@ def write_atomically(path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         partial.replace(path)
     except OSError as error:
         raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error

@@ -18,7 +18,7 @@ from edge_fl.layout import Layout
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.server_half import State
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
-from edge_fl.transport.transfer import Fetcher, Sender, ref_of
+from edge_fl.transport.transfer import Fetcher, Sender, cut, ref_of
 from edge_fl.update import Update, make_update
 from edge_fl.wire.frame import largest_frame
 from edge_fl.wire.messages import (
@@ -99,7 +99,7 @@ class Agent:
         self._fetcher = Fetcher(self._send)
         self._sender = Sender(self._connection.publish, topics.chunk)
         self._arrived: dict[str, bytes] = {}
-        self._outgoing: dict[str, bytes] = {}
+        self._outgoing: dict[str, tuple[bytes, ...]] = {}
         self._registered: Registered | None = None
         self._task: Task | None = None
         self._newest = ("", 0)  # run and round of the newest task heard of
@@ -171,6 +171,7 @@ class Agent:
                 except FrameError as error:
                     _log.warning("ignored a message: %s", error)
         self._fetcher.tick()
+        self._sender.advance()
 
     def _lost_connection(self, reason: str) -> None:
         short = time.monotonic() - self._connected_at < _SHORT_SECONDS
@@ -224,9 +225,9 @@ class Agent:
         self._send(registration(runtime=s.runtime, samples=len(self._samples.y), tier=s.tier))
 
     def _serve(self, want: Want) -> None:
-        content = self._outgoing.get(want.digest)
-        if content is not None:
-            self._sender.serve(self._up, content, want)
+        chunks = self._outgoing.get(want.digest)
+        if chunks is not None:
+            self._sender.serve(self._up, chunks, want)
 
     def _send(self, message: FromDevice) -> None:
         self._connection.publish(self._up, encode_message(message))
@@ -326,7 +327,7 @@ class Agent:
     def _upload(self, task: Task, frame: bytes) -> Verdict:
         """Offer the update until the coordinator says what became of it."""
         ref = ref_of(frame)
-        self._outgoing, self._verdict = {ref.digest: frame}, None
+        self._outgoing, self._verdict = {ref.digest: cut(frame)}, None
         pause, self._next_offer = _OFFER_SECONDS[0], 0.0
         while (verdict := self._verdict_on(ref)) is None:
             if self._task is not task:

@@ -1,8 +1,9 @@
 """Which layers and operations each runtime trains, found by exporting a tiny model around each; can be resumed."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 
 import msgspec
 import torch
@@ -20,6 +21,7 @@ from exporter.sentence import first_line
 __all__ = ["COMMAND", "Trial", "bench_support"]
 
 COMMAND = "edge-fl bench support"
+_SCRATCH = re.compile(re.escape(gettempdir()) + "/[^/]+/")  # where a program lay when it was proven
 _WIDTHS = (1000, 500)
 _BATCH = 6
 
@@ -97,7 +99,7 @@ def _tried(case: SupportCase, runtime: str) -> Trial:
         with TemporaryDirectory() as scratch:
             return _measured(trial, export_bundle(case.build(), target, Path(scratch) / "bundle"))
     except EdgeFLError as error:
-        return replace(trial, refused=str(error))
+        return replace(trial, refused=_SCRATCH.sub("", str(error)))
     except Exception as error:  # a fault of the exporter belongs in the table more than any refusal
         return replace(trial, refused=f"Fault: {type(error).__name__}, {first_line(error)}.")
 

@@ -6,15 +6,18 @@ only what is still on its way out, so either end may vanish, and what has arrive
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from edge_fl.errors import FrameError
 from edge_fl.wire.messages import CHUNK_SIZE, Ref, Want
 
-__all__ = ["WINDOW", "Fetcher", "Sender", "chunks_of", "ref_of"]
+__all__ = ["WINDOW", "Fetcher", "Sender", "chunks_of", "cut", "ref_of"]
 
 WINDOW = 20
+_LEAVING = (
+    64  # chunks handed to the connection and not acknowledged yet: more would only wait there, before messages
+)
 STALL_SECONDS = 2.0
 _STALL_LIMIT = 30.0
 
@@ -24,17 +27,21 @@ def ref_of(content: bytes) -> Ref:
     return Ref(hashlib.sha256(content).hexdigest(), len(content))
 
 
-def chunks_of(content: bytes, want: Want) -> list[tuple[int, memoryview]]:
-    """The chunks that ``want`` asks for, by index; those beyond the content are left out."""
-    view, count = memoryview(content), -(-len(content) // CHUNK_SIZE)
-    asked = [i for i in want.chunks[:WINDOW] if 0 <= i < count]
-    return [(i, view[i * CHUNK_SIZE : (i + 1) * CHUNK_SIZE]) for i in asked]
+def cut(content: bytes) -> tuple[bytes, ...]:
+    """The chunks in which ``content`` travels."""
+    return tuple(content[start : start + CHUNK_SIZE] for start in range(0, len(content), CHUNK_SIZE))
+
+
+def chunks_of(chunks: Sequence[bytes], want: Want) -> list[tuple[int, bytes]]:
+    """Those of a content's ``chunks`` that ``want`` asks for, by index; those beyond the content are left out."""
+    return [(i, chunks[i]) for i in want.chunks[:WINDOW] if 0 <= i < len(chunks)]
 
 
 class Sender:
-    """Publishes the chunks that receivers want, each once until it has left.
+    """Publishes the chunks that receivers want, each once until it has left, and only so many at a time.
 
-    A receiver on a slow link asks again for chunks that still wait behind others; without this they would pile up.
+    A receiver on a slow link asks again for chunks that still wait behind others; without this they would pile up. What
+    waits are references to a content's chunks, however many receivers want them.
 
     Parameters
     ----------
@@ -48,30 +55,48 @@ class Sender:
         self, publish: Callable[[str, bytes], Callable[[], bool]], topic: Callable[[str, str, int], str]
     ) -> None:
         self._publish, self._topic = publish, topic
+        self._line: dict[str, bytes] = {}
         self._leaving: dict[str, Callable[[], bool]] = {}
 
-    def serve(self, side: str, content: bytes, want: Want) -> int:
-        """Publish what ``want`` asks of ``content`` to ``side``; returns the bytes published."""
-        self._leaving = {topic: left for topic, left in self._leaving.items() if not left()}
+    @property
+    def waiting(self) -> bool:
+        """Whether chunks wait for :meth:`advance`."""
+        return bool(self._line)
+
+    def serve(self, side: str, chunks: Sequence[bytes], want: Want) -> int:
+        """Send what ``want`` asks of a content, cut into ``chunks``, to ``side``; returns the bytes to be sent."""
         sent = 0
-        for index, chunk in chunks_of(content, want):
+        for index, chunk in chunks_of(chunks, want):
             topic = self._topic(side, want.digest, index)
-            if topic not in self._leaving:
-                self._leaving[topic] = self._publish(topic, bytes(chunk))
+            left = self._leaving.get(topic)
+            if topic not in self._line and (left is None or left()):
+                self._line[topic] = chunk
                 sent += len(chunk)
+        self.advance()
         return sent
+
+    def advance(self) -> None:
+        """Publish what waits, as far as what was published before has left."""
+        while self._leaving and next(iter(self._leaving.values()))():
+            del self._leaving[next(iter(self._leaving))]
+        while self._line and len(self._leaving) < _LEAVING:
+            topic = next(iter(self._line))
+            # Once more, and it leaves last: what has left is only looked for at the front.
+            self._leaving.pop(topic, None)
+            self._leaving[topic] = self._publish(topic, self._line.pop(topic))
 
 
 @dataclass
 class _Inbound:
     """One content on its way in.
 
-    ``asked`` are the chunks wanted and not here yet, ``damaged`` how often the whole was not what it should be.
+    ``parts`` are the chunks that are here, ``asked`` those wanted and not here yet, ``damaged`` how often the whole was
+    not what it should be.
     """
 
     ref: Ref
-    buffer: bytearray
     missing: set[int]
+    parts: dict[int, bytes] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
     progress: float = 0.0
     stall: float = STALL_SECONDS
@@ -101,7 +126,7 @@ class Fetcher:
         if ref.size == 0:
             return b""
         if ref.digest not in self._inbound:
-            self._inbound[ref.digest] = _Inbound(ref, bytearray(ref.size), set(range(ref.chunks)))
+            self._inbound[ref.digest] = _Inbound(ref, set(range(ref.chunks)))
             self._ask(self._inbound[ref.digest])
         return None
 
@@ -123,10 +148,9 @@ class Fetcher:
         inbound = self._inbound.get(digest)
         if inbound is None or index not in inbound.missing:
             return None
-        start = index * CHUNK_SIZE
-        if len(payload) != min(CHUNK_SIZE, inbound.ref.size - start):
+        if len(payload) != min(CHUNK_SIZE, inbound.ref.size - index * CHUNK_SIZE):
             raise FrameError("chunk", f"Chunk {index} of {digest[:12]} has {len(payload)} bytes, not its size.")
-        inbound.buffer[start : start + len(payload)] = payload
+        inbound.parts[index] = payload
         inbound.missing.discard(index)
         inbound.asked.discard(index)
         inbound.progress, inbound.stall = self._clock(), STALL_SECONDS
@@ -160,7 +184,8 @@ class Fetcher:
             self._send(Want(inbound.ref.digest, fresh))
 
     def _finish(self, inbound: _Inbound) -> bytes:
-        content = bytes(inbound.buffer)
+        content = b"".join(inbound.parts[i] for i in range(inbound.ref.chunks))
+        inbound.parts.clear()
         if hashlib.sha256(content).hexdigest() == inbound.ref.digest:
             del self._inbound[inbound.ref.digest]
             return content

@@ -17,7 +17,7 @@ from edge_fl.errors import EdgeFLError, RefusedError
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Weights
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
-from edge_fl.transport.transfer import Sender, ref_of
+from edge_fl.transport.transfer import Sender, cut, ref_of
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
     Failed,
@@ -79,7 +79,7 @@ class Stage:
                 message = decode_from_device(event.payload)
                 self.heard.append(message)
                 if isinstance(message, Want) and message.digest in self._contents:
-                    self._sender.serve(TOPICS.down(CLIENT), self._contents[message.digest], message)
+                    self._sender.serve(TOPICS.down(CLIENT), cut(self._contents[message.digest]), message)
 
     def hears(self, kind: type[FromDevice], count: int = 1, *, limit: float = 10) -> None:
         self.until(lambda: sum(isinstance(m, kind) for m in self.heard) >= count, limit=limit)

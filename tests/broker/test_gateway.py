@@ -20,7 +20,7 @@ from edge_fl.bundle import Bundle
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import open_recipe
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
-from edge_fl.transport.transfer import chunks_of, ref_of
+from edge_fl.transport.transfer import chunks_of, cut, ref_of
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
     CHUNK_SIZE,
@@ -171,8 +171,8 @@ class Wire:
         def judged() -> bool:
             for want in [m for m in self.received if isinstance(m, Want)]:
                 self.received.remove(want)
-                for index, chunk in chunks_of(content, want):
-                    self.device.publish(TOPICS.chunk(TOPICS.up(CLIENT), ref.digest, index), bytes(chunk))
+                for index, chunk in chunks_of(cut(content), want):
+                    self.device.publish(TOPICS.chunk(TOPICS.up(CLIENT), ref.digest, index), chunk)
             return any(isinstance(m, Verdict) for m in self.received)
 
         self.until(judged)

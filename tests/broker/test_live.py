@@ -2,6 +2,7 @@
 
 import io
 
+import msgspec
 from rich.console import Console
 
 from broker.config import RunConfig
@@ -80,3 +81,29 @@ def test_elsewhere_a_round_is_a_line() -> None:
         assert lines[1].startswith("rejected client-b (checksum)")
         assert lines[2].endswith("1 updates  up 544.0 kB  down 2.0 MB  1.5 s  without client-b")
         assert len(lines) == 3
+
+
+def test_of_a_crowd_those_are_shown_who_need_a_look_and_the_others_counted() -> None:
+    text = io.StringIO()
+    with view(Console(file=text, force_terminal=True, width=100, height=100, color_system=None)) as observer:
+        watch(observer)
+        for number in range(1000):
+            profile = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1)
+            observer.registered(f"device-{number:04}", profile)
+        observer.device("device-0999", "failed")
+    last = text.getvalue().rpartition("round 2/3")[2]
+    rows = [line for line in last.splitlines() if "onnx" in line]
+    assert len(rows) == 40
+    assert {"client-a", "client-b", "device-0000", "device-0999"} <= {row.strip("│ ").split()[0] for row in rows}
+    assert "and 962 more" in last
+
+
+def test_hundreds_that_a_round_did_without_are_not_all_named() -> None:
+    text = io.StringIO()
+    with view(Console(file=text, width=400), live=False) as observer:
+        observer.started(CONFIG, 1_000_000)
+        excused = {f"device-{number:04}": "lost" for number in range(300)}
+        observer.round_closed(msgspec.structs.replace(METRICS, excused=excused))
+    last = text.getvalue().splitlines()[-1]
+    assert last.endswith("device-0008, device-0009 and 290 more")
+    assert "device-0010" not in last

@@ -76,3 +76,17 @@ def test_selection_depends_on_who_is_there_and_on_nothing_else() -> None:
     assert len(one.pick(20, seed=1, round=2, attempt=0, excluding={"c01"})) == 18
     assert one.lost(now=10.0, after=9.0) == {"c00"}
     assert one.lost(now=9.0, after=9.0) == set()
+
+
+def test_those_that_are_there_are_counted() -> None:
+    profile = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1)
+    registry = Registry()
+    for client in "abcd":
+        registry.register(client, profile)
+    registry.gone("a", now=1.0)
+    registry.gone("stranger", now=1.0)
+    assert registry.count() == len(registry.present()) == 3
+    assert registry.count(besides={"a", "b", "stranger"}) == 2
+    registry.heard("a")
+    assert registry.count() == 4
+    assert registry.lost(now=9.0, after=0.0) == set()

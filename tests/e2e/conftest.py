@@ -1,11 +1,6 @@
 """Whole systems: a real broker, agents in processes of their own, a coordinator in this one."""
 
 import os
-import shutil
-import signal
-import socket
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,54 +13,19 @@ from broker.observer import Observer
 from broker.session import serve
 from broker.summary import RunSummary
 from device_sim.fleet import AgentProcess, Fleet
+from device_sim.mosquitto import Mosquitto, mosquitto_program
 from edge_fl.bundle import Bundle
 from edge_fl.transport.connection import BrokerAddress
-
-MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
-
-
-class Mosquitto:
-    """Debian's Mosquitto as a process that can be killed and started again on its port."""
-
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.address = BrokerAddress("127.0.0.1", probe.getsockname()[1])
-        self._config = folder / "mosquitto.conf"
-        self._config.write_text(
-            f"listener {self.address.port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\n"
-        )
-        self._log = folder / "mosquitto.log"
-        self.start()
-
-    def start(self) -> None:
-        assert MOSQUITTO is not None
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen([MOSQUITTO, "-c", str(self._config)], stdout=log, stderr=log)
-        until = time.monotonic() + 10
-        while True:
-            try:
-                socket.create_connection((self.address.host, self.address.port), timeout=1).close()
-            except OSError:
-                assert time.monotonic() < until, self._log.read_text()
-                time.sleep(0.02)
-            else:
-                return
-
-    def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.wait()
 
 
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
-    if MOSQUITTO is None:
+    if mosquitto_program() is None:
         if os.environ.get("EDGE_FL_REQUIRE_MOSQUITTO"):
             pytest.fail("mosquitto is not installed, and EDGE_FL_REQUIRE_MOSQUITTO is set")
         pytest.skip("mosquitto is not installed (Debian: apt-get install mosquitto)")
-    broker = Mosquitto(tmp_path)
-    yield broker
-    broker.kill()
+    with Mosquitto(tmp_path) as broker:
+        yield broker
 
 
 @pytest.fixture(params=["embedded", pytest.param("mosquitto", marks=pytest.mark.mosquitto)])

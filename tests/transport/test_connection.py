@@ -8,8 +8,6 @@ import pytest
 from broker.embedded import EmbeddedBroker
 from edge_fl.errors import BrokerError, ConfigError
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
-from edge_fl.transport.transfer import Sender, ref_of
-from edge_fl.wire.messages import CHUNK_SIZE, Want
 
 
 def connection(address: BrokerAddress, *subscriptions: str) -> Connection:
@@ -49,22 +47,3 @@ def test_what_an_address_cannot_say_is_refused(url: str) -> None:
 def test_an_address_is_read() -> None:
     assert BrokerAddress.parse("mqtt://host") == BrokerAddress("host", 1883)
     assert str(BrokerAddress.parse("mqtt://host:1884/")) == "mqtt://host:1884"
-
-
-def test_a_sender_publishes_a_chunk_once_until_it_has_left() -> None:
-    published: list[str] = []
-    gone = False
-
-    def publish(topic: str, _payload: bytes) -> object:
-        published.append(topic)
-        return lambda: gone
-
-    sender = Sender(publish, lambda side, digest, index: f"{side}/{digest[:4]}/{index}")  # type: ignore[arg-type]
-    content = bytes(CHUNK_SIZE + 1)
-    want = Want(ref_of(content).digest, (0, 1))
-    assert sender.serve("up", content, want) == len(content)
-    assert sender.serve("up", content, want) == 0
-    assert sender.serve("down", content, want) == len(content)
-    gone = True
-    assert sender.serve("up", content, want) == len(content)
-    assert len(published) == 6

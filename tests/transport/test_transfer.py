@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edge_fl.errors import FrameError
-from edge_fl.transport.transfer import WINDOW, Fetcher, chunks_of, ref_of
+from edge_fl.transport.transfer import WINDOW, Fetcher, chunks_of, cut, ref_of
 from edge_fl.wire.messages import CHUNK_SIZE, Want
 
 SIZES = [1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 45 * CHUNK_SIZE + 17]
@@ -33,8 +33,8 @@ def test_content_arrives_whole(size: int) -> None:
     assert link.fetcher.want(ref_of(data)) is None
     got = None
     while link.wants:
-        for index, chunk in chunks_of(data, link.wants.pop(0)):
-            got = link.fetcher.chunk(ref_of(data).digest, index, bytes(chunk)) or got
+        for index, chunk in chunks_of(cut(data), link.wants.pop(0)):
+            got = link.fetcher.chunk(ref_of(data).digest, index, chunk) or got
     assert got == data
 
 
@@ -52,11 +52,11 @@ def test_content_arrives_over_a_link_that_loses_duplicates_and_reorders(seed: in
     link.fetcher.want(ref_of(data))
     got = None
     for _ in range(10_000):
-        arriving = [c for want in link.wants for c in chunks_of(data, want) * 2 if rng.random() > loss]
+        arriving = [c for want in link.wants for c in chunks_of(cut(data), want) * 2 if rng.random() > loss]
         link.wants.clear()
         rng.shuffle(arriving)
         for index, chunk in arriving:
-            got = link.fetcher.chunk(digest, index, bytes(chunk)) or got
+            got = link.fetcher.chunk(digest, index, chunk) or got
         if got is not None:
             break
         link.now += 40.0
@@ -68,7 +68,7 @@ def test_no_more_than_a_window_is_asked_for_at_a_time() -> None:
     link, data = Link(), content(45 * CHUNK_SIZE)
     link.fetcher.want(ref_of(data))
     assert [len(w.chunks) for w in link.wants] == [WINDOW]
-    assert len(chunks_of(data, Want(ref_of(data).digest, tuple(range(45))))) == WINDOW
+    assert len(chunks_of(cut(data), Want(ref_of(data).digest, tuple(range(45))))) == WINDOW
 
 
 def test_a_stall_is_asked_about_again_ever_more_rarely() -> None:
@@ -126,4 +126,10 @@ def test_a_chunk_of_another_size_is_refused_and_strays_are_ignored() -> None:
 
 
 def test_a_sender_ignores_chunks_that_are_not_there() -> None:
-    assert chunks_of(b"abc", Want(ref_of(b"abc").digest, (-1, 0, 1, 99))) == [(0, memoryview(b"abc"))]
+    assert chunks_of(cut(b"abc"), Want(ref_of(b"abc").digest, (-1, 0, 1, 99))) == [(0, b"abc")]
+
+
+def test_a_content_is_cut_into_chunks_that_make_it_up() -> None:
+    for size in (0, *SIZES):
+        assert b"".join(cut(content(size))) == content(size)
+        assert len(cut(content(size))) == ref_of(content(size)).chunks

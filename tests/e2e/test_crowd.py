@@ -1,0 +1,130 @@
+"""Devices that train nothing but speak the whole protocol, many to a thread."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from broker.observer import Observer
+from broker.session import serve
+from device_sim.crowd import CrowdDevice, ReadyUpdate
+from device_sim.mosquitto import Mosquitto
+from device_sim.sessions import Sessions
+from edge_fl.bundle import Bundle
+from edge_fl.errors import BrokerError
+from edge_fl.transport.connection import BrokerAddress
+from edge_fl.wire.frame import decode_frame
+from edge_fl.wire.messages import Topics
+
+DEVICES, ROUNDS = 30, 3
+NAMES = [f"device-{number:02}" for number in range(DEVICES)]
+
+
+@contextmanager
+def crowd(address: BrokerAddress, update: Callable[..., bytes], names: list[str]) -> Iterator[list[CrowdDevice]]:
+    """These devices on a thread of their own, until the context ends."""
+    topics, sessions, over = Topics(), Sessions(address), threading.Event()
+    devices: list[CrowdDevice] = []
+
+    def device(client: str, publish) -> CrowdDevice:
+        devices.append(CrowdDevice(client, topics=topics, update=update, publish=publish))
+        return devices[-1]
+
+    for name in names:
+        sessions.open(
+            name,
+            subscriptions=CrowdDevice.subscriptions(topics, name),
+            endpoint=lambda publish, name=name: device(name, publish),
+            will=CrowdDevice.will(topics, name),
+        )
+    thread = threading.Thread(target=sessions.run, args=(over.is_set,))
+    thread.start()
+    try:
+        yield devices
+    finally:
+        over.set()
+        thread.join()
+        sessions.close()
+
+
+class Answers:
+    """Ready updates, and those that were sent, by round and client."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._ready = ReadyUpdate(bundle.layout)
+        self.sent: dict[tuple[int, str], bytes] = {}
+
+    def __call__(self, client: str, task) -> bytes:
+        self.sent[task.round, client] = self._ready(client, task)
+        return self.sent[task.round, client]
+
+
+class Restart(Observer):
+    """Kills the broker once, when round 2 has its tenth update, and starts it again."""
+
+    def __init__(self, broker: Mosquitto) -> None:
+        self._broker = broker
+        self._number = self._accepted = 0
+        self.done = False
+
+    def round_started(self, number: int, selected: list[str]) -> None:
+        self._number, self._accepted = number, 0
+
+    def device(self, client: str, status: str) -> None:
+        self._accepted += status == "accepted"
+        if (self._number, self._accepted, self.done) == (2, 10, False):
+            self.done = True
+            self._broker.kill()
+            self._broker.start()
+
+
+@pytest.mark.parametrize(("method", "parameters"), [("fedavg", {}), ("feddrop", {"dropout": [500]})])
+def test_every_update_of_a_crowd_arrives_once_and_counts(
+    digits_bundle: Bundle,
+    system,
+    address: BrokerAddress,
+    tmp_path: Path,
+    method: str,
+    parameters: dict[str, object],
+) -> None:
+    config = system.config(
+        method, rounds=ROUNDS, clients=DEVICES, parameters=parameters, min_clients=DEVICES, quorum=1.0
+    )
+    answers = Answers(digits_bundle)
+    with crowd(address, answers, NAMES) as devices:
+        summary = serve(
+            bundle=digits_bundle, config=config, root=tmp_path / "run", address=address, observer=Observer()
+        )
+        assert all(device.finished for device in devices)
+    assert [device.accepted for device in devices] == [ROUNDS] * DEVICES
+    for metrics in summary.rounds:
+        assert metrics.uplink == {name: len(answers.sent[metrics.round, name]) for name in NAMES}
+        assert not metrics.rejections
+        assert not metrics.excused
+        assert set(metrics.downlink.values()) == {summary.dense}
+    if method == "fedavg":
+        change = decode_frame(answers.sent[1, NAMES[0]], digits_bundle.layout).values
+        trained, start = load_file(summary.weights), digits_bundle.weights()
+        for name, weights in trained.items():
+            np.testing.assert_allclose(weights, start[name] + ROUNDS * change[name], atol=1e-6)
+
+
+@pytest.mark.mosquitto
+def test_a_crowd_survives_its_broker(digits_bundle: Bundle, system, mosquitto: Mosquitto, tmp_path: Path) -> None:
+    config = system.config(rounds=ROUNDS, clients=DEVICES, min_clients=DEVICES, quorum=1.0)
+    restart = Restart(mosquitto)
+    with crowd(mosquitto.address, ReadyUpdate(digits_bundle.layout), NAMES):
+        summary = serve(
+            bundle=digits_bundle, config=config, root=tmp_path / "run", address=mosquitto.address, observer=restart
+        )
+    assert restart.done
+    assert [len(metrics.uplink) for metrics in summary.rounds] == [DEVICES] * ROUNDS
+
+
+def test_no_broker_is_told_at_once() -> None:
+    with pytest.raises(BrokerError, match="No MQTT broker answers at mqtt://127"):
+        Sessions(BrokerAddress("127.0.0.1", 1)).open("device", subscriptions=["a"], endpoint=lambda _: None)
