@@ -27,7 +27,7 @@ from edge_fl.errors import ConfigError, StateError
 from edge_fl.server_half import State
 from edge_fl.wire.messages import Register, Task, Verdict
 
-__all__ = ["Judged", "Store", "UnderWay", "local_url"]
+__all__ = ["Judged", "Rejected", "Store", "UnderWay", "local_url"]
 
 _BACKENDS = ("sqlite", "postgresql")
 
@@ -55,6 +55,18 @@ class Judged(msgspec.Struct, frozen=True):
         return Verdict(run, round, self.digest, accepted=not self.code, code=self.code, reason=self.reason)
 
 
+class Rejected(msgspec.Struct, frozen=True):
+    """What was turned away of a client (empty: of strangers) while a round (0: none) was under way: how often, for the
+    reason of that code, as it was last put.
+    """
+
+    round: int
+    client: str
+    code: str
+    count: int
+    reason: str
+
+
 @dataclass(frozen=True)
 class UnderWay:
     """A round that was broken off: whom it asked, in which attempt last, what became of the updates, and rejections."""
@@ -76,6 +88,8 @@ class Store:
         The run's id; None for the only one of an SQLite file.
     settings
         What a new run is begun with, as JSON; None to go on with the one that is there.
+    watch
+        Only look: whoever is at work on the run goes on.
 
     Attributes
     ----------
@@ -91,16 +105,19 @@ class Store:
         or cannot be had.
     """
 
-    def __init__(self, url: str | URL, run: str | None = None, settings: bytes | None = None) -> None:
+    def __init__(
+        self, url: str | URL, run: str | None = None, settings: bytes | None = None, *, watch: bool = False
+    ) -> None:
         self._url = _checked(url)
         self._name = self._url.database if self._is_file else self._url.render_as_string()
-        if settings is None and self._is_file and not Path(str(self._name)).exists():
-            raise StateError(f"There is no run to go on with: '{self._name}' does not exist.")
+        file = Path(str(self._name))
+        if settings is None and self._is_file and not file.exists():
+            raise StateError(f"There is no run in '{file.parent}': it has no {file.name}.")
         self._engine = create_engine(self._url)
         if self._is_file:
             event.listen(self._engine, "connect", _set_up_sqlite)
         with self._errors():
-            self._release = hold(self._url, run)
+            self._release = _nothing if watch else hold(self._url, run)
         try:
             if settings is not None:
                 self._run, self.settings = self._begin(run, settings), settings
@@ -225,6 +242,14 @@ class Store:
             if counted.rowcount == 0:
                 connection.execute(insert(table), {**key, "count": 1, "reason": reason})
 
+    def rejected(self) -> list[Rejected]:
+        """Everything that was turned away, by round and client."""
+        table = tables.rejections
+        query = select(table).where(table.c.run == self._run).order_by(table.c.round, table.c.client, table.c.code)
+        with self._transaction() as connection:
+            rows = connection.execute(query).mappings()
+            return [Rejected(*(row[name] for name in Rejected.__struct_fields__)) for row in rows]
+
     def under_way(self, round: int) -> UnderWay | None:
         """What is known of ``round``, which is not finished; None if no client was asked yet."""
         with self._transaction() as connection:
@@ -309,6 +334,10 @@ class Store:
             raise StateError(
                 f"'{self._name}' is damaged ({_said(error)}); the run cannot be continued."
             ) from error
+
+
+def _nothing() -> None:
+    """What watching leaves to give back."""
 
 
 def _checked(url: str | URL) -> URL:

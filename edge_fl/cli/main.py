@@ -17,6 +17,7 @@ from edge_fl.cli.extract import extract
 from edge_fl.cli.inspect import inspect
 from edge_fl.cli.serve import serve
 from edge_fl.cli.simulate import simulate
+from edge_fl.cli.status import status
 from edge_fl.errors import EdgeFLError
 
 __all__ = ["app", "run"]
@@ -51,6 +52,7 @@ app.command("demo")(demo)
 app.command("export")(export)
 app.command("inspect")(inspect)
 app.command("serve")(serve)
+app.command("status")(status)
 app.add_typer(device, name="device")
 app.command("simulate")(simulate)
 app.command("extract")(extract)

@@ -14,6 +14,7 @@ from edge_fl.pattern import thousandths
 
 __all__ = [
     "Batch",
+    "Database",
     "Dropout",
     "Json",
     "LocalSteps",
@@ -53,6 +54,10 @@ Partition = Annotated[
     str, typer.Option(help="How data is cut: iid, labels=5, shards=2, dirichlet=0.5, sizes=1 or owners.")
 ]
 Seed = Annotated[int, typer.Option(help="Keys every random draw of the run.")]
+Database = Annotated[
+    str | None,
+    typer.Option(help="The run's record, postgresql+psycopg://... [default: SQLite in the run folder]."),
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")]
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
 

@@ -10,6 +10,7 @@ import typer
 
 from edge_fl.cli.options import (
     Batch,
+    Database,
     Dropout,
     Json,
     LocalSteps,
@@ -71,10 +72,7 @@ def serve(
         Path | None,
         typer.Option(help="Go on with the run of this folder, in the middle of a round, with its own settings."),
     ] = None,
-    database: Annotated[
-        str | None,
-        typer.Option(help="The run's record, postgresql+psycopg://... [default: SQLite in the run folder]."),
-    ] = None,
+    database: Database = None,
     output: Output = None,
     fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = "edge-fl",
     json: Json = False,

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, text
 
 from broker.registry import Device
 from broker.run_folder import RoundMetrics
-from broker.store import Judged, Store, local_url
+from broker.store import Judged, Rejected, Store, local_url
 from edge_fl.errors import ConfigError, StateError
 from edge_fl.transport.transfer import ref_of
 from edge_fl.wire.messages import PROTOCOL, Register, Task
@@ -125,8 +125,12 @@ def test_a_finished_round_is_no_longer_under_way(url: str) -> None:
     store.close()
 
 
-def test_one_process_at_a_time_has_a_run(url: str) -> None:
+def test_one_process_at_a_time_has_a_run_and_others_may_watch(url: str) -> None:
     store = Store(url, "run", SETTINGS)
+    store.reject(3, "a", "stale", "It is old.")
+    watcher = Store(url, "run", watch=True)
+    assert watcher.rejected() == [Rejected(3, "a", "stale", 1, "It is old.")]
+    watcher.close()
     with pytest.raises(StateError, match="Another process is at work on"):
         again(url)
     store.close()
@@ -134,7 +138,7 @@ def test_one_process_at_a_time_has_a_run(url: str) -> None:
 
 
 def test_what_is_not_there_or_there_already_is_refused(url: str) -> None:
-    with pytest.raises(StateError, match="no run to go on with"):
+    with pytest.raises(StateError, match=r"There is no run in|holds no run to go on with"):
         again(url)
     Store(url, "run", SETTINGS).close()
     with pytest.raises(StateError, match="already holds a run; continue it with --resume"):

@@ -72,7 +72,8 @@ def test_a_run_folder_is_not_overwritten(tmp_path: Path, digits_bundle: Bundle) 
 
 def test_only_a_run_of_its_own_is_gone_on_with(tmp_path: Path, digits_bundle: Bundle) -> None:
     resume = ("serve", "--port", "0", "--resume", tmp_path)
-    refused(21, "no run to go on with", *resume)
+    refused(21, "There is no run in", *resume)
+    refused(21, "There is no run in", "status", tmp_path)
     refused(15, "leave --rounds out", *resume, "--rounds", "3")
     simulate = ("simulate", digits_bundle.root, "--clients", "2", "--fraction", "1", "--rounds", "1")
     assert edge_fl(*simulate, "--local-steps", "1", "-o", tmp_path).returncode == 0

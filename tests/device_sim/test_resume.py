@@ -192,5 +192,5 @@ def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, t
     with pytest.raises(StateError, match=r"is damaged \(file is not a database\)"):
         Simulation.resume(root, observer=Observer())
     state.unlink()
-    with pytest.raises(StateError, match="no run to go on with"):
+    with pytest.raises(StateError, match="There is no run in"):
         Simulation.resume(root, observer=Observer())

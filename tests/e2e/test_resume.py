@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,6 +14,7 @@ from safetensors.numpy import load_file
 
 from broker.config import RunConfig
 from broker.run_folder import RoundMetrics
+from broker.status import status_of
 from edge_fl.bundle import Bundle
 from edge_fl.transport.connection import BrokerAddress
 from tests.e2e import killed_coordinator
@@ -74,18 +74,24 @@ def until_round(root: Path, number: int, process: subprocess.Popen[bytes]) -> No
         time.sleep(0.01)
 
 
-def killed_and_resumed(system, bundle: Bundle, address: BrokerAddress, root: Path, options: Sequence[str]) -> Path:
-    """By command, over a broker that lives on; the final weights."""
+def killed_and_resumed(
+    system, bundle: Bundle, address: BrokerAddress, root: Path, database: str | None = None
+) -> Path:
+    """By command, over a broker that lives on, and looked at while it runs; the final weights."""
+    options = [] if database is None else [f"--database={database}"]
     serve = [sys.executable, "-m", "edge_fl", "serve", "--broker", str(address), *options]
-    run = ["--rounds=6", "--clients-per-round=3", "--quorum=1", "--local-steps=5", "--seed=7", f"--output={root}"]
+    run = ["--rounds=12", "--clients-per-round=3", "--quorum=1", "--local-steps=5", "--seed=7", f"--output={root}"]
     with system.fleet(system.agents(), address) as fleet:
         with subprocess.Popen([*serve, str(bundle.root), *run], stderr=subprocess.DEVNULL) as process:
             until_round(root, 2, process)
+            seen = status_of(root, database)
             process.kill()
-        assert len(metrics_of(root)) < 6
+        assert 2 <= seen.finished < 12
+        assert [device.client for device in seen.devices] == ["client-0", "client-1", "client-2"]
+        assert len(metrics_of(root)) < 12
         subprocess.run([*serve, "--resume", str(root)], check=True, capture_output=True)
         fleet.wait(timeout=30)
-    assert len(metrics_of(root)) == 6
+    assert len(metrics_of(root)) == 12
     return root / "weights.safetensors"
 
 
@@ -94,11 +100,9 @@ def killed_and_resumed(system, bundle: Bundle, address: BrokerAddress, root: Pat
 def test_a_killed_command_is_gone_on_with_by_command_whatever_its_record_is_kept_in(
     system, digits_bundle: Bundle, mosquitto, tmp_path: Path
 ) -> None:
-    quiet = system.run(system.config(rounds=6, quorum=1.0), system.agents(), mosquitto.address)
-    in_folder = killed_and_resumed(system, digits_bundle, mosquitto.address, tmp_path / "file", [])
+    quiet = system.run(system.config(rounds=12, quorum=1.0), system.agents(), mosquitto.address)
+    in_folder = killed_and_resumed(system, digits_bundle, mosquitto.address, tmp_path / "file")
     assert same_bits(quiet.weights, in_folder)
     with postgres() as url:
-        in_server = killed_and_resumed(
-            system, digits_bundle, mosquitto.address, tmp_path / "server", [f"--database={url}"]
-        )
+        in_server = killed_and_resumed(system, digits_bundle, mosquitto.address, tmp_path / "server", url)
     assert same_bits(quiet.weights, in_server)

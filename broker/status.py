@@ -1,0 +1,87 @@
+"""How a run stands, read from its record while a coordinator is at work on it, or after."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from broker.config import RunSettings
+from broker.run_folder import RoundMetrics, run_of
+from broker.session import read_settings
+from broker.store import Rejected, Store, UnderWay, local_url
+
+__all__ = ["RunStatus", "status_of"]
+
+
+class DeviceStatus(msgspec.Struct, frozen=True):
+    """A device as it registered last, the last round whose update was taken (0: none), and its part in the open one."""
+
+    client: str
+    tier: int
+    runtime: str
+    platform: str
+    samples: int
+    accepted: int
+    now: str
+
+
+class RunStatus(msgspec.Struct, frozen=True):
+    """A run: its settings, its last finished round (None before the first), devices, and what was turned away."""
+
+    run: str
+    method: str
+    rounds: int
+    finished: int
+    last: RoundMetrics | None
+    devices: list[DeviceStatus]
+    rejected: list[Rejected]
+
+    def figures(self) -> Mapping[str, Any]:
+        """The same as plain values."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+def status_of(root: Path, database: str | None = None) -> RunStatus:
+    """Look at the run in ``root``, whose record is in ``database`` (None: in ``root``).
+
+    Raises
+    ------
+    StateError
+        When there is no such run, or not one of `edge-fl serve`.
+    """
+    run = None if database is None else run_of(root)
+    with closing(Store(database or local_url(root), run, watch=True)) as store:
+        config = read_settings(store.settings, RunSettings, root).config
+        rounds = store.rounds()
+        open_round = store.under_way(len(rounds) + 1)
+        return RunStatus(
+            run=config.run,
+            method=config.method,
+            rounds=config.rounds,
+            finished=len(rounds),
+            last=rounds[-1] if rounds else None,
+            devices=[
+                DeviceStatus(
+                    client=device.client,
+                    tier=device.profile.tier,
+                    runtime=device.profile.runtime,
+                    platform=device.profile.platform,
+                    samples=device.profile.samples,
+                    accepted=device.accepted,
+                    now=_part(open_round, device.client),
+                )
+                for device in store.devices()
+            ],
+            rejected=store.rejected(),
+        )
+
+
+def _part(open_round: UnderWay | None, client: str) -> str:
+    if open_round is None or client not in open_round.tasks:
+        return ""
+    judged = open_round.judged.get(client)
+    if judged is None:
+        return "asked"
+    return f"rejected ({judged.code})" if judged.code else "accepted"

@@ -1,0 +1,50 @@
+"""`edge-fl status`: how a run of a fleet stands, while it goes on or after."""
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge_fl.cli.options import Database
+from edge_fl.cli.tables import show_table
+
+if TYPE_CHECKING:
+    from broker.status import RunStatus
+
+__all__ = ["status"]
+
+
+def status(
+    *,
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    database: Database = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show a run's rounds, its devices, and why messages and updates were turned away.
+
+    Example: edge-fl status runs/20260101-120000-abcd
+    """
+    from broker.status import status_of
+
+    found = status_of(run, database)
+    if json:
+        typer.echo(json_module.dumps(found.figures()))
+    else:
+        _show(found)
+
+
+def _show(found: "RunStatus") -> None:
+    last = found.last
+    accuracy = "" if last is None else f", accuracy {last.accuracy:.1%}, loss {last.loss:.4f}"
+    print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{accuracy}\n")
+    show_table(
+        "Devices",
+        ("device", "tier", "runtime", "platform", "samples", "last accepted round", "this round"),
+        [(d.client, d.tier, d.runtime, d.platform, d.samples, d.accepted, d.now) for d in found.devices],
+    )
+    show_table(
+        "Turned away",
+        ("round", "device", "code", "how often", "last reason"),
+        [(r.round, r.client, r.code, r.count, r.reason) for r in found.rejected],
+    )
