@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker.config import RunConfig
 from broker.evaluation import Evaluator
-from broker.gateway import Gateway
+from broker.gateway import RETURN_SECONDS, Gateway
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.rounds import Report, Round
@@ -39,6 +39,8 @@ class Coordinator:
         Its server halves assign and learn.
     model
         What is trained.
+    dense
+        Bytes of a frame that drops nothing, as the run began.
     gateway
         Speaks with the devices.
     folder
@@ -57,18 +59,18 @@ class Coordinator:
         config: RunConfig,
         recipe: Recipe,
         model: GlobalModel,
+        dense: int,
         gateway: Gateway,
         folder: RunFolder,
         store: Store,
         evaluator: Evaluator,
         observer: Observer,
     ) -> None:
-        self._config, self._recipe, self._model = config, recipe, model
+        self._config, self._recipe, self._model, self._dense = config, recipe, model, dense
         self._gateway, self._folder, self._store = gateway, folder, store
         self._evaluator, self._observer = evaluator, observer
-        self._patience = (
-            time.monotonic() + config.gone_after
-        )  # with devices that the run knew when it was broken off
+        known = bool(store.devices())  # when the run was broken off
+        self._patience = time.monotonic() + RETURN_SECONDS + config.gone_after if known else 0.0
 
     def run(self) -> RunSummary:
         """Run every round that is left, write the final weights, and tell the devices that it is over.
@@ -79,8 +81,7 @@ class Coordinator:
             When too few devices come, or too few answer however often others are asked, or the loss on held-out data
             is no longer finite. The devices are told then, too.
         """
-        dense = len(self._model.frame())
-        self._observer.started(self._config, dense)
+        self._observer.started(self._config, self._dense)
         rounds = self._store.rounds()
         try:
             for number in range(len(rounds) + 1, self._config.rounds + 1):
@@ -88,7 +89,7 @@ class Coordinator:
         except RunError:
             self._end()
             raise
-        return RunSummary(self._config, dense, tuple(rounds), self._end())
+        return RunSummary(self._config, self._dense, tuple(rounds), self._end())
 
     def _end(self) -> Path:
         weights = self._folder.finish(self._model.outcome)
@@ -103,8 +104,8 @@ class Coordinator:
             first = max(self._config.clients_per_round, self._config.min_clients)
             self._wait_for_devices(first if number == 1 else quorum)
         model = self._gateway.open_round(current, self._model.frame())
-        begun = None if broken_off is None else broken_off.attempt
-        for attempt in range(begun or 0, _ATTEMPTS):
+        begun = 0 if broken_off is None else broken_off.attempt
+        for attempt in range(begun, begun + _ATTEMPTS):
             if broken_off is not None and attempt == begun:
                 self._take_up(current, broken_off)
             else:
@@ -113,7 +114,7 @@ class Coordinator:
                 self._gateway.pump()
             if progress == "complete":
                 return self._close(current, started)
-            _log.warning("round %d is short of devices (attempt %d of %d)", number, attempt + 1, _ATTEMPTS)
+            _log.warning("round %d is short of devices (attempt %d)", number, attempt + 1)
         raise RunError(
             f"Round {number} got {len(current.reports)} of the {quorum} updates it needs in {_ATTEMPTS} attempts."
         )
@@ -130,18 +131,20 @@ class Coordinator:
 
     def _returning(self) -> bool:
         """Whether devices that the run knew when it was broken off may still come back: whoever is first is not all."""
-        return time.monotonic() < self._patience and bool(self._lost(after=0.0))
+        return time.monotonic() < self._patience and self._gateway.registry.missing()
 
     def _take_up(self, current: Round, broken_off: UnderWay) -> None:
         """Go on with a round that was broken off: its tasks stand, and whoever registers hears of his again."""
         current.tasks |= broken_off.tasks
         for client, judged in broken_off.judged.items():
             current.verdicts[client] = judged.verdict(self._folder.run, current.number)
+            path = self._folder.update(current.number, client)
             if judged.code:
                 current.excuse(client, f"rejected: {judged.reason}")
-            else:
-                path = self._folder.update(current.number, client)
+            elif self._folder.holds(path, judged.digest):
                 current.report(client, Report(path, judged.samples, judged.loss, judged.size))
+            else:
+                current.excuse(client, "its update was lost with this machine's power")
         held = [task.since for task in broken_off.tasks.values() if task.changes]
         self._gateway.offer_changes(self._model.changes_since(min(held)) or () if held else ())
         self._gateway.rejections.update(broken_off.rejections)

@@ -44,12 +44,18 @@ from edge_fl.wire.messages import (
     encode_message,
 )
 
-__all__ = ["Gateway"]
+__all__ = ["RETURN_SECONDS", "Gateway"]
+
+RETURN_SECONDS = 35.0
+"""How long a device may need to notice a coordinator that is back: every 30 s at least it tries a broker that was gone,
+and registers while it has nothing to do.
+"""
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS, _SENDING_SECONDS = 0.2, 0.005  # the latter while chunks wait for others to leave
 _TICK_SECONDS, _REMIND_SECONDS = 0.25, 5.0
 _BURST = 64  # events taken at a time: looking at the round after each of thousands would take longer than they do
+_MOST_SAMPLES = 2**31 - 1
 _LONGEST_REASON = 500  # characters of what a device says
 
 
@@ -68,7 +74,7 @@ class Gateway:
         Takes accepted updates.
     store
         Keeps what must outlive this process: devices, how updates were judged, what was turned away. The devices that
-        it knows already count as gone until they are heard of.
+        it knows already have :data:`RETURN_SECONDS` to be heard of before they count as gone.
     connection
         An MQTT session subscribed to :meth:`subscriptions`.
     topics
@@ -98,7 +104,7 @@ class Gateway:
         topics: Topics,
         observer: Observer,
     ) -> None:
-        self.registry = Registry(store.devices(), time.monotonic())
+        self.registry = Registry(store.devices(), time.monotonic() + RETURN_SECONDS)
         self.rejections: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self._bundle, self._recipe, self._batch = bundle, recipe, batch
@@ -226,7 +232,7 @@ class Gateway:
     def _refusal(self, profile: Register) -> tuple[str, str] | None:
         if profile.protocol != PROTOCOL:
             return "protocol", f"It speaks protocol {profile.protocol}, not {PROTOCOL}."
-        if profile.samples < 1 or profile.tier < 0:
+        if not 0 < profile.samples <= _MOST_SAMPLES or profile.tier < 0:
             return "profile", f"It registers {profile.samples} samples and tier {profile.tier}."
         reason = missing_program(self._bundle, profile.runtime, self._recipe.method, profile.tier, self._batch)
         return None if reason is None else ("runtime", reason)
@@ -320,7 +326,7 @@ class Gateway:
         self.rejections[code] += 1
         number = 0 if self._round is None else self._round.number
         known = client if self.registry.get(client) else ""  # strangers' names would fill the record
-        self._store.reject(number, known, code, reason[:_LONGEST_REASON])
+        self._store.reject(number, known, code, reason)
         self._observer.rejected(client, code, reason)
 
     def _send(self, client: str, message: ToDevice) -> None:

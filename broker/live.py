@@ -19,7 +19,7 @@ from edge_fl.wire.messages import Register
 __all__ = ["LiveView", "PlainView", "view"]
 
 _COLOURS = {"training": "yellow", "accepted": "green", "rejected": "red", "failed": "red", "gone": "red"}
-_LINES = 40  # devices shown at the most: drawing a thousand takes longer than the eighth of a second until the next time
+_LINES = 40  # devices shown at the most: drawing a thousand takes longer than the time until the next picture
 _NAMED = 10  # clients named in a sentence, at the most
 _FIRST = ("rejected", "failed", "gone", "training")  # shown before others, where not all are
 

@@ -28,12 +28,12 @@ class Registry:
     Parameters
     ----------
     known
-        Those of a run that goes on: they count as gone since ``now``, in monotonic seconds.
+        Those of a run that goes on: not there, and gone since ``since``, in monotonic seconds, which may be to come.
     """
 
-    def __init__(self, known: Iterable[Device] = (), now: float = 0.0) -> None:
+    def __init__(self, known: Iterable[Device] = (), since: float = 0.0) -> None:
         self._devices = {device.client: device for device in known}
-        self._gone = dict.fromkeys(self._devices, now)  # since when, in the coordinator's monotonic seconds
+        self._gone = dict.fromkeys(self._devices, since)  # in the coordinator's monotonic seconds
 
     def register(self, client: str, profile: Register) -> Device:
         """Take a device in, or back."""
@@ -65,6 +65,10 @@ class Registry:
     def present(self) -> list[str]:
         """The clients that are there, in order of their ids."""
         return sorted(self._devices.keys() - self._gone.keys())
+
+    def missing(self) -> bool:
+        """Whether any client is not there."""
+        return bool(self._gone)
 
     def count(self, besides: Set[str] = frozenset()) -> int:
         """How many clients are there, those ``besides`` not counted."""

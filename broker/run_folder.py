@@ -9,6 +9,7 @@
     weights.safetensors  the final model
 """
 
+import hashlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,7 +37,10 @@ _WEIGHTS, _LEARNED = ".safetensors", ".learned.npz"
 
 
 class RoundMetrics(msgspec.Struct, frozen=True):
-    """One line of metrics.jsonl. Bytes are frame bytes, up and down by client; ``downlink`` is all it was sent."""
+    """One line of metrics.jsonl. Bytes are frame bytes, up and down by client; ``downlink`` is all it was sent.
+
+    Of a round that was broken off and gone on with, ``seconds`` and ``downlink`` are those since.
+    """
 
     round: int
     seconds: float
@@ -99,6 +103,10 @@ class RunFolder:
     def update(self, round: int, client: str) -> Path:
         """Where :meth:`keep_update` puts a client's update."""
         return self.root / "updates" / f"{round:05d}" / f"{client}.frame"
+
+    def holds(self, path: Path, digest: str) -> bool:
+        """Whether ``path`` has the bytes of that SHA-256."""
+        return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
 
     def keep_model(self, round: int, weights: Weights, learned: State) -> None:
         """Put the model after ``round`` on disk, and what the server had learned by then."""

@@ -173,6 +173,7 @@ def _coordinate(
 ) -> RunSummary:
     recipe = open_recipe(config.method, config.parameters)
     model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run)
+    dense = len(model.frame())
     if finished := len(store.rounds()):
         model.recall(finished, *folder.model(finished))
     gateway = Gateway(
@@ -189,6 +190,7 @@ def _coordinate(
         config=config,
         recipe=recipe,
         model=model,
+        dense=dense,
         gateway=gateway,
         folder=folder,
         store=store,

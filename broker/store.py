@@ -14,14 +14,14 @@ from typing import Any
 from zipfile import BadZipFile
 
 import msgspec
-from sqlalchemy import Connection, Table, bindparam, create_engine, delete, event, insert, inspect, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, insert, inspect, select, update
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, SQLAlchemyError
 
 from broker import tables
+from broker.engines import engine_of, hold
 from broker.registry import Device
 from broker.run_folder import RoundMetrics
-from broker.run_lock import hold
 from edge_fl.arrays import packed, unpacked
 from edge_fl.errors import ConfigError, StateError
 from edge_fl.server_half import State
@@ -29,6 +29,7 @@ from edge_fl.wire.messages import Register, Task, Verdict
 
 __all__ = ["Judged", "Rejected", "Store", "UnderWay", "local_url"]
 
+_LONGEST_REASON = 500  # characters
 _BACKENDS = ("sqlite", "postgresql")
 
 
@@ -113,12 +114,12 @@ class Store:
         file = Path(str(self._name))
         if settings is None and self._is_file and not file.exists():
             raise StateError(f"There is no run in '{file.parent}': it has no {file.name}.")
-        self._engine = create_engine(self._url)
-        if self._is_file:
-            event.listen(self._engine, "connect", _set_up_sqlite)
-        with self._errors():
-            self._release = _nothing if watch else hold(self._url, run)
+        self._engine = engine_of(self._url, None if watch else run)
+        self._file_lock = None
         try:
+            if self._is_file and not watch:
+                with self._errors():
+                    self._file_lock = hold(file)
             if settings is not None:
                 self._run, self.settings = self._begin(run, settings), settings
             else:
@@ -130,7 +131,8 @@ class Store:
     def close(self) -> None:
         """Let another process have the run."""
         self._engine.dispose()
-        self._release()
+        if self._file_lock is not None:
+            self._file_lock.close()
 
     # --- finished rounds
 
@@ -219,6 +221,7 @@ class Store:
     def judge(self, round: int, client: str, judged: Judged) -> None:
         """Keep what became of an update; one that was taken is the client's last from now on."""
         row = {"run": self._run, "round": round, "client": client, **msgspec.structs.asdict(judged)}
+        row["reason"] = _storable(judged.reason)
         devices = tables.devices
         with self._transaction() as connection:
             _replace(connection, tables.updates, [row])
@@ -237,10 +240,10 @@ class Store:
             counted = connection.execute(
                 update(table)
                 .where(*(table.c[name] == value for name, value in key.items()))
-                .values(count=table.c.count + 1, reason=reason)
+                .values(count=table.c.count + 1, reason=_storable(reason))
             )
             if counted.rowcount == 0:
-                connection.execute(insert(table), {**key, "count": 1, "reason": reason})
+                connection.execute(insert(table), {**key, "count": 1, "reason": _storable(reason)})
 
     def rejected(self) -> list[Rejected]:
         """Everything that was turned away, by round and client."""
@@ -308,6 +311,8 @@ class Store:
         if found is None:
             raise StateError(
                 f"'{self._name}' holds no run to go on with: it was stopped before it began; start it again."
+                if run is None
+                else f"'{self._name}' holds no run '{run}': name the --database that it was begun with."
             )
         return found.run, found.settings
 
@@ -326,40 +331,42 @@ class Store:
     def _errors(self) -> Iterator[None]:
         try:
             yield
-        except OperationalError as error:
-            raise StateError(f"'{self._name}' cannot be used: {_said(error)}.") from error
         except OSError as error:
             raise StateError(f"'{self._name}' cannot be used: {error.strerror}.") from error
-        except (SQLAlchemyError, msgspec.MsgspecError, TypeError, ValueError, EOFError, BadZipFile) as error:
+        except (SQLAlchemyError, msgspec.MsgspecError, ValueError, EOFError, BadZipFile) as error:
+            if isinstance(error, SQLAlchemyError) and type(error) is not DatabaseError:
+                raise StateError(f"'{self._name}' cannot be used: {_said(error)}.") from error
+            # Of SQLAlchemy's, only what SQLite says of bytes that are no database of its.
             raise StateError(
                 f"'{self._name}' is damaged ({_said(error)}); the run cannot be continued."
             ) from error
 
 
-def _nothing() -> None:
-    """What watching leaves to give back."""
-
-
 def _checked(url: str | URL) -> URL:
+    """A database that a run can be kept in; what is said of another does not repeat its password."""
     try:
         parsed = make_url(url)
+        if parsed.drivername == "postgresql":
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        backend = parsed.get_backend_name()
         parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise ConfigError(f"'{url}' is no database URL: {error}.") from error
-    if parsed.get_backend_name() not in _BACKENDS:
-        raise ConfigError(f"A run is kept in SQLite or PostgreSQL, not in '{parsed.get_backend_name()}'.")
+    except (ArgumentError, NoSuchModuleError, ValueError) as error:
+        raise ConfigError(
+            f"That is no database URL, such as postgresql+psycopg://user@host/runs ({_said(error)})."
+        ) from error
+    if backend not in _BACKENDS or not parsed.database:
+        raise ConfigError(f"A run is kept in a file of SQLite or a database of PostgreSQL, not in '{backend}'.")
     return parsed
+
+
+def _storable(reason: str) -> str:
+    """What a device may have had its words in: without NUL, which PostgreSQL does not take, and not without end."""
+    return reason.replace("\0", "")[:_LONGEST_REASON]
 
 
 def _said(error: Exception) -> str:
     """What the database said, in a line."""
     return str(getattr(error, "orig", None) or error).strip().splitlines()[0].rstrip(".")
-
-
-def _set_up_sqlite(connection: Any, _record: object) -> None:
-    """Readers beside the writer; a power cut may lose the last transactions, and never leaves half of one."""
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def _schema_of(connection: Connection) -> int:

@@ -1,6 +1,6 @@
 """The tables of a run's record, on SQLite and PostgreSQL alike. Weights and updates are files beside it."""
 
-from sqlalchemy import Column, Float, ForeignKey, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import BigInteger, Column, Float, ForeignKey, Integer, LargeBinary, MetaData, String, Table, Text
 
 __all__ = ["SCHEMA", "asked", "devices", "metadata", "rejections", "rounds", "runs", "schema", "updates"]
 
@@ -8,27 +8,30 @@ SCHEMA = 1
 
 metadata = MetaData()
 
-schema = Table("edge_fl", metadata, Column("schema", Integer, nullable=False))
+schema = Table("edge_fl_schema", metadata, Column("schema", Integer, nullable=False))
 """One row, written last: a record without it was never finished being made."""
 
 runs = Table(
-    "runs", metadata, Column("run", String(64), primary_key=True), Column("settings", LargeBinary, nullable=False)
+    "edge_fl_runs",
+    metadata,
+    Column("run", String(64), primary_key=True),
+    Column("settings", LargeBinary, nullable=False),
 )
 """``settings`` are what the run was begun with, as JSON."""
 
 rounds = Table(
-    "rounds",
+    "edge_fl_rounds",
     metadata,
-    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("run", ForeignKey("edge_fl_runs.run"), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("metrics", LargeBinary, nullable=False),
 )
 """The finished rounds; ``metrics`` is a line of metrics.jsonl."""
 
 devices = Table(
-    "devices",
+    "edge_fl_devices",
     metadata,
-    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("run", ForeignKey("edge_fl_runs.run"), primary_key=True),
     Column("client", String(64), primary_key=True),
     Column("profile", LargeBinary),
     Column("accepted", Integer, nullable=False, default=0),
@@ -40,9 +43,9 @@ registration, ``state`` what the method remembers of a simulated one: a real one
 """
 
 asked = Table(
-    "asked",
+    "edge_fl_asked",
     metadata,
-    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("run", ForeignKey("edge_fl_runs.run"), primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("client", String(64), primary_key=True),
     Column("attempt", Integer, nullable=False),
@@ -51,24 +54,24 @@ asked = Table(
 """What the clients of the round under way were asked, and in which of its attempts (0, 1, ...)."""
 
 updates = Table(
-    "updates",
+    "edge_fl_updates",
     metadata,
-    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("run", ForeignKey("edge_fl_runs.run"), primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("client", String(64), primary_key=True),
     Column("digest", String(64), nullable=False),
     Column("code", String(32), nullable=False, default=""),
     Column("reason", Text, nullable=False, default=""),
-    Column("size", Integer, nullable=False, default=0),
-    Column("samples", Integer, nullable=False, default=0),
+    Column("size", BigInteger, nullable=False, default=0),
+    Column("samples", BigInteger, nullable=False, default=0),
     Column("loss", Float(53), nullable=False, default=0.0),
 )
 """How each update was judged: taken where ``code`` is empty, of ``size`` bytes and with its header's figures."""
 
 rejections = Table(
-    "rejections",
+    "edge_fl_rejections",
     metadata,
-    Column("run", ForeignKey("runs.run"), primary_key=True),
+    Column("run", ForeignKey("edge_fl_runs.run"), primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("client", String(64), primary_key=True),
     Column("code", String(32), primary_key=True),

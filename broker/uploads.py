@@ -26,8 +26,8 @@ class Uploads:
     """What is being fetched from devices, one update each.
 
     Only as many are asked for at a time as fit the budget: what all devices of a round send at once would have to be
-    held at once. The others wait in the order of their offers, and whoever falls silent goes to the end of that line,
-    keeping what has arrived.
+    held at once. The others wait in the order of their offers, and whoever falls silent goes to the end of that line.
+    What has arrived of it is kept beside the budget: a slow link is not to carry it twice.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """A run that everything happens to: processes killed, messages lost and damaged, links that stall and break.
 
-All of it is drawn from a seed, and none of it may change the weights: a round that needs every device waits for it, so
-they must be those of a quiet run, to the bit.
+What breaks, and in which order, is drawn from a seed, and none of it may change the weights: a round that needs every
+device waits for it, so they must be those of a quiet run, to the bit.
 """
 
 import random
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
+from safetensors.numpy import load_file
 
 from broker.config import RunConfig
 from broker.observer import Observer
@@ -28,14 +29,14 @@ from edge_fl.bundle import Bundle
 from edge_fl.errors import ConfigError, RunError
 from edge_fl.transport.connection import BrokerAddress
 
-__all__ = ["BROKERS", "Chaos", "Disturbed"]
+__all__ = ["BROKERS", "FAULTS", "Chaos", "Disturbed", "same_weights"]
 
 BROKERS = ("mosquitto", "embedded")
 """What is between coordinator and devices: a process of its own, or a part of the coordinator's."""
 
 _STALL_SECONDS, _BACK_SECONDS, _POLL_SECONDS = 3.0, 0.5, 0.05
 _BATCH, _LR = 20, 0.1
-_FAULTS = Faults(drop=0.01, duplicate=0.02, delay=0.05, corrupt=0.01)
+FAULTS = Faults(drop=0.01, duplicate=0.02, delay=0.05, corrupt=0.01)
 
 
 class Chaos(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -51,7 +52,6 @@ class Chaos(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     broker: str = "mosquitto"
     seed: int = 0
     every: int = 2
-    faults: Faults = _FAULTS
     minutes: float = 10.0
 
     def __post_init__(self) -> None:
@@ -123,10 +123,10 @@ class _Run:
             if self.chaos.broker == "mosquitto":
                 self._broker = stack.enter_context(Mosquitto(self.root))
                 address = self._broker.address
-            self._links = [stack.enter_context(BadLink(address, self.chaos.faults, seed=i)) for i in range(2)]
+            self._links = [stack.enter_context(BadLink(address, FAULTS, seed=i)) for i in range(2)]
             self._serve = self._command(self._links[0].address if self._broker else address)
-            stack.callback(self._end_coordinator)
             self._start_coordinator()
+            stack.callback(self._end_coordinator)
             agents = [
                 AgentProcess(f"client-{i}", f"{self.bundle.manifest.dataset}:{i}/{self.chaos.devices}")
                 for i in range(self.chaos.devices)
@@ -205,7 +205,7 @@ class _Run:
         self._coordinator.wait()
 
     def _start_coordinator(self) -> None:
-        begun = (self._folder / "state.sqlite").exists() and (self._folder / "config.json").exists()
+        begun = self._rounds() > 0  # nothing is killed before
         how = ["--resume", str(self._folder)] if begun else self._settings()
         with (self.root / "coordinator.log").open("ab") as log:
             self._coordinator = subprocess.Popen(
@@ -226,3 +226,9 @@ class _Run:
             *(f"--rounds={chaos.rounds}", f"--local-steps={chaos.local_steps}", f"--seed={chaos.seed}"),
             *(f"--clients-per-round={chaos.devices}", "--quorum=1", f"--batch={_BATCH}", f"--lr={_LR}"),
         ]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Whether two safetensors files hold the same tensors, to the bit."""
+    mine, theirs = load_file(one), load_file(other)
+    return mine.keys() == theirs.keys() and all(mine[n].tobytes() == theirs[n].tobytes() for n in mine)

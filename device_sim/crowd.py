@@ -1,8 +1,8 @@
 """Devices that speak the whole protocol and train nothing: thousands fit into a process, to load what serves them.
 
 Like an agent, such a device registers, fetches the model of a task and verifies it, offers an update, serves it, and
-waits for the verdict, repeating what is not answered. Unlike one it takes the bundle for fetched already, keeps no state,
-and every update of it holds the same numbers, under a header of its own.
+waits for the verdict, repeating what is not answered. Unlike one it takes the bundle for fetched already, keeps no
+state, and every update of it holds the same numbers, under a header of its own.
 """
 
 import time

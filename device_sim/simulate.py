@@ -107,10 +107,14 @@ class Simulation:
             check_no_run(root)
         # The store comes first: a run that is killed between the two can be continued.
         self._store = store or Store(local_url(root), config.run, msgspec.json.encode(self._settings))
-        self._rounds = self._store.rounds()
-        self._folder = RunFolder(root, config, finished=self._rounds)
         self._dense = len(self._model.frame())
-        self._recall()
+        try:
+            self._rounds = self._store.rounds()
+            self._folder = RunFolder(root, config, finished=self._rounds)
+            self._recall()
+        except BaseException:
+            self._store.close()
+            raise
 
     @classmethod
     def resume(cls, root: Path, *, observer: Observer, bundle: Path | None = None) -> "Simulation":

@@ -25,5 +25,16 @@ def write_atomically(path: Path, data: bytes, *, flush: bool = True) -> None:
                 file.flush()
                 os.fsync(file.fileno())
         partial.replace(path)
+        if flush:
+            _flush_folder(path.parent)
     except OSError as error:
         raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """A new name is on disk when its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -273,6 +273,10 @@ class Agent:
         try:
             started = time.perf_counter()
             state = self._folder.method(task.run)
+            if (
+                state.last() >= task.round
+            ):  # a repetition that came late: training again would go on from its own end
+                return
             update = self._train(task, runtime, state.before(task.accepted))
             _log.info("round %d: loss %.4f in %.2f s", task.round, update.loss, time.perf_counter() - started)
             state.stage(task.round, update.state)

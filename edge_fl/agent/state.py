@@ -100,6 +100,10 @@ class MethodState:
                 self.discard()
         return _read(self._accepted)[1] if self._accepted.exists() else {}
 
+    def last(self) -> int:
+        """The last round that was accepted; 0 for none."""
+        return _read(self._accepted)[0] if self._accepted.exists() else 0
+
     def stage(self, round: int, state: State) -> None:
         """Keep what ``round`` left behind, until its verdict; raises StateError when it cannot be written."""
         write_atomically(self._staged, packed({_ROUND: np.array(round), **state}))

@@ -6,9 +6,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from safetensors.numpy import load_file
-
-from device_sim.chaos import Chaos
+from device_sim.chaos import FAULTS, Chaos, same_weights
 from edge_fl.bench.cases import find_case
 from edge_fl.bench.exported import exported
 from edge_fl.bench.table import Result, Row
@@ -37,7 +35,7 @@ def bench_chaos(settings: Sequence[Chaos], cache: Path, report: Callable[[str], 
                     "simulated in (s)": seconds,
                     "what happened": ", ".join(f"{n} x {name}" for name, n in sorted(disturbed.happened.items())),
                     "turned away": str(sum(sum(metrics.rejections.values()) for metrics in disturbed.rounds)),
-                    "same weights": "yes" if _same(disturbed.weights, quiet) else "NO",
+                    "same weights": "yes" if same_weights(disturbed.weights, quiet) else "NO",
                 }
             )
     first = settings[0]
@@ -46,18 +44,14 @@ def bench_chaos(settings: Sequence[Chaos], cache: Path, report: Callable[[str], 
         command=f"edge-fl bench chaos --method {first.method} --devices {first.devices} --rounds {first.rounds} "
         f"--every {first.every} --seed {first.seed}" + "".join(f" --broker {chaos.broker}" for chaos in settings),
         about=f"{first.devices} device agents and a coordinator, each a process, train the digits perceptron over a "
-        "broker, through links that lose 1 % of the messages each way, damage 1 %, send 2 % twice and hold 5 % back "
-        f"for up to a second. After every {first.every} rounds something is killed (and started again half a second "
-        "later), stalls for 3 s or breaks, all kinds in turn, in an order drawn from the seed. Every device is needed "
-        "in every round, so the weights must be those of the same run simulated without a network, to the bit.",
+        f"broker, through links that lose {FAULTS.drop:.0%} of the messages each way, damage {FAULTS.corrupt:.0%}, "
+        f"send {FAULTS.duplicate:.0%} twice and hold {FAULTS.delay:.0%} back for up to {FAULTS.delay_seconds:g} s. "
+        f"After every {first.every} rounds something is killed (and started again half a second later), stalls for 3 s "
+        "or breaks, all kinds in turn, in an order drawn from the seed. Every device is needed in every round, so the "
+        "weights must be those of the same run simulated without a network, to the bit.",
         rows=rows,
     )
 
 
 def _tell(report: Callable[[str], None], broker: str, text: str) -> None:
     report(f"{broker}: {text}")
-
-
-def _same(one: Path, other: Path) -> bool:
-    mine, theirs = load_file(one), load_file(other)
-    return all(mine[name].tobytes() == theirs[name].tobytes() for name in mine)

@@ -9,7 +9,6 @@ import typer
 from edge_fl.cli.bench_bound import bound
 from edge_fl.cli.bench_chaos import chaos
 from edge_fl.cli.bench_grids import aggregation_rule, dropout_rate, table1, table2, tta
-from edge_fl.cli.bench_load import load
 from edge_fl.cli.bench_options import Json as _Json
 from edge_fl.cli.bench_options import Output as _Output
 from edge_fl.cli.bench_options import show as _show
@@ -208,7 +207,6 @@ app.command("dropout-rate")(dropout_rate)
 app.command("aggregation-rule")(aggregation_rule)
 app.command("bound")(bound)
 app.command("chaos")(chaos)
-app.command("load")(load)
 app.command("heterogeneous")(heterogeneous)
 app.command("od")(od)
 app.command("tcs")(tcs)

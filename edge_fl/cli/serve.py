@@ -27,7 +27,7 @@ from edge_fl.cli.options import (
     refuse_settings,
     show_summary,
 )
-from edge_fl.errors import ConfigError
+from edge_fl.errors import ConfigError, RunError, StateError
 
 if TYPE_CHECKING:
     from broker.config import RunConfig
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
+_PORT, _FLEET = 1883, "edge-fl"
 _WITH_RESUME = ("bundle", "broker", "port", "connect_timeout", "resume", "database", "fleet", "json")
 
 
@@ -61,7 +62,7 @@ def serve(
     broker: Annotated[str, typer.Option(help="'embedded', or mqtt://host:port of one that runs.")] = "embedded",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0 takes a free one.")
-    ] = 1883,
+    ] = _PORT,
     deadline: Annotated[
         float, typer.Option(help="Seconds that an attempt at a round may take; there are 3.")
     ] = 120.0,
@@ -74,7 +75,7 @@ def serve(
     ] = None,
     database: Database = None,
     output: Output = None,
-    fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = "edge-fl",
+    fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = _FLEET,
     json: Json = False,
 ) -> None:
     """Coordinate a run: pick devices, send the model, aggregate what comes back, evaluate.
@@ -126,11 +127,22 @@ def serve(
             summary = coordinate(
                 address=address, observer=observer, fleet=fleet, connect_timeout=connect_timeout, database=database
             )
-        except KeyboardInterrupt as interrupt:
+        except (KeyboardInterrupt, RunError, StateError):
             if (root / "config.json").exists():
-                console.print(f"Continue it with: edge-fl serve --resume {root}", highlight=False)
-            raise typer.Exit(130) from interrupt
+                options = _given(broker=broker, port=port, fleet=fleet, database=database)
+                console.print(
+                    f"Continue it with: edge-fl serve --resume {root}{options}", highlight=False, soft_wrap=True
+                )
+            raise
     show_summary(summary.figures(), summary.lines(), as_json=json)
+
+
+def _given(*, broker: str, port: int, fleet: str, database: str | None) -> str:
+    """The options, but for what they are by default, that a run must be given again."""
+    where = f" --port {port}" if broker == "embedded" and port != _PORT else ""
+    where = where if broker == "embedded" else f" --broker {broker}"
+    where += f" --fleet {fleet}" if fleet != _FLEET else ""
+    return where + (" --database ..." if database else "")  # which may hold a password
 
 
 def _coordination(bundle: Path | None, config: "RunConfig | None", root: Path) -> "Callable[..., RunSummary]":

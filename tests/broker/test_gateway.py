@@ -309,7 +309,7 @@ def test_what_was_judged_is_known_to_a_coordinator_that_takes_over(wire: Wire) -
     assert known is not None
     assert known.judged[CLIENT].verdict(RUN, ROUND) == current.verdicts[CLIENT]
     assert known.rejections == {"truncated": 1}
-    (device,) = Registry(wire.store.devices(), now=1.0).lost(now=3.0, after=2.0)
+    (device,) = Registry(wire.store.devices(), since=1.0).lost(now=3.0, after=2.0)
     assert device == CLIENT
 
 

@@ -109,6 +109,39 @@ def test_an_update_that_was_refused_first_may_be_taken_later(url: str) -> None:
     store.close()
 
 
+def test_whatever_a_device_says_can_be_kept(url: str) -> None:
+    store = Store(url, "run", SETTINGS)
+    store.ask(0, {"a": task("a")})
+    store.judge(3, "a", Judged("d" * 64, "stale", "nul \0 and \ud7ff" + "x" * 9999, samples=2**31, size=2**40))
+    store.reject(3, "a", "stale", "\0" * 9999)
+    found = store.under_way(3)
+    assert found is not None
+    assert found.judged["a"].reason.startswith("nul  and")
+    assert (len(found.judged["a"].reason), found.judged["a"].size) == (500, 2**40)
+    assert store.rejected()[0].reason == ""
+    store.close()
+
+
+@pytest.mark.postgres
+def test_who_loses_the_connection_loses_the_right_to_write(server: str) -> None:
+    store = Store(server, "lost", SETTINGS)
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        others = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND query <> ''"
+        )
+        connection.execute(text(others))
+    engine.dispose()
+    heir = Store(server, "lost")
+    with pytest.raises(StateError, match="cannot be used"):
+        store.close_round(metrics(1))
+    with pytest.raises(StateError, match="Another process is at work on run 'lost'"):
+        store.close_round(metrics(1))
+    heir.close_round(metrics(1))
+    heir.close()
+    store.close()
+
+
 def test_a_finished_round_is_no_longer_under_way(url: str) -> None:
     store = Store(url, "run", SETTINGS)
     store.ask(0, {"a": task("a", 1)})
@@ -138,19 +171,20 @@ def test_one_process_at_a_time_has_a_run_and_others_may_watch(url: str) -> None:
 
 
 def test_what_is_not_there_or_there_already_is_refused(url: str) -> None:
-    with pytest.raises(StateError, match=r"There is no run in|holds no run to go on with"):
+    with pytest.raises(StateError, match=r"There is no run in|holds no run 'run'"):
         again(url)
     Store(url, "run", SETTINGS).close()
     with pytest.raises(StateError, match="already holds a run; continue it with --resume"):
         Store(url, "run", SETTINGS)
     engine = create_engine(url)
     with engine.begin() as connection:
-        connection.execute(text("UPDATE edge_fl SET schema = 7"))
+        connection.execute(text("UPDATE edge_fl_schema SET schema = 7"))
     engine.dispose()
     with pytest.raises(StateError, match="has schema version 7; this edge-fl reads version 1"):
         again(url)
 
 
+@pytest.mark.postgres
 def test_a_database_holds_several_runs_and_a_file_one(tmp_path: Path, server: str) -> None:
     Store(server, "one", SETTINGS).close()
     two = Store(server, "two", b"{}")
@@ -166,7 +200,7 @@ def test_a_database_holds_several_runs_and_a_file_one(tmp_path: Path, server: st
 
 def test_a_record_that_was_never_finished_being_made_is_made_anew(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "state.sqlite")
-    database.execute("CREATE TABLE edge_fl (schema INTEGER NOT NULL)")
+    database.execute("CREATE TABLE edge_fl_schema (schema INTEGER NOT NULL)")
     database.close()
     with pytest.raises(StateError, match="stopped before it began; start it again"):
         Store(local_url(tmp_path))
@@ -184,13 +218,18 @@ def test_a_damaged_record_is_refused_in_a_sentence(tmp_path: Path) -> None:
     ("url", "said"),
     [
         ("postgres", "is no database URL"),
-        ("mysql://host/runs", "is no database URL|SQLite or PostgreSQL, not in 'mysql'"),
+        ("mysql://host/runs", "is no database URL|a database of PostgreSQL, not in 'mysql'"),
         ("nothing://host", "is no database URL"),
+        ("postgres://user:secret@host/runs", "is no database URL"),
+        ("postgresql://user:secret@host:x/runs", "is no database URL"),
+        ("postgresql://user:secret@host", "a database of PostgreSQL"),
+        ("sqlite://", "a file of SQLite"),
     ],
 )
 def test_only_what_is_a_database_url_is_taken(url: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=said) as refused:
         Store(url, "run", SETTINGS)
+    assert "secret" not in str(refused.value)
 
 
 def test_a_server_that_does_not_answer_is_told_of() -> None:

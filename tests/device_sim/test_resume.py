@@ -183,7 +183,7 @@ def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, t
     with pytest.raises(BundleError, match="trains another bundle"):
         Simulation.resume(root, observer=Observer(), bundle=other.root)
     database = sqlite3.connect(state)
-    database.execute("UPDATE edge_fl SET schema = 7")
+    database.execute("UPDATE edge_fl_schema SET schema = 7")
     database.commit()
     database.close()
     with pytest.raises(StateError, match="schema version 7; this edge-fl reads version 1"):

@@ -1,20 +1,23 @@
 """A coordinator that dies (SIGKILL) at a chosen one of the points at which something becomes durable.
 
-They are before and after each file is flushed, and before each statement that changes the record.
+They are before and after each file is flushed and takes its name, before each statement that changes the record, and
+after each transaction.
 """
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, Pool, event
 
 from broker.config import RunConfig
 from broker.observer import Observer
 from broker.session import resume, serve
 from edge_fl.bundle import Bundle
+from edge_fl.errors import StateError
 from edge_fl.transport.connection import BrokerAddress
 
 
@@ -22,9 +25,11 @@ def coordinate(bundle: Path, config: RunConfig, root: Path, address: BrokerAddre
     """Begin the run in ``root``, or go on with it; die at the ``lives``-th of those points (None: never)."""
     if lives is not None:
         _die_at(lives)
-    if (root / "state.sqlite").exists():
+    try:
         resume(root, address=address, observer=Observer())
-    else:
+    except StateError as error:
+        if not re.search("There is no run in|stopped before it began", str(error)):
+            raise
         serve(bundle=Bundle.load(bundle), config=config, root=root, address=address, observer=Observer())
 
 
@@ -36,16 +41,18 @@ def _die_at(lives: int) -> None:
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    flush: Callable[[Any], None] = os.fsync
+    def around(do: Callable[..., None]) -> Callable[..., None]:
+        def done(*arguments: Any) -> None:
+            live()
+            do(*arguments)
+            live()
 
-    def fsync(file: Any) -> None:
-        live()
-        flush(file)
-        live()
+        return done
 
     def statement(_connection: object, _cursor: object, text: str, *_anything: object) -> None:
         if text.startswith(("INSERT", "UPDATE", "DELETE")):
             live()
 
-    os.fsync = fsync
+    os.fsync, os.replace = around(os.fsync), around(os.replace)
+    event.listen(Pool, "checkin", live)
     event.listen(Engine, "before_cursor_execute", statement)

@@ -83,7 +83,7 @@ class Restart(Observer):
 
 
 @pytest.mark.parametrize(("method", "parameters"), [("fedavg", {}), ("feddrop", {"dropout": [500]})])
-def test_every_update_of_a_crowd_arrives_once_and_counts(
+def test_every_update_of_a_crowd_arrives_once_and_counts(  # noqa: PLR0917  (fixtures)
     digits_bundle: Bundle,
     system,
     address: BrokerAddress,
