@@ -79,7 +79,7 @@ class GlobalModel:
         if recipe.sends_changes:
             self._follow({name: array.astype(np.float32) for name, array in change.items()})
         else:
-            self.weights = {name: (old + change[name]).astype(np.float32) for name, old in self.weights.items()}
+            self.weights = {name: _moved(old, change[name]) for name, old in self.weights.items()}
         recipe.method.learn(number, heard)
         return sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)
 
@@ -119,3 +119,8 @@ class GlobalModel:
             values=values,
             shared=self._recipe.shared() or msgspec.UNSET,
         )
+
+
+def _moved(weights: NDArray[np.float32], change: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Their sum in float64, rounded once, without memory for it in float64."""
+    return np.add(weights, change, out=np.empty_like(weights), casting="same_kind")

@@ -4,7 +4,7 @@ Written once against the array API, for numpy and for torch on CPU or CUDA: the 
 Updates must be added in an order of the caller's choosing that does not depend on arrival.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Tensor
-from edge_fl.selection import Index, Selection, Weights
+from edge_fl.selection import Kept, Selection, Weights
 from edge_fl.server_half import Change
+from edge_fl.summing import Addend, Summing, as_matrix, blocks, matrix_kept, matrix_shape
 
 __all__ = ["RULES", "Accumulator", "Rule", "find_rule", "rule_names"]
+
+_TOGETHER = 4  # updates that wait to be added at once: the sums are then read and written a quarter as often
 
 
 def _mean(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
@@ -25,13 +28,15 @@ def _mean(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
     With dense updates this is FedAvg; with patterns it is ``sum |D_k| beta (U_k - U) / sum |D_k|``, the ``delta`` rule.
     """
     del xp, old, held
-    return total / weight
+    total /= weight
+    return total
 
 
 def _holders(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
     """The mean over the clients that hold an entry; one that nobody holds keeps its value (FjORD eq. (2))."""
     del old, weight
-    return xp.where(held > 0, total / xp.where(held > 0, held, 1.0), 0.0)
+    total /= xp.where(held > 0, held, 1.0)  # where nobody holds an entry, its sum is 0
+    return total
 
 
 def _vote(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
@@ -50,9 +55,10 @@ def _zeros(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
 class Rule:
     """What change comes of the sums, entry by entry, and what each client counts in them.
 
-    ``combine`` takes the namespace, the old weights, the sum of weighted differences, the summed weights of those
-    who hold an entry, and those of all. ``equally`` says that a client's weight is 1, not its number of samples;
-    ``signs``, that of a parameter's differences only the signs count, whatever size a client gives them.
+    ``combine`` takes the namespace, the old weights (float32), the sum of weighted differences (float64; it may write
+    to it), the summed weights of those who hold an entry, and those of all. ``equally`` says that a client's weight is
+    1, not its number of samples; ``signs``, that of a parameter's differences only the signs count, whatever size a
+    client gives them.
     """
 
     combine: Callable[[Any, Any, Any, Any, float], Any]
@@ -105,61 +111,64 @@ class Accumulator:
     """
 
     def __init__(self, layout: Layout, *, xp: Any, device: Any, rule: Rule) -> None:
-        self._layout, self._xp, self._device, self._rule = layout, xp, device, rule
-        self._total = {t.name: xp.zeros(t.shape, dtype=xp.float64, device=device) for t in layout.tensors}
-        self._held = {t.name: xp.zeros(_held_shape(t), dtype=xp.float64, device=device) for t in layout.tensors}
-        self._weight = 0.0
+        self._layout, self._rule = layout, rule
+        self._summing = Summing(xp, device)
+        self._total = {tensor.name: self._summing.zeros(matrix_shape(tensor)) for tensor in layout.tensors}
+        self._waiting: dict[str, list[Addend]] = {tensor.name: [] for tensor in layout.tensors}
+        self._held: dict[str, list[tuple[Kept, Kept]]] = {tensor.name: [] for tensor in layout.tensors}
+        self._weights: list[int] = []
 
     def add(self, selection: Selection, values: Weights, samples: int) -> None:
-        """Add one update: the kept differences ``values`` under ``selection``, weighted by ``samples`` or 1."""
-        xp, weight = self._xp, 1 if self._rule.equally else samples
+        """Add one update: the kept differences ``values`` under ``selection``, weighted by ``samples`` or 1.
+
+        Nothing may be written to ``values`` any more: a few updates wait for each other.
+        """
+        weight = 1 if self._rule.equally else samples
         for tensor in self._layout.tensors:
-            index = self._on_device(selection.index(tensor))
-            moved = xp.asarray(np.array(values[tensor.name], dtype=np.float64), device=self._device)
+            name = tensor.name
+            (rows, columns), entries = matrix_kept(tensor, selection.axes[name]), as_matrix(values[name])
             if self._rule.signs and tensor.role == "parameter":
-                moved = xp.sign(moved)
-            moved *= weight
-            _add(self._total[tensor.name], index, moved)
-            held = _held_index(tensor, selection, values[tensor.name])
-            _add(self._held[tensor.name], self._on_device(held), weight)
-        self._weight += weight
+                entries = np.sign(entries)
+            self._waiting[name].append(Addend(entries, rows, columns, weight))
+            self._held[name].append((np.flatnonzero(entries.any(axis=1)) if tensor.per_width else rows, columns))
+        self._weights.append(weight)
+        if len(self._weights) % _TOGETHER == 0:
+            self._add_up()
 
     def change(self, weights: Weights) -> Change:
-        """By how much ``weights`` are to change, statistics too: the rule applied to them and to the sums."""
-        xp, changes = self._xp, {}
-        for tensor in self._layout.tensors:
-            old = xp.astype(xp.asarray(np.array(weights[tensor.name]), device=self._device), xp.float64)
-            combine = self._rule.combine if tensor.role == "parameter" else _holders
-            result = combine(xp, old, self._total[tensor.name], self._held[tensor.name], self._weight)
-            changes[tensor.name] = np.asarray(result.cpu() if hasattr(result, "cpu") else result)
-        return changes
+        """By how much ``weights`` are to change, statistics too: the rule applied to them and to the sums.
 
-    def _on_device(self, index: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(i if isinstance(i, slice) else self._xp.asarray(i, device=self._device) for i in index)
+        It takes the place of the sums: it can be had once, and nothing be added after it.
+        """
+        self._add_up()
+        return {tensor.name: self._changed(tensor, weights[tensor.name]) for tensor in self._layout.tensors}
 
+    def _add_up(self) -> None:
+        for name, addends in self._waiting.items():
+            self._summing.add(self._total[name], addends)
+            addends.clear()
 
-def _add(total: Any, index: tuple[Any, ...], moved: Any) -> None:
-    if all(isinstance(i, slice) for i in index):
-        part = total[index]
-        part += moved  # a view: `total[index] += moved` would write it once more
-    else:
-        total[index] += moved
+    def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
+        combine = self._rule.combine if tensor.role == "parameter" else _holders
+        total, held, old = self._total[tensor.name], self._holding(tensor), as_matrix(weights)
+        everyone = float(sum(self._weights))
+        for rows in blocks(total):
+            those, before = held[rows] if len(held) > 1 else held, self._summing.array(old[rows])
+            total[rows] = combine(self._summing.xp, before, total[rows], those, everyone)
+        return np.asarray(total.cpu() if hasattr(total, "cpu") else total).reshape(tensor.shape)
 
-
-def _held_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Axes that no block narrows need one count for all their indices, but for the rows of widths."""
-    shape = [
-        n if any(s.block is not None for s in axis) else 1
-        for n, axis in zip(tensor.shape, tensor.units, strict=True)
-    ]
-    return (tensor.shape[0], *shape[1:]) if tensor.per_width else tuple(shape)
+    def _holding(self, tensor: Tensor) -> Any:
+        """The summed weights of those who hold each entry, ``[R, S]``; either is 1 where all its indices are alike."""
+        each = zip(zip(*self._held[tensor.name], strict=True), matrix_shape(tensor), strict=True)
+        rows, columns = (_masks(kept, n) for kept, n in each)
+        return self._summing.product(rows * np.array(self._weights, dtype=np.float64)[:, np.newaxis], columns)
 
 
-def _held_index(tensor: Tensor, selection: Selection, values: NDArray[np.float32]) -> Index:
-    axes = list(selection.axes[tensor.name])
-    if tensor.per_width:
-        axes[0] = np.flatnonzero(values.any(axis=tuple(range(1, values.ndim))))
-    elif sum(kept is not None for kept in axes) <= 1:
-        return selection.index(tensor)
-    shape = _held_shape(tensor)
-    return np.ix_(*(np.arange(n) if kept is None else kept for n, kept in zip(shape, axes, strict=True)))
+def _masks(each: Sequence[Kept], n: int) -> NDArray[np.float64]:
+    """1 for what each of K updates holds of n indices: ``[K, n]``, or ``[K, 1]`` where all hold all."""
+    if all(kept is None for kept in each):
+        return np.ones((len(each), 1))
+    masks = np.zeros((len(each), n))
+    for mask, kept in zip(masks, each, strict=True):
+        mask[slice(None) if kept is None else kept] = 1.0
+    return masks

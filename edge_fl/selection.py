@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from edge_fl.layout import Axis, Layout, Mode, Tensor
 from edge_fl.pattern import Pattern
 
-__all__ = ["Index", "Selection", "Weights", "masked"]
+__all__ = ["Index", "Kept", "Selection", "Weights", "masked"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 """Tensors by name, in the layout's order."""
+
+Kept = NDArray[np.int64] | None
+"""The kept indices of an axis, ascending; None for all of them."""
 
 Index = tuple[NDArray[np.int64] | slice, ...]
 """A numpy index of the kept entries of one tensor."""
@@ -24,10 +27,10 @@ Index = tuple[NDArray[np.int64] | slice, ...]
 
 @dataclass(frozen=True)
 class Selection:
-    """The kept indices of every axis of every tensor under one pattern; None stands for a whole axis."""
+    """What is kept of every axis of every tensor under one pattern."""
 
     layout: Layout
-    axes: dict[str, tuple[NDArray[np.int64] | None, ...]]
+    axes: dict[str, tuple[Kept, ...]]
 
     @classmethod
     def of(cls, pattern: Pattern, mode: Mode) -> "Selection":
@@ -83,7 +86,7 @@ def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]
     return result
 
 
-def _indices(axis: Axis, pattern: Pattern) -> NDArray[np.int64] | None:
+def _indices(axis: Axis, pattern: Pattern) -> Kept:
     sizes = pattern.layout.sizes
     if all(s.block is None or pattern.counts[s.block] == sizes[s.block] for s in axis):
         return None

@@ -9,6 +9,7 @@ from array_api_compat import numpy as np_xp
 from array_api_compat import torch as torch_xp
 from numpy.typing import NDArray
 
+from edge_fl import summing
 from edge_fl.aggregation import RULES, Accumulator, find_rule, rule_names
 from edge_fl.bench.models import mlp_layout, random_weights
 from edge_fl.errors import ConfigError
@@ -116,3 +117,53 @@ def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(xp: Any, d
     share = 0.5 if RULES[rule].equally else 0.75
     both = (1 - share) * 3 + share * 9
     np.testing.assert_allclose(moved, [[1, 1, 1, 1], [0, 0, 0, 0], [both, both, 3, 3]], rtol=1e-6)
+
+
+def tensor(name: str, *axes: tuple[Segment, ...], rows: tuple[tuple[Segment, ...], ...] = ()) -> Tensor:
+    sizes = {"a": 12, "b": 10, None: 1}
+    shape = tuple(sum(s.outer * s.inner * sizes[s.block] for s in axis) for axis in axes)
+    return Tensor(name, shape, rows=rows or axes, units=axes)
+
+
+def every_kind_of_tensor() -> Layout:
+    """Kept rows, columns, both, neither, in two to four axes, of whole units and of several rows a unit."""
+    a, b, gates, three = (Segment("a"),), (Segment("b"),), (Segment("a", outer=4),), (Segment(None, inner=3),)
+    mixed = (Segment("a"), Segment(None, inner=2), Segment("b", inner=2))
+    tensors = (
+        tensor("number"),
+        tensor("bias", a),
+        tensor("whole", three, three),
+        tensor("rows", gates, three),
+        tensor("columns", three, mixed),
+        tensor("both", gates, b),
+        tensor("convolution", b, a, three, three),
+        tensor("inner", three, a, three),
+    )
+    return Layout((Block("a", 12), Block("b", 10)), tensors)
+
+
+@pytest.mark.parametrize(("block", "few"), [(1, 0), (60, 0), (60, 100), (summing._BLOCK, summing._FEW)])
+@pytest.mark.parametrize("mode", ["rows", "units"])
+@pytest.mark.parametrize(("xp", "device"), BACKENDS)
+def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
+    xp: Any, device: str, mode: Mode, block: int, few: int, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(summing, "_BLOCK", block)
+    monkeypatch.setattr(summing, "_FEW", few)
+    layout = every_kind_of_tensor()
+    old = random_weights(layout, 0)
+    patterns = [Pattern.seeded(layout, 500, key) for key in range(6)]
+    patterns += [Pattern.prefix(layout, 300), Pattern.full(layout), Pattern(layout, np.zeros(22, np.bool_))]
+    sums = Accumulator(layout, xp=xp, device=device, rule=find_rule("holders"))
+    total = {t.name: np.zeros(t.shape) for t in layout.tensors}
+    held = {t.name: np.zeros(t.shape) for t in layout.tensors}
+    for client, pattern in enumerate(patterns):
+        selection, samples = Selection.of(pattern, mode), 7919 * client + 1
+        values = selection.gather(random_weights(layout, 1 + client))
+        sums.add(selection, values, samples)
+        for t in layout.tensors:
+            total[t.name][selection.index(t)] += samples * values[t.name].astype(np.float64)
+            held[t.name][selection.index(t)] += samples
+
+    for name, moved in sums.change(old).items():
+        assert moved.tobytes() == (total[name] / np.where(held[name] > 0, held[name], 1)).tobytes(), name

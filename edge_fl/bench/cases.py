@@ -9,7 +9,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from edge_fl.bundle import PLAIN_SGD, Input, Optimizer
 from edge_fl.errors import ModelError
+from edge_fl.layout import Layout
 from edge_fl.runtimes.base import Batch
+from exporter.accept import example_inputs
+from exporter.derive import derive
 from exporter.export import Target
 from exporter.zoo import find_model
 from exporter.zoo import model_names as zoo_names
@@ -50,6 +53,10 @@ class Case:
             loss="sequence_cross_entropy" if self.model.per_position else "cross_entropy",
             optimizer=optimizer,
         )
+
+    def layout(self) -> Layout:
+        """Its blocks and tensors, as an export finds them."""
+        return derive(self.build(), example_inputs(self.target("onnx").fit, 3)).layout
 
     @property
     def normalised(self) -> bool:

@@ -45,6 +45,25 @@ def codec(
     _show(bench_codec(repeats), output, as_json=json)
 
 
+@app.command("aggregate")
+def aggregate(
+    *,
+    model: _Models = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns each alternative takes.")] = 20,
+    output: _Output = None,
+    json: _Json = False,
+) -> None:
+    """Aggregate and decode a round's updates on the coordinator, as ratios to a memory copy of the same bytes.
+
+    Example: edge-fl bench aggregate -o docs/benchmarks/aggregate.md
+    """
+    from edge_fl.bench.aggregate import bench_aggregate
+
+    with progress("bench aggregate") as report:
+        result = bench_aggregate(model or (), repeats, report)
+    _show(result, output, as_json=json)
+
+
 @app.command("step")
 def step(
     *,
