@@ -21,7 +21,8 @@ from edge_fl.server_half import Change
 LAYOUT = mlp_layout(5, 8, 6, 3)
 SAMPLES = (10, 30, 5)
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-BACKENDS: list[tuple[Any, str]] = [(np_xp, "cpu"), *((torch_xp, device) for device in DEVICES)]
+FAR = torch.device("cpu")  # which is not the string: torch alone adds up, as it does on CUDA
+BACKENDS: list[tuple[Any, Any]] = [(np_xp, "cpu"), *((torch_xp, device) for device in [*DEVICES, FAR])]
 
 
 def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]]:
@@ -34,7 +35,7 @@ def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]
     return [(s, s.gather(random_weights(LAYOUT, 10 + k))) for k, s in enumerate(selections)]
 
 
-def aggregate(xp: Any, device: str, rule: str, mode: Mode, order: list[int]) -> Change:
+def aggregate(xp: Any, device: Any, rule: str, mode: Mode, order: list[int]) -> Change:
     sums, every = Accumulator(LAYOUT, xp=xp, device=device, rule=find_rule(rule)), updates(mode)
     for k in order:
         sums.add(*every[k], SAMPLES[k])
@@ -72,7 +73,7 @@ def by_the_definition(rule: str, mode: Mode) -> Change:
 @pytest.mark.parametrize("mode", ["rows", "units"])
 @pytest.mark.parametrize("rule", rule_names())
 @pytest.mark.parametrize(("xp", "device"), BACKENDS)
-def test_a_rule_is_its_definition(xp: Any, device: str, rule: str, mode: Mode) -> None:
+def test_a_rule_is_its_definition(xp: Any, device: Any, rule: str, mode: Mode) -> None:
     new, expected = aggregate(xp, device, rule, mode, [0, 1, 2]), by_the_definition(rule, mode)
     for name, tensor in expected.items():
         np.testing.assert_allclose(new[name], tensor, rtol=1e-6, atol=1e-7)
@@ -98,7 +99,7 @@ def test_an_unknown_rule_is_refused() -> None:
 
 @pytest.mark.parametrize("rule", rule_names())
 @pytest.mark.parametrize(("xp", "device"), BACKENDS)
-def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(xp: Any, device: str, rule: str) -> None:
+def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(xp: Any, device: Any, rule: str) -> None:
     units, rows = (Segment("conv"),), (Segment(None, inner=3),)
     layout = Layout(
         (Block("conv", 4),),
@@ -146,7 +147,7 @@ def every_kind_of_tensor() -> Layout:
 @pytest.mark.parametrize("mode", ["rows", "units"])
 @pytest.mark.parametrize(("xp", "device"), BACKENDS)
 def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
-    xp: Any, device: str, mode: Mode, block: int, few: int, *, monkeypatch: pytest.MonkeyPatch
+    xp: Any, device: Any, mode: Mode, block: int, few: int, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summing, "_BLOCK", block)
     monkeypatch.setattr(summing, "_FEW", few)

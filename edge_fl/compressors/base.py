@@ -12,7 +12,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -162,8 +162,14 @@ class Compressor(ServerHalf, ABC):
 
 def compressor_names() -> list[str]:
     """The compressors this version knows."""
-    modules = (module.name for module in pkgutil.iter_modules(compressors.__path__))
-    return sorted(name for name in modules if name != "base" and not name.startswith("_"))
+    return list(_names(tuple(compressors.__path__)))
+
+
+@cache
+def _names(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Those in these folders, which are read once: every client of a simulation asks."""
+    modules = (module.name for module in pkgutil.iter_modules(path))
+    return tuple(sorted(name for name in modules if name != "base" and not name.startswith("_")))
 
 
 def open_compressor(name: str, parameters: Mapping[str, Any]) -> Compressor:

@@ -9,6 +9,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -313,7 +314,13 @@ def choose(options: Sequence[_T], stream: Stream) -> _T:
 
 def method_names() -> list[str]:
     """The methods this version knows."""
-    return sorted(m.name.replace("__", "+") for m in pkgutil.iter_modules(methods.__path__) if m.name != "base")
+    return list(_names(tuple(methods.__path__)))
+
+
+@cache
+def _names(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Those in these folders, which are read once: every client of a simulation asks."""
+    return tuple(sorted(m.name.replace("__", "+") for m in pkgutil.iter_modules(path) if m.name != "base"))
 
 
 def open_method(name: str, parameters: Mapping[str, Any]) -> Method:
