@@ -1,5 +1,7 @@
 """What devices can fetch from the coordinator, by the SHA-256 of its bytes."""
 
+from collections.abc import Collection
+
 from edge_fl.bundle import MANIFEST, Bundle
 from edge_fl.transport.transfer import cut, ref_of
 from edge_fl.wire.messages import Ref
@@ -30,9 +32,9 @@ class Contents:
         self._held |= {files[name].sha256: cut(bundle.read(name)) for name in names}
         self._current: dict[str, tuple[bytes, ...]] = {}
 
-    def offer_model(self, frame: bytes) -> Ref:
-        """Replace the model that devices can fetch; changes to earlier ones are no longer to be had."""
-        self._current.clear()
+    def offer_model(self, frame: bytes, held: Collection[str] = ()) -> Ref:
+        """Replace the model that devices can fetch; of earlier ones those of the digests ``held`` can still be had."""
+        self._current = {digest: chunks for digest, chunks in self._current.items() if digest in held}
         return self.offer_change(frame)
 
     def offer_change(self, frame: bytes) -> Ref:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from broker.client_selection import ClientSelection
 from broker.config import RunConfig
 from broker.evaluation import Evaluator
 from broker.gateway import RETURN_SECONDS, Gateway
@@ -16,15 +17,18 @@ from broker.run_folder import RoundMetrics, RunFolder
 from broker.store import Store, UnderWay
 from broker.summary import RunSummary
 from broker.tasks import make_task
+from broker.tiers import Tiers
 from edge_fl.errors import RunError
 from edge_fl.recipe import Recipe
 from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import Ref, Task
 
-__all__ = ["Coordinator"]
+__all__ = ["ATTEMPTS", "LATE", "LOST", "Coordinator"]
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 3
+ATTEMPTS = 3
+LATE, LOST = "late", "lost"
+_OVERDUE = (LATE, LOST)  # why a round closed without a device that may only be slow
 _LINGER_SECONDS = (1.0, 5.0)
 
 
@@ -47,6 +51,8 @@ class Coordinator:
         Where the run's files are kept.
     store
         Its record: a round that it tells of is gone on with.
+    tiers
+        Say what each device is asked to train.
     evaluator
         Scores the model after each round.
     observer
@@ -63,12 +69,14 @@ class Coordinator:
         gateway: Gateway,
         folder: RunFolder,
         store: Store,
+        tiers: Tiers,
         evaluator: Evaluator,
         observer: Observer,
     ) -> None:
         self._config, self._recipe, self._model, self._dense = config, recipe, model, dense
         self._gateway, self._folder, self._store = gateway, folder, store
-        self._evaluator, self._observer = evaluator, observer
+        self._tiers, self._evaluator, self._observer = tiers, evaluator, observer
+        self._selection = ClientSelection(config.selection, config.seed)
         known = bool(store.devices())  # when the run was broken off
         self._patience = time.monotonic() + RETURN_SECONDS + config.gone_after if known else 0.0
 
@@ -83,13 +91,26 @@ class Coordinator:
         """
         self._observer.started(self._config, self._dense)
         rounds = self._store.rounds()
+        for metrics in rounds:
+            self._learn(metrics)
         try:
             for number in range(len(rounds) + 1, self._config.rounds + 1):
                 rounds.append(self._run_round(number))
+                self._learn(rounds[-1])
         except RunError:
             self._end()
             raise
         return RunSummary(self._config, self._dense, tuple(rounds), self._end())
+
+    def _learn(self, metrics: RoundMetrics) -> None:
+        """What a round shows of its clients; how long one takes that failed, or is gone, it does not."""
+        self._selection.learn(metrics)
+        lost = self._lost(after=0.0)
+        for client, seconds in metrics.took.items():
+            device = self._gateway.registry.get(client)
+            timed = client in metrics.uplink or (metrics.excused.get(client) in _OVERDUE and client not in lost)
+            if device is not None and timed:
+                self._tiers.took(client, device.profile, metrics.tiers[client], seconds)
 
     def _end(self) -> Path:
         weights = self._folder.finish(self._model.outcome)
@@ -105,7 +126,7 @@ class Coordinator:
             self._wait_for_devices(first if number == 1 else quorum)
         model = self._gateway.open_round(current, self._model.frame())
         begun = 0 if broken_off is None else broken_off.attempt
-        for attempt in range(begun, begun + _ATTEMPTS):
+        for attempt in range(begun, begun + ATTEMPTS):
             if broken_off is not None and attempt == begun:
                 self._take_up(current, broken_off)
             else:
@@ -116,16 +137,18 @@ class Coordinator:
                 return self._close(current, started)
             _log.warning("round %d is short of devices (attempt %d)", number, attempt + 1)
         raise RunError(
-            f"Round {number} got {len(current.reports)} of the {quorum} updates it needs in {_ATTEMPTS} attempts."
+            f"Round {number} got {len(current.reports)} of the {quorum} updates it needs in {ATTEMPTS} attempts."
         )
 
     def _wait_for_devices(self, needed: int, besides: frozenset[str] = frozenset()) -> None:
         until = time.monotonic() + self._config.wait
         while (there := self._gateway.registry.count(besides)) < needed or self._returning():
             if time.monotonic() > until:
+                timing = self._gateway.registry.unready
                 raise RunError(
-                    f"Only {there} of {needed} devices were there within {self._config.wait:.0f} s; start more, "
-                    "or lower --clients-per-round."
+                    f"Only {there} of {needed} devices were there within {self._config.wait:.0f} s"
+                    f"{f', and {timing} still timed their tiers (raise --wait)' if timing else ''}; start more, or "
+                    "lower --clients-per-round."
                 )
             self._gateway.pump()
 
@@ -136,13 +159,15 @@ class Coordinator:
     def _take_up(self, current: Round, broken_off: UnderWay) -> None:
         """Go on with a round that was broken off: its tasks stand, and whoever registers hears of his again."""
         current.tasks |= broken_off.tasks
+        current.tiers |= broken_off.tiers
         for client, judged in broken_off.judged.items():
-            current.verdicts[client] = judged.verdict(self._folder.run, current.number)
-            path = self._folder.update(current.number, client)
+            current.verdicts[client] = judged.verdict(self._folder.run, current.round_of(client))
+            path = self._folder.updates(current.number)
+            report = Report(path, judged.offset, judged.samples, judged.loss, judged.size)
             if judged.code:
                 current.excuse(client, f"rejected: {judged.reason}")
-            elif self._folder.holds(path, judged.digest):
-                current.report(client, Report(path, judged.samples, judged.loss, judged.size))
+            elif self._folder.holds(report, judged.digest):
+                current.report(client, report)
             else:
                 current.excuse(client, "its update was lost with this machine's power")
         held = [task.since for task in broken_off.tasks.values() if task.changes]
@@ -156,20 +181,26 @@ class Coordinator:
         if attempt:
             self._wait_for_devices(current.quorum - len(current.reports), besides=current.done())
         for client in current.outstanding():
-            current.excuse(client, "late")
-        picked = self._gateway.registry.pick(
-            self._config.clients_per_round - len(current.reports),
-            seed=self._config.seed,
-            round=current.number,
-            attempt=attempt,
-            excluding=current.done(),
-        )
+            current.excuse(client, LATE)
+        done, there = current.done(), self._gateway.registry.present()
+        needed = self._config.clients_per_round - len(current.reports)
+        fresh = [client for client in there if client not in current.tasks]
+        picked = self._selection.pick(fresh, needed, round=current.number, attempt=attempt)
+        again = [client for client in there if client in current.tasks and client not in done]
+        picked += self._selection.pick(again, needed - len(picked), round=current.number, attempt=attempt)
         current.deadline = time.monotonic() + self._config.deadline
+        self._hand_out(current, picked, model, attempt)
+
+    def _hand_out(self, current: Round, picked: list[str], model: Ref, attempt: int) -> None:
+        """Ask these clients, in the tier that they can do, once the record has it."""
+        for client in picked:  # whose update of an earlier attempt may still come is asked for no other
+            current.tiers.setdefault(client, self._tiers.of(client, self._gateway.registry[client].profile))
         tasks = {client: self._task(client, current, model) for client in picked}
-        self._store.ask(attempt, tasks)
-        self._observer.round_started(current.number, picked)
+        self._store.ask(attempt, tasks, current.tiers)
+        self._observer.round_started(current.number, [*current.outstanding(), *picked])
         for client, task in tasks.items():
             current.excused.pop(client, None)
+            current.asked_at.setdefault(client, time.monotonic())
             current.tasks[client] = task
             self._gateway.ask(client, task)
 
@@ -183,7 +214,7 @@ class Coordinator:
             self._recipe,
             self._model.layout,
             client=client,
-            tier=device.profile.tier,
+            tier=current.tiers[client],
             round=current.number,
             accepted=device.accepted,
             model=model,
@@ -192,36 +223,48 @@ class Coordinator:
 
     def _close(self, current: Round, started: float) -> RoundMetrics:
         """Aggregate in the order of client ids, whatever the order of arrival; evaluate; keep."""
-        for client in current.outstanding():
-            current.excuse(client, "lost")
+        number, took = current.number, self._part(current)
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
-        train_loss = self._model.aggregate(self._updates(reports))
-        score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
+        train_loss = self._model.aggregate(self._updates(reports, current.tiers))
+        score = None
+        if self._config.evaluates(number):
+            score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
         metrics = RoundMetrics(
-            round=current.number,
+            round=number,
             seconds=time.monotonic() - started,
-            accuracy=score.accuracy,
-            loss=score.loss,
+            accuracy=None if score is None else score.accuracy,
+            loss=None if score is None else score.loss,
             train_loss=train_loss,
             uplink={client: report.size for client, report in reports.items()},
             downlink=dict(sorted(self._gateway.sent.items())),
             excused=dict(current.excused),
             rejections=dict(self._gateway.rejections),
+            tiers={
+                client: current.tiers[client] for client in sorted(current.tiers) if not current.awaits(client)
+            },
+            took=dict(sorted(took.items())),
+            stale={client: number - first for client in reports if (first := current.round_of(client)) < number},
         )
         self._gateway.rejections.clear()
         self._gateway.sent.clear()
-        self._folder.keep_model(current.number, self._model.weights, self._model.learned())
+        self._folder.checkpoints.keep(number, self._model.weights, self._model.learned())
         self._store.close_round(metrics)
         self._folder.close_round(metrics)
         self._observer.round_closed(metrics)
         return metrics
 
-    def _updates(self, reports: dict[str, Report]) -> Iterator[tuple[int, Frame]]:
-        """Each accepted update with its device's tier, one in memory at a time."""
+    def _part(self, current: Round) -> dict[str, float]:
+        """Wait no longer for whoever is awaited; seconds that each client took, or takes by now."""
+        took = current.took(time.monotonic())
+        for client in current.outstanding():
+            current.excuse(client, LOST)
+        return took
+
+    def _updates(self, reports: dict[str, Report], tiers: dict[str, int]) -> Iterator[tuple[int, Frame]]:
+        """Each accepted update with the tier it was asked for in, one in memory at a time."""
         for client, report in reports.items():
-            tier = self._gateway.registry[client].profile.tier
-            yield tier, decode_frame(report.path.read_bytes(), self._model.layout, self._recipe.shared())
+            yield tiers[client], decode_frame(report.content(), self._model.layout, self._recipe.shared())
 
     def _farewell(self) -> None:
         """Tell the devices for a while, and longer if one is reconnecting just now: it would wait for ever."""

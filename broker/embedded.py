@@ -20,11 +20,22 @@ __all__ = ["EmbeddedBroker"]
 _START_SECONDS = 20.0
 
 
-class _WithoutRetained(Broker):
-    """A broker that keeps no retained message."""
+class _Broker(Broker):
+    """amqtt, which keeps no retained message here, and ends a session whose client begins another."""
 
     async def retain_message(self, *_args: Any, **_kwargs: Any) -> None:
         """Forget it."""
+
+    async def _delete_session(self, client_id: str) -> None:
+        """Forget a session that was replaced, and end its connection (MQTT-3.1.4-2), which amqtt leaves open and deaf.
+
+        Its will is not published: the client lives, and its "gone" would be heard after its registration.
+        """
+        session, handler = self._sessions.get(client_id, (None, None))
+        await super()._delete_session(client_id)
+        if session is not None and handler is not None and session.transitions.is_connected():
+            session.will_flag = False
+            await handler.handle_connection_closed()
 
 
 class EmbeddedBroker:
@@ -81,7 +92,7 @@ class EmbeddedBroker:
 
     async def _start(self) -> None:
         bind = f"{self.address.host}:{self.address.port}"
-        self._broker = _WithoutRetained(
+        self._broker = _Broker(
             {
                 "listeners": {"default": {"type": "tcp", "bind": bind, "max_connections": 0}},
                 "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},

@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
 from broker.acceptance import Expected, check_update
 from broker.contents import Contents
 from broker.observer import Observer
@@ -16,6 +18,8 @@ from broker.registry import Device, Registry
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
 from broker.store import Judged, Store
+from broker.tiers import Tiers
+from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
 from edge_fl.bundle import Bundle
 from edge_fl.errors import FrameError
@@ -70,6 +74,8 @@ class Gateway:
         Its method says how many units a device trains, and checks what it uploads.
     batch
         Samples a batch, which a static program must have been compiled for.
+    tiers
+        Says what devices measure, and when they are ready.
     folder
         Takes accepted updates.
     store
@@ -98,21 +104,26 @@ class Gateway:
         bundle: Bundle,
         recipe: Recipe,
         batch: int,
+        tiers: Tiers,
         folder: RunFolder,
         store: Store,
         connection: Connection,
         topics: Topics,
         observer: Observer,
     ) -> None:
-        self.registry = Registry(store.devices(), time.monotonic() + RETURN_SECONDS)
+        self.registry = Registry(store.devices(), time.monotonic() + RETURN_SECONDS, tiers.ready)
         self.rejections: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
-        self._bundle, self._recipe, self._batch = bundle, recipe, batch
+        self._bundle, self._recipe, self._batch, self._tiers = bundle, recipe, batch, tiers
         self._folder, self._store, self._connection = folder, store, connection
         self._topics, self._observer = topics, observer
         self._contents = Contents(bundle)
         self._offers: dict[str, Offer] = {}
-        self._uploads = Uploads(self._send)
+        self._uploads = Uploads(self._send, self._place)
+        self._largest = largest_frame(bundle.layout)
+        self._updates: UpdateFile | None = None  # of the round
+        self._judged: dict[str, Judged] = {}  # updates of the round under way that the record has not yet
+        self._verdicts: list[tuple[str, Verdict]] = []  # told once it has
         self._unheard: dict[str, float] = {}  # when those who have not been heard of since were sent their task
         self._sender = Sender(connection.publish, topics.chunk)
         self._ticked = 0.0  # monotonic seconds
@@ -125,23 +136,34 @@ class Gateway:
         return [topics.up("+"), f"{topics.up('+')}/chunk/#"]
 
     def open_round(self, current: Round, model: bytes) -> Ref:
-        """Take updates of ``current`` from now on, and give out its ``model`` frame."""
+        """Take updates of ``current`` from now on, and give out its ``model`` frame.
+
+        The models that clients were asked to train before it, and have not yet, can be had too.
+        """
         self._round = current
-        return self._contents.offer_model(model)
+        self._updates = self._folder.open_updates(current.number, self._largest)
+        return self._contents.offer_model(model, {task.model.digest for task in current.tasks.values()})
 
     def offer_changes(self, frames: Sequence[bytes]) -> tuple[Ref, ...]:
         """Give out the changes that lead to the round's model, too."""
         return tuple(self._contents.offer_change(frame) for frame in frames)
 
     def close_round(self) -> None:
-        """Take no more updates: from now on an offer is late, and says nothing was lost that was accepted."""
+        """Take no more updates: from now on an offer is late, and says nothing was lost that was accepted.
+
+        Those of clients that are still awaited are gone on with once a round is opened again.
+        """
+        awaited = self._round.outstanding() if self._round is not None else []
         self._round = None
-        self._offers.clear()
-        self._uploads.clear()
+        self._offers = {client: self._offers[client] for client in awaited if client in self._offers}
+        self._uploads.clear(besides=awaited)
 
     def ask(self, client: str, task: Task) -> None:
         """Send a task, and again until the client is heard of."""
         self._observer.device(client, "training")
+        self._say(client, task)
+
+    def _say(self, client: str, task: Task) -> None:
         self._unheard.pop(client, None)
         self._unheard[client] = time.monotonic()
         self._send(client, task)
@@ -159,12 +181,22 @@ class Gateway:
             self._handle(event)
             taken += 1
             event = self._connection.next(0.0) if taken < _BURST else None
+        self._settle()
         self._sender.advance()
         now = time.monotonic()
         if now - self._ticked > _TICK_SECONDS:
             self._ticked = now
             self._uploads.tick()
             self._remind()
+
+    def _settle(self) -> None:
+        """Record how updates were judged, all of them at once, and only then tell the devices."""
+        if self._judged and self._round is not None:
+            self._store.judge(self._round.number, self._judged)
+            self._judged.clear()
+        for client, verdict in self._verdicts:
+            self._send(client, verdict)
+        self._verdicts.clear()
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -183,7 +215,7 @@ class Gateway:
             client = next(iter(self._unheard))
             del self._unheard[client]
             if self._round is not None and self._round.awaits(client):
-                self.ask(client, self._round.tasks[client])
+                self._say(client, self._round.tasks[client])
 
     def _take(self, topic: str, payload: bytes) -> None:
         client = ""
@@ -192,7 +224,8 @@ class Gateway:
             if chunk is not None:
                 self._take_chunk(client, *chunk, payload)
                 return
-            self.registry.heard(client)
+            if self.registry.heard(client):
+                self._observer.registered(client, self.registry[client].profile)
             self._unheard.pop(client, None)
             match decode_from_device(payload):
                 case Register() as message:
@@ -203,7 +236,7 @@ class Gateway:
                     self._consider(client, message)
                 case Failed() as message:
                     self._take_failure(client, message)
-                case Gone():
+                case Gone() if self.registry.get(client) is not None:
                     self.registry.gone(client, time.monotonic())
                     self._observer.device(client, "gone")
         except FrameError as error:
@@ -217,13 +250,16 @@ class Gateway:
             self._reject(client, *refusal)
             self._send(client, Refused(*refusal))
             return
+        if not (self._tiers.rehearsals and self._tiers.ready(profile)):  # nobody asked, or another run did
+            profile = msgspec.structs.replace(profile, measured=None)
         known = self.registry.get(client)
         changed = known is None or known.profile != profile
         device = self.registry.register(client, profile)
         if changed:
+            self._settle()  # an update that the device's row speaks of is in the record before
             self._store.register(device)
-        self._observer.registered(client, profile)
-        self._send(client, Registered(self._folder.run, self._contents.manifest))
+            self._observer.registered(client, profile)
+        self._send(client, Registered(self._folder.run, self._contents.manifest, self._tiers.rehearsals))
         if self._over is not None:
             self._send(client, self._over)
         if self._round is not None and self._round.awaits(client):
@@ -234,8 +270,14 @@ class Gateway:
             return "protocol", f"It speaks protocol {profile.protocol}, not {PROTOCOL}."
         if not 0 < profile.samples <= _MOST_SAMPLES or profile.tier < 0:
             return "profile", f"It registers {profile.samples} samples and tier {profile.tier}."
-        reason = missing_program(self._bundle, profile.runtime, self._recipe.method, profile.tier, self._batch)
-        return None if reason is None else ("runtime", reason)
+        if reason := self._tiers.unfit(profile):
+            return "profile", reason
+        method, batch = self._recipe.method, self._batch
+        reasons = [
+            missing_program(self._bundle, profile.runtime, method, tier, batch)
+            for tier in self._tiers.candidates(profile)
+        ]
+        return ("runtime", reasons[0] or "") if all(reasons) else None
 
     def _serve(self, client: str, want: Want) -> None:
         chunks = self._contents.get(want.digest)
@@ -250,13 +292,13 @@ class Gateway:
         current, device = self._round, self.registry.get(client)
         if device is None:
             self._judge(client, offer, "unregistered", "The client is not registered.")
-        elif current is None or (offer.run, offer.round) != (self._folder.run, current.number):
+        elif current is None or (offer.run, offer.round) != (self._folder.run, current.round_of(client)):
             if (offer.run, offer.update.digest) == (self._folder.run, device.digest):
                 self._judge(client, offer)
             else:
                 self._judge(client, offer, "late", f"Round {offer.round} of run '{offer.run}' is not under way.")
         elif client in current.verdicts and current.verdicts[client].digest == offer.update.digest:
-            self._send(client, current.verdicts[client])
+            self._verdicts.append((client, current.verdicts[client]))
             current.excuse(client, f"rejected: {current.verdicts[client].reason}")
         elif client not in current.tasks:
             self._judge(client, offer, "not-selected", f"The client was not asked in round {current.number}.")
@@ -264,7 +306,7 @@ class Gateway:
             self._judge(client, offer, "duplicate", "Another update of this round was taken already.")
         elif offer.update.size == 0:
             self._judge(client, offer, "truncated", "The update has 0 bytes.")
-        elif offer.update.size > largest_frame(self._bundle.layout):
+        elif offer.update.size > self._largest:
             self._judge(client, offer, "oversize", f"The update has {offer.update.size} bytes.")
         else:
             self._offers[client] = offer
@@ -278,38 +320,54 @@ class Gateway:
         try:
             frame = check_update(content, self._expected(current, device))
         except FrameError as error:
-            self._store.judge(current.number, client, Judged(digest, error.code, str(error)))
+            self._judged[client] = Judged(digest, error.code, str(error))
             current.verdicts[client] = self._judge(client, offer, error.code, str(error))
             current.excuse(client, f"rejected: {error}")
             self._observer.device(client, "rejected")
             return
-        report = self._folder.keep_update(current.number, frame, content)
+        updates, header = self._update_file, frame.header
+        report = Report(updates.path, updates.offset(client), header.samples, header.loss, len(content))
         self._accept(current, device, offer, report)
+
+    @property
+    def _update_file(self) -> UpdateFile:
+        assert self._updates is not None  # nothing is fetched before the first round
+        return self._updates
+
+    def _place(self, client: str, ref: Ref) -> Place:
+        return self._update_file.place(client, ref.size)
 
     def _expected(self, current: Round, device: Device) -> Expected:
         return Expected(
             layout=self._bundle.layout,
             recipe=self._recipe,
             run=self._folder.run,
-            round=current.number,
-            version=current.version,
+            round=current.round_of(device.client),
+            version=current.version - (current.number - current.round_of(device.client)),
             client=device.client,
-            tier=device.profile.tier,
+            tier=current.tiers[device.client],
             samples=device.profile.samples,
             assigned=assigned_pattern(current.tasks[device.client], self._bundle.layout),
         )
 
     def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:
         current.report(device.client, report)
-        device.accepted, device.digest = current.number, offer.update.digest
-        judged = Judged(device.digest, samples=report.samples, loss=report.loss, size=report.size)
-        self._store.judge(current.number, device.client, judged)  # before the device is told
+        current.answered_at[device.client] = time.monotonic()
+        device.accepted, device.digest = offer.round, offer.update.digest
+        self._judged[device.client] = Judged(
+            device.digest,
+            samples=report.samples,
+            loss=report.loss,
+            offset=report.offset,
+            size=report.size,
+            trained=offer.round,
+        )
         current.verdicts[device.client] = self._judge(device.client, offer)
         self._observer.device(device.client, "accepted")
 
     def _take_failure(self, client: str, failed: Failed) -> None:
         current = self._round
-        if current is not None and (failed.run, failed.round) == (self._folder.run, current.number):
+        if current is not None and (failed.run, failed.round) == (self._folder.run, current.round_of(client)):
             current.excuse(client, f"failed: {failed.reason[:_LONGEST_REASON]}")
             self._observer.device(client, "failed")
 
@@ -319,7 +377,7 @@ class Gateway:
         verdict = Verdict(offer.run, offer.round, offer.update.digest, accepted=not code, code=code, reason=reason)
         if code:
             self._reject(client, code, reason)
-        self._send(client, verdict)
+        self._verdicts.append((client, verdict))
         return verdict
 
     def _reject(self, client: str, code: str, reason: str) -> None:

@@ -75,9 +75,11 @@ class LiveView(Observer):
         self._dense = 0
         self._number = 0
         self._closed: RoundMetrics | None = None
+        self._accuracy: float | None = None
         self._up = self._down = 0
         self._devices: dict[str, tuple[Register, str]] = {}
         self._last: dict[str, int] = {}
+        self._tiers: dict[str, int] = {}
         self._rejections = 0
         self._asked: list[str] = []
         self._until = 0.0
@@ -118,9 +120,11 @@ class LiveView(Observer):
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Show what it gave."""
         self._closed = metrics
+        self._accuracy = self._accuracy if metrics.accuracy is None else metrics.accuracy
         self._up += sum(metrics.uplink.values())
         self._down += sum(metrics.downlink.values())
         self._last.update(metrics.uplink)
+        self._tiers.update(metrics.tiers)
 
     def _render(self) -> Group:
         return Group(self._head(), self._table())
@@ -128,7 +132,7 @@ class LiveView(Observer):
     def _head(self) -> Text:
         if self._config is None:
             return Text("waiting for the coordinator")
-        accuracy = "-" if self._closed is None else f"{self._closed.accuracy:.1%}"
+        accuracy = "-" if self._accuracy is None else f"{self._accuracy:.1%}"
         if not self._number:
             present = sum(status != "gone" for _, status in self._devices.values())
             return Text(f"{self._config.method}: {present} of {self._config.clients_per_round} devices are here")
@@ -160,7 +164,7 @@ class LiveView(Observer):
             size = self._last.get(client)
             table.add_row(
                 client,
-                str(profile.tier),
+                str(self._tiers.get(client, profile.tier)),
                 profile.runtime,
                 Text(status, style=_COLOURS.get(status, "")),
                 "" if size is None else size_text(size),
@@ -182,8 +186,11 @@ def round_line(metrics: RoundMetrics) -> str:
     """One round in one line."""
     up = sum(metrics.uplink.values())
     excused = f"  without {_named(metrics.excused)}" if metrics.excused else ""
+    score = ""
+    if metrics.accuracy is not None and metrics.loss is not None:
+        score = f"accuracy {metrics.accuracy:6.1%}  loss {metrics.loss:.4f}  "
     return (
-        f"round {metrics.round:>3}  accuracy {metrics.accuracy:6.1%}  loss {metrics.loss:.4f}  "
+        f"round {metrics.round:>3}  {score}"
         f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(sum(metrics.downlink.values()))}  "
         f"{metrics.seconds:.1f} s{excused}"
     )

@@ -64,14 +64,16 @@ class GlobalModel:
     def aggregate(self, updates: Iterable[tuple[int, Frame]]) -> float:
         """Apply the recipe's rule to a round's updates (each with its device's tier), and let its server halves learn.
 
-        They are summed in the order given, on CUDA where there is one. Returns the clients' mean training loss,
-        weighted by their samples.
+        They are summed in the order given, on CUDA where there is one. One that was trained from a model s versions
+        older than this counts for 1 / sqrt(1 + s) of what it would (FedBuff, Nguyen et al. 2022, section 5). Returns
+        the clients' mean training loss, weighted by their samples.
         """
         recipe, number = self._recipe, self.version + 1
         sums, heard = Accumulator(self.layout, xp=xp, device=self._device, rule=recipe.rule), []
         for tier, update in updates:
             header = update.header
-            sums.add(update.selection, update.values, header.samples)
+            stale = self.version - header.version
+            sums.add(update.selection, update.values, header.samples, (1 + stale) ** -0.5 if stale else 1)
             heard.append(Heard(header.client, tier, header.samples, header.loss, update.pattern, update.sent))
         change = sums.change(self.weights)
         change |= recipe.advance(number, {tensor.name: change[tensor.name] for tensor in self.layout.parameters})

@@ -4,7 +4,7 @@ from broker.config import RunConfig
 from broker.run_folder import RoundMetrics
 from edge_fl.wire.messages import Register
 
-__all__ = ["Observer"]
+__all__ = ["Observer", "Observers"]
 
 
 class Observer:
@@ -27,3 +27,46 @@ class Observer:
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """The round is over."""
+
+
+class Observers(Observer):
+    """Several as one, told in their order.
+
+    Parameters
+    ----------
+    observers
+        The others.
+    """
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def started(self, config: RunConfig, dense_bytes: int) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.started(config, dense_bytes)
+
+    def registered(self, client: str, profile: Register) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.registered(client, profile)
+
+    def device(self, client: str, status: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.device(client, status)
+
+    def rejected(self, client: str, code: str, reason: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.rejected(client, code, reason)
+
+    def round_started(self, number: int, selected: list[str]) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.round_started(number, selected)
+
+    def round_closed(self, metrics: RoundMetrics) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.round_closed(metrics)

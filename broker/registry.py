@@ -1,9 +1,8 @@
 """The devices a coordinator knows: what they said of themselves, and whether they are there."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
-from edge_fl.randomness import Stream
 from edge_fl.wire.messages import Register
 
 __all__ = ["Device", "Registry"]
@@ -29,17 +28,27 @@ class Registry:
     ----------
     known
         Those of a run that goes on: not there, and gone since ``since``, in monotonic seconds, which may be to come.
+    ready
+        Whether a device with that profile can be asked; all can unless told otherwise.
     """
 
-    def __init__(self, known: Iterable[Device] = (), since: float = 0.0) -> None:
+    def __init__(
+        self,
+        known: Iterable[Device] = (),
+        since: float = 0.0,
+        ready: Callable[[Register], bool] = lambda _: True,
+    ) -> None:
+        self._ready = ready
         self._devices = {device.client: device for device in known}
         self._gone = dict.fromkeys(self._devices, since)  # in the coordinator's monotonic seconds
+        self._unready = {client for client, device in self._devices.items() if not ready(device.profile)}
 
     def register(self, client: str, profile: Register) -> Device:
-        """Take a device in, or back."""
+        """Take a device in, or back; one that is not ready is there for itself alone."""
         device = self._devices.setdefault(client, Device(client, profile))
         device.profile = profile
         self.heard(client)
+        (self._unready.discard if self._ready(profile) else self._unready.add)(client)
         return device
 
     def get(self, client: str) -> Device | None:
@@ -49,9 +58,9 @@ class Registry:
     def __getitem__(self, client: str) -> Device:
         return self._devices[client]
 
-    def heard(self, client: str) -> None:
-        """A message came from the client, so it is there."""
-        self._gone.pop(client, None)
+    def heard(self, client: str) -> bool:
+        """A message came from the client, so it is there; whether it was gone."""
+        return self._gone.pop(client, None) is not None
 
     def gone(self, client: str, now: float) -> None:
         """Its connection was lost."""
@@ -63,20 +72,19 @@ class Registry:
         return {client for client, since in self._gone.items() if now - since >= after}
 
     def present(self) -> list[str]:
-        """The clients that are there, in order of their ids."""
-        return sorted(self._devices.keys() - self._gone.keys())
+        """The clients that are there and ready, in order of their ids."""
+        return sorted(self._devices.keys() - self._gone.keys() - self._unready)
 
     def missing(self) -> bool:
-        """Whether any client is not there."""
-        return bool(self._gone)
+        """Whether any client is not there, or not ready."""
+        return bool(self._gone or self._unready)
 
     def count(self, besides: Set[str] = frozenset()) -> int:
-        """How many clients are there, those ``besides`` not counted."""
-        uncounted = sum(client in self._devices and client not in self._gone for client in besides)
-        return len(self._devices) - len(self._gone) - uncounted
+        """How many clients are there and ready, those ``besides`` not counted."""
+        missing = self._gone.keys() | self._unready
+        return len(self._devices) - len(missing) - len((besides & self._devices.keys()) - missing)
 
-    def pick(self, count: int, *, seed: int, round: int, attempt: int, excluding: Set[str]) -> list[str]:
-        """Draw ``count`` present clients at random, keyed by seed, round and attempt; fewer if fewer are there."""
-        pool = [client for client in self.present() if client not in excluding]
-        stream = Stream.of(seed=seed, purpose="selection", round=round, index=attempt)
-        return [pool[i] for i in stream.subset(len(pool), min(count, len(pool)))]
+    @property
+    def unready(self) -> int:
+        """How many clients are there, but not ready."""
+        return len(self._unready - self._gone.keys())

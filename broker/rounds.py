@@ -11,12 +11,19 @@ __all__ = ["Report", "Round"]
 
 @dataclass(frozen=True)
 class Report:
-    """An accepted update, as kept on disk until the round closes."""
+    """An accepted update, as kept on disk until the round closes: ``size`` bytes of ``path`` from ``offset`` on."""
 
     path: Path
+    offset: int
     samples: int
     loss: float
     size: int
+
+    def content(self) -> bytes:
+        """Its frame."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
 
 
 @dataclass
@@ -25,7 +32,8 @@ class Round:
 
     ``version`` is that of the model it trains; ``tasks`` what each client was asked; ``excused`` the clients that
     are not waited for, and why; ``verdicts`` what was answered to each offer, to be repeated if the answer was
-    lost. ``deadline`` is in the caller's monotonic seconds.
+    lost. ``tiers`` are what the clients were asked to train in. ``deadline``, ``asked_at`` (first) and ``answered_at``
+    are in the caller's monotonic seconds.
     """
 
     number: int
@@ -36,10 +44,17 @@ class Round:
     reports: dict[str, Report] = field(default_factory=dict)
     excused: dict[str, str] = field(default_factory=dict)
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    tiers: dict[str, int] = field(default_factory=dict)
+    asked_at: dict[str, float] = field(default_factory=dict)
+    answered_at: dict[str, float] = field(default_factory=dict)
 
     def outstanding(self) -> list[str]:
         """The clients still to be heard of."""
         return [client for client in self.tasks if self.awaits(client)]
+
+    def round_of(self, client: str) -> int:
+        """Which round this client was asked in: an earlier one, where updates are buffered."""
+        return self.tasks[client].round if client in self.tasks else self.number
 
     def awaits(self, client: str) -> bool:
         """Whether this client is still to be heard of."""
@@ -58,6 +73,10 @@ class Round:
         """Wait for this client no longer."""
         if self.awaits(client):
             self.excused[client] = reason
+
+    def took(self, now: float) -> dict[str, float]:
+        """Seconds from each client's task to its update, or until now where none was taken."""
+        return {client: self.answered_at.get(client, now) - at for client, at in self.asked_at.items()}
 
     def progress(self, now: float, lost: set[str]) -> Literal["open", "complete", "short"]:
         """Whether the round may be closed (``complete``), must find more clients (``short``), or goes on."""

@@ -4,8 +4,9 @@
 
     config.json          the RunConfig
     metrics.jsonl        one line a round
-    updates/             the frames of the round under way
-    checkpoints/         the model after each of the last rounds, and what the server had learned besides
+    updates/             the frames of the round under way, or of a buffered run, in a file
+    checkpoints/         the model after each of the last rounds, and what the server had learned besides, unless they
+                         are kept elsewhere
     weights.safetensors  the final model
 """
 
@@ -13,44 +14,45 @@ import hashlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from zipfile import BadZipFile
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
+from broker.checkpoints import Checkpoints
 from broker.config import RunConfig
 from broker.rounds import Report
-from edge_fl.arrays import packed, unpacked
+from broker.update_file import UpdateFile
 from edge_fl.atomic import write_atomically
 from edge_fl.errors import StateError
 from edge_fl.selection import Weights
-from edge_fl.server_half import State
-from edge_fl.wire.frame import Frame
 
 __all__ = ["RoundMetrics", "RunFolder", "check_no_run", "run_of"]
-
-_CHECKPOINTS = 3
-_WEIGHTS, _LEARNED = ".safetensors", ".learned.npz"
 
 
 class RoundMetrics(msgspec.Struct, frozen=True):
     """One line of metrics.jsonl. Bytes are frame bytes, up and down by client; ``downlink`` is all it was sent.
 
-    Of a round that was broken off and gone on with, ``seconds`` and ``downlink`` are those since.
+    ``accuracy`` (a fraction) and ``loss`` are those on held-out data, None after a round that the model was not
+    evaluated after.
+
+    ``tiers`` and ``took`` say in which tier each client was asked, and how many seconds later its update was taken (or
+    the round closed without it); ``stale`` says of updates that were trained from an older model than the round's, how
+    many rounds older. Of a round that was broken off and gone on with, ``seconds``, ``took`` and ``downlink`` are those
+    since.
     """
 
     round: int
     seconds: float
-    accuracy: float
-    loss: float
+    accuracy: float | None
+    loss: float | None
     train_loss: float
     uplink: dict[str, int]
     downlink: dict[str, int]
     excused: dict[str, str]
     rejections: dict[str, int]
+    tiers: dict[str, int] = {}
+    took: dict[str, float] = {}
+    stale: dict[str, int] = {}
 
 
 class RunFolder:
@@ -65,11 +67,15 @@ class RunFolder:
     finished
         The finished rounds of the run that the folder holds, when that goes on: what else it tells is forgotten. None
         for a new run.
+    models
+        Where the models after the last rounds go, in a folder named as the run: a folder or a URL (None: here).
 
     Attributes
     ----------
     run
         The run's id.
+    checkpoints
+        The models after the last rounds.
 
     Raises
     ------
@@ -77,69 +83,66 @@ class RunFolder:
         When the folder holds a run already or cannot be written.
     """
 
-    def __init__(self, root: Path, config: RunConfig, *, finished: Sequence[RoundMetrics] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        config: RunConfig,
+        *,
+        finished: Sequence[RoundMetrics] | None = None,
+        models: str | None = None,
+    ) -> None:
         self.root, self.run = root, config.run
+        self._lasting = config.buffer > 0  # whether an update may come in over several rounds
         if finished is None:
             check_no_run(root)
         try:
-            (root / "checkpoints").mkdir(parents=True, exist_ok=True)
+            root.mkdir(parents=True, exist_ok=True)
             (root / "config.json").write_bytes(msgspec.json.format(msgspec.json.encode(config)) + b"\n")
             lines = [msgspec.json.encode(metrics) + b"\n" for metrics in finished or ()]
             write_atomically(root / "metrics.jsonl", b"".join(lines))
             self._metrics = (root / "metrics.jsonl").open("ab")
+            self._updates: UpdateFile | None = None
         except OSError as error:
             raise StateError(f"The run folder '{root}' cannot be written: {error.strerror}.") from error
+        self.checkpoints = Checkpoints(f"{models}/{config.run}" if models else str(root / "checkpoints"))
 
-    def keep_update(self, round: int, frame: Frame, content: bytes) -> Report:
-        """Keep an accepted update, whole or not at all, even if this process is killed right then.
+    def open_updates(self, round: int, room: int) -> UpdateFile:
+        """Take updates of ``round``, of ``room`` bytes at most, until it is closed; of a buffered run until it ends.
 
-        A power cut may take it: waiting for the disk, update by update, would take longer than a round.
+        What is written there is kept even if this process is killed right then, and counts once it is in the record. A
+        power cut may take it: waiting for the disk, update by update, would take longer than a round.
         """
-        header = frame.header
-        path = self.update(round, header.client)
-        write_atomically(path, content, flush=False)
-        return Report(path, header.samples, header.loss, len(content))
+        if self._updates is None:
+            self._updates = UpdateFile(self.updates(round), room)
+        return self._updates
 
-    def update(self, round: int, client: str) -> Path:
-        """Where :meth:`keep_update` puts a client's update."""
-        return self.root / "updates" / f"{round:05d}" / f"{client}.frame"
+    def updates(self, round: int) -> Path:
+        """Where a round's updates are."""
+        return self.root / "updates" / ("buffer.frames" if self._lasting else f"{round:05d}.frames")
 
-    def holds(self, path: Path, digest: str) -> bool:
-        """Whether ``path`` has the bytes of that SHA-256."""
-        return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
-
-    def keep_model(self, round: int, weights: Weights, learned: State) -> None:
-        """Put the model after ``round`` on disk, and what the server had learned by then."""
-        write_atomically(self._checkpoint(round, _LEARNED), packed(learned))
-        write_atomically(self._checkpoint(round, _WEIGHTS), save(dict(weights)))
-
-    def model(self, round: int) -> tuple[dict[str, NDArray[np.float32]], State]:
-        """The model after a finished ``round``, and what the server had learned; StateError when they are damaged."""
-        path = self._checkpoint(round, _WEIGHTS)
-        try:
-            learned = unpacked(self._checkpoint(round, _LEARNED).read_bytes())
-            return load(path.read_bytes()), learned
-        except (OSError, ValueError, EOFError, BadZipFile, SafetensorError) as error:
-            raise StateError(
-                f"The model of round {round}, '{path}', is damaged ({error}); the run cannot be continued."
-            ) from error
+    def holds(self, report: Report, digest: str) -> bool:
+        """Whether that update is still there, with the SHA-256 that it was accepted by."""
+        return report.path.exists() and hashlib.sha256(report.content()).hexdigest() == digest
 
     def close_round(self, metrics: RoundMetrics) -> None:
         """Keep a finished round's metrics; its updates, and all but the last models, are done with."""
-        for suffix in (_WEIGHTS, _LEARNED):
-            for old in sorted((self.root / "checkpoints").glob(f"*{suffix}"))[:-_CHECKPOINTS]:
-                old.unlink()
+        self.checkpoints.prune(metrics.round)
         self._metrics.write(msgspec.json.encode(metrics) + b"\n")
         self._metrics.flush()
-        shutil.rmtree(self.root / "updates", ignore_errors=True)
+        if not self._lasting:
+            self._forget_updates()
 
-    def _checkpoint(self, round: int, suffix: str) -> Path:
-        return self.root / "checkpoints" / f"{round:05d}{suffix}"
+    def _forget_updates(self) -> None:
+        if self._updates is not None:
+            self._updates.close()
+            self._updates = None
+        shutil.rmtree(self.root / "updates", ignore_errors=True)
 
     def finish(self, weights: Weights) -> Path:
         """Write the final weights and say where."""
         path = self.root / "weights.safetensors"
         write_atomically(path, save(dict(weights)))
+        self._forget_updates()
         self._metrics.close()
         return path
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from broker.buffered import BufferedCoordinator, check_buffered
 from broker.config import RunConfig, RunSettings
 from broker.coordinator import Coordinator
 from broker.evaluation import Evaluator
@@ -20,6 +21,7 @@ from broker.programs import missing_program
 from broker.run_folder import RunFolder, check_no_run, run_of
 from broker.store import Store, local_url
 from broker.summary import RunSummary, draw
+from broker.tiers import open_tiers
 from edge_fl.bundle import MANIFEST, Bundle
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import BundleError, ConfigError, StateError
@@ -48,15 +50,17 @@ def serve(
     fleet: str = "edge-fl",
     connect_timeout: float = 15.0,
     database: str | None = None,
+    models: str | None = None,
 ) -> RunSummary:
     """Run ``config`` on ``bundle`` over the broker at ``address``; the folder ``root`` gets results and a plot.
 
-    ``database`` is the URL of the run's record (None: SQLite in ``root``).
+    ``database`` is the URL of the run's record (None: SQLite in ``root``), ``models`` where the models after the last
+    rounds are kept (None: in ``root``).
 
     Raises
     ------
     ConfigError
-        When the method, its parameters or the batch do not fit the bundle.
+        When the method, its parameters or the batch do not fit the bundle, or models cannot be kept there.
     BrokerError
         When no broker answers.
     RunError
@@ -64,13 +68,19 @@ def serve(
     StateError
         When the run's folder or record cannot be written, or holds a run.
     """
-    check_recipe(bundle, open_recipe(config.method, config.parameters), config)
+    recipe = open_recipe(config.method, config.parameters)
+    check_recipe(bundle, recipe, config)
+    if config.buffer:
+        check_buffered(recipe)
     check_no_run(root)
+    models = _absolute(models)
     evaluator = Evaluator(bundle, load_dataset(bundle.manifest.dataset))
     with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
-        settings = RunSettings(str(bundle.root.resolve()), digest_of(bundle), config)
+        settings = RunSettings(
+            bundle=str(bundle.root.resolve()), manifest=digest_of(bundle), config=config, models=models
+        )
         with closing(Store(database or local_url(root), config.run, msgspec.json.encode(settings))) as store:
-            folder = RunFolder(root, config)
+            folder = RunFolder(root, config, models=models)
             return _coordinate(
                 bundle=bundle,
                 config=config,
@@ -92,11 +102,13 @@ def resume(
     fleet: str = "edge-fl",
     connect_timeout: float = 15.0,
     database: str | None = None,
+    models: str | None = None,
 ) -> RunSummary:
     """Go on with the run in ``root`` where it was broken off, in the middle of a round if need be.
 
     Updates that were taken count, devices that still train or upload go on, and what was asked stands. ``bundle`` is
-    where the run's bundle is now (None: where it was). Of a round's downlink only what is sent from now on is counted.
+    where the run's bundle is now, ``models`` where its models are (None: where they were). Of a round's downlink only
+    what is sent from now on is counted.
 
     Raises
     ------
@@ -112,7 +124,7 @@ def resume(
         found, config = open_bundle(settings, root, bundle), settings.config
         evaluator = Evaluator(found, load_dataset(found.manifest.dataset))
         with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
-            folder = RunFolder(root, config, finished=store.rounds())
+            folder = RunFolder(root, config, finished=store.rounds(), models=_absolute(models) or settings.models)
             return _coordinate(
                 bundle=found,
                 config=config,
@@ -148,6 +160,11 @@ def read_settings(content: bytes, kind: type[_Settings], root: Path) -> _Setting
         ) from error
 
 
+def _absolute(place: str | None) -> str | None:
+    """A folder wherever the run is continued from; a URL as it is."""
+    return place if place is None or "://" in place else str(Path(place).resolve())
+
+
 @contextmanager
 def _connected(run: str, topics: Topics, address: BrokerAddress, timeout: float) -> Iterator[Connection]:
     connection = Connection(
@@ -175,18 +192,20 @@ def _coordinate(
     model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run)
     dense = len(model.frame())
     if finished := len(store.rounds()):
-        model.recall(finished, *folder.model(finished))
+        model.recall(finished, *folder.checkpoints.model(finished))
+    tiers = open_tiers(config, bundle.layout)
     gateway = Gateway(
         bundle=bundle,
         recipe=recipe,
         batch=config.batch,
+        tiers=tiers,
         folder=folder,
         store=store,
         connection=connection,
         topics=topics,
         observer=observer,
     )
-    coordinator = Coordinator(
+    coordinator = (BufferedCoordinator if config.buffer else Coordinator)(
         config=config,
         recipe=recipe,
         model=model,
@@ -194,6 +213,7 @@ def _coordinate(
         gateway=gateway,
         folder=folder,
         store=store,
+        tiers=tiers,
         evaluator=evaluator,
         observer=observer,
     )

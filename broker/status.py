@@ -16,7 +16,10 @@ __all__ = ["RunStatus", "status_of"]
 
 
 class DeviceStatus(msgspec.Struct, frozen=True):
-    """A device as it registered last, the last round whose update was taken (0: none), and its part in the open one."""
+    """A device as it registered last, the last round whose update was taken (0: none), and its part in the open one.
+
+    ``tier`` is the one it was asked in last, or registered with.
+    """
 
     client: str
     tier: int
@@ -56,6 +59,8 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
         config = read_settings(store.settings, RunSettings, root).config
         rounds = store.rounds()
         open_round = store.under_way(len(rounds) + 1)
+        tiers = {client: tier for metrics in rounds for client, tier in metrics.tiers.items()}
+        tiers |= {} if open_round is None else open_round.tiers
         return RunStatus(
             run=config.run,
             method=config.method,
@@ -65,7 +70,7 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
             devices=[
                 DeviceStatus(
                     client=device.client,
-                    tier=device.profile.tier,
+                    tier=tiers.get(device.client, device.profile.tier),
                     runtime=device.profile.runtime,
                     platform=device.profile.platform,
                     samples=device.profile.samples,

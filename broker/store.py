@@ -1,7 +1,8 @@
 """A run's record in a database: what it was begun with, its rounds, its devices, and the round under way.
 
-Whatever must not be half known is one transaction, and the files that a transaction speaks of are on disk before it: a
-process that is killed at any point leaves a run that goes on as if nothing had been. SQLite in the run folder by
+Whatever must not be half known is one transaction, and the files that a transaction speaks of are written before it
+(models on disk, updates in the hands of the operating system): a process that is killed at any point leaves a run that
+goes on as if nothing had been. SQLite in the run folder by
 default, PostgreSQL by URL.
 """
 
@@ -30,6 +31,7 @@ from edge_fl.wire.messages import Register, Task, Verdict
 __all__ = ["Judged", "Rejected", "Store", "UnderWay", "local_url"]
 
 _LONGEST_REASON = 500  # characters
+_ROUNDS_OF_REJECTIONS = 100  # a device that is turned away in every round must not fill the record of a long run
 _BACKENDS = ("sqlite", "postgresql")
 
 
@@ -41,7 +43,8 @@ def local_url(root: Path) -> URL:
 class Judged(msgspec.Struct, frozen=True):
     """What became of a client's update: its SHA-256, and the rejection's code and reason, empty for one that was taken.
 
-    ``samples``, ``loss`` and ``size`` (bytes) are those of its :class:`~broker.rounds.Report`.
+    ``samples``, ``loss``, ``offset`` and ``size`` (bytes) are those of its :class:`~broker.rounds.Report`, and
+    ``trained`` is the round of its task.
     """
 
     digest: str
@@ -49,7 +52,9 @@ class Judged(msgspec.Struct, frozen=True):
     reason: str = ""
     samples: int = 0
     loss: float = 0.0
+    offset: int = 0
     size: int = 0
+    trained: int = 0
 
     def verdict(self, run: str, round: int) -> Verdict:
         """What the client is told of it."""
@@ -70,10 +75,13 @@ class Rejected(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A round that was broken off: whom it asked, in which attempt last, what became of the updates, and rejections."""
+    """A round that was broken off: whom it asked, in which tier and attempt last, what became of the updates, and
+    rejections.
+    """
 
     attempt: int
     tasks: dict[str, Task]
+    tiers: dict[str, int]
     judged: dict[str, Judged]
     rejections: Counter[str]
 
@@ -146,7 +154,11 @@ class Store:
             return [msgspec.json.decode(row, type=RoundMetrics) for row in rows]
 
     def close_round(self, metrics: RoundMetrics, states: Mapping[str, State] | None = None) -> None:
-        """Finish a round, whole or not at all; ``states`` are what methods remember of its simulated clients."""
+        """Finish a round, whole or not at all; ``states`` are what methods remember of its simulated clients.
+
+        How its updates were judged is forgotten; what was turned away is kept by client for the last hundred rounds,
+        and by code in the metrics of all.
+        """
         own = {"run": self._run}
         clients = [
             own | {"client": client, "accepted": metrics.round, "state": packed(state)}
@@ -156,7 +168,11 @@ class Store:
         with self._transaction() as connection:
             connection.execute(insert(tables.rounds), finished)
             _replace(connection, tables.devices, clients)
-            connection.execute(delete(tables.asked).where(tables.asked.c.run == self._run))
+            for table in (tables.asked, tables.updates):
+                connection.execute(delete(table).where(table.c.run == self._run))
+            table = tables.rejections
+            old = table.c.round.between(1, metrics.round - _ROUNDS_OF_REJECTIONS)
+            connection.execute(delete(table).where(table.c.run == self._run, old))
 
     # --- devices
 
@@ -191,7 +207,7 @@ class Store:
         table = tables.devices
         with self._transaction() as connection:
             rows = connection.execute(select(table.c.client, table.c.accepted).where(table.c.run == self._run))
-            return dict(rows.tuples().all())
+            return {client: accepted for client, accepted in rows}  # noqa: C416  (dict() takes no Rows, says mypy)
 
     def state(self, client: str) -> State:
         """What the method remembers of a simulated client; empty at first."""
@@ -203,14 +219,15 @@ class Store:
 
     # --- the round under way
 
-    def ask(self, attempt: int, tasks: Mapping[str, Task]) -> None:
-        """Keep what clients are about to be asked, in an attempt (0, 1, ...) at the round."""
+    def ask(self, attempt: int, tasks: Mapping[str, Task], tiers: Mapping[str, int]) -> None:
+        """Keep what clients are about to be asked, each in a tier, in an attempt (0, 1, ...) at the round."""
         rows = [
             {
                 "run": self._run,
                 "round": task.round,
                 "client": client,
                 "attempt": attempt,
+                "tier": tiers[client],
                 "task": msgspec.msgpack.encode(task),
             }
             for client, task in tasks.items()
@@ -218,18 +235,25 @@ class Store:
         with self._transaction() as connection:
             _replace(connection, tables.asked, rows)
 
-    def judge(self, round: int, client: str, judged: Judged) -> None:
-        """Keep what became of an update; one that was taken is the client's last from now on."""
-        row = {"run": self._run, "round": round, "client": client, **msgspec.structs.asdict(judged)}
-        row["reason"] = _storable(judged.reason)
+    def judge(self, round: int, judged: Mapping[str, Judged]) -> None:
+        """Keep what became of clients' updates; one that was taken is its client's last from now on."""
+        own = {"run": self._run, "round": round}
+        rows = [
+            {**own, "client": client, **msgspec.structs.asdict(one), "reason": _storable(one.reason)}
+            for client, one in judged.items()
+        ]
+        taken = [
+            {"of": client, "last": one.digest, "as": one.trained} for client, one in judged.items() if not one.code
+        ]
         devices = tables.devices
         with self._transaction() as connection:
-            _replace(connection, tables.updates, [row])
-            if not judged.code:
+            _replace(connection, tables.updates, rows)
+            if taken:
                 connection.execute(
                     update(devices)
-                    .where(devices.c.run == self._run, devices.c.client == client)
-                    .values(accepted=round, digest=judged.digest)
+                    .where(devices.c.run == self._run, devices.c.client == bindparam("of"))
+                    .values(accepted=bindparam("as"), digest=bindparam("last")),
+                    taken,
                 )
 
     def reject(self, round: int, client: str, code: str, reason: str) -> None:
@@ -246,7 +270,7 @@ class Store:
                 connection.execute(insert(table), {**key, "count": 1, "reason": _storable(reason)})
 
     def rejected(self) -> list[Rejected]:
-        """Everything that was turned away, by round and client."""
+        """What was turned away, by round and client, as far back as it is kept."""
         table = tables.rejections
         query = select(table).where(table.c.run == self._run).order_by(table.c.round, table.c.client, table.c.code)
         with self._transaction() as connection:
@@ -256,7 +280,9 @@ class Store:
     def under_way(self, round: int) -> UnderWay | None:
         """What is known of ``round``, which is not finished; None if no client was asked yet."""
         with self._transaction() as connection:
-            asked = self._of_round(connection, tables.asked, round)
+            table = tables.asked  # emptied when a round closes; of a client's two tasks the later stands
+            query = select(table).where(table.c.run == self._run).order_by(table.c.round)
+            asked = connection.execute(query).mappings().all()
             judged = self._of_round(connection, tables.updates, round)
             rejected = self._of_round(connection, tables.rejections, round)
             if not asked:
@@ -267,6 +293,7 @@ class Store:
             return UnderWay(
                 attempt=max(row["attempt"] for row in asked),
                 tasks={row["client"]: msgspec.msgpack.decode(row["task"], type=Task) for row in asked},
+                tiers={row["client"]: row["tier"] for row in asked},
                 judged={
                     row["client"]: Judged(*(row[name] for name in Judged.__struct_fields__)) for row in judged
                 },

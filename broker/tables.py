@@ -4,7 +4,7 @@ from sqlalchemy import BigInteger, Column, Float, ForeignKey, Integer, LargeBina
 
 __all__ = ["SCHEMA", "asked", "devices", "metadata", "rejections", "rounds", "runs", "schema", "updates"]
 
-SCHEMA = 1
+SCHEMA = 2
 
 metadata = MetaData()
 
@@ -49,9 +49,10 @@ asked = Table(
     Column("round", Integer, primary_key=True),
     Column("client", String(64), primary_key=True),
     Column("attempt", Integer, nullable=False),
+    Column("tier", Integer, nullable=False),
     Column("task", LargeBinary, nullable=False),
 )
-"""What the clients of the round under way were asked, and in which of its attempts (0, 1, ...)."""
+"""What the clients of the round under way were asked, in which tier, and in which of its attempts (0, 1, ...)."""
 
 updates = Table(
     "edge_fl_updates",
@@ -62,11 +63,15 @@ updates = Table(
     Column("digest", String(64), nullable=False),
     Column("code", String(32), nullable=False, default=""),
     Column("reason", Text, nullable=False, default=""),
+    Column("offset", BigInteger, nullable=False, default=0),
     Column("size", BigInteger, nullable=False, default=0),
     Column("samples", BigInteger, nullable=False, default=0),
     Column("loss", Float(53), nullable=False, default=0.0),
+    Column("trained", Integer, nullable=False, default=0),
 )
-"""How each update was judged: taken where ``code`` is empty, of ``size`` bytes and with its header's figures."""
+"""How each update was judged: taken where ``code`` is empty, ``size`` bytes at ``offset`` of the round's file, with its
+header's figures; ``trained`` is the round of its task.
+"""
 
 rejections = Table(
     "edge_fl_rejections",
@@ -78,6 +83,6 @@ rejections = Table(
     Column("count", Integer, nullable=False),
     Column("reason", Text, nullable=False),
 )
-"""Messages and updates turned away: how many for a code, and what was said of the last. ``round`` is the one under way,
-0 where none was.
+"""Messages and updates turned away in the last rounds: how many for a code, and what was said of the last. ``round`` is
+the one under way, 0 where none was.
 """

@@ -1,15 +1,16 @@
-"""Offered updates on their way in: so many at a time as memory is set aside for, the others in turn."""
+"""Offered updates on their way in: as many at a time as may come at once, the others in turn."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from edge_fl.transport.transfer import Fetcher
-from edge_fl.wire.messages import Ref, Want
+from edge_fl.transport.transfer import Fetcher, Parts
+from edge_fl.wire.messages import CHUNK_SIZE, Ref, Want
 
 __all__ = ["Uploads"]
 
-_BUDGET = 64 << 20  # bytes of all updates that are fetched at a time; at least one is, however large
+_WINDOW = 8  # chunks of an update that are asked for at a time
+_BUDGET = 64 << 20  # bytes that are asked for at a time of all updates
 _PATIENCE = 5.0  # seconds without a chunk after which an upload makes room for one that waits
 
 
@@ -21,20 +22,27 @@ class _Upload:
     fetcher: Fetcher
     heard: float
 
+    @property
+    def share(self) -> int:
+        """Bytes of it that are asked for at a time, at most."""
+        return min(self.ref.size, _WINDOW * CHUNK_SIZE)
+
 
 class Uploads:
     """What is being fetched from devices, one update each.
 
-    Only as many are asked for at a time as fit the budget: what all devices of a round send at once would have to be
-    held at once. The others wait in the order of their offers, and whoever falls silent goes to the end of that line.
-    What has arrived of it is kept beside the budget: a slow link is not to carry it twice.
+    Only as much is asked for at a time as fits the budget, since it may all come at once. The others wait in the order
+    of their offers, and whoever falls silent goes to the end of that line. What has arrived of it is kept: a slow link
+    is not to carry it twice.
 
     Parameters
     ----------
     send
         Publishes a Want to a device.
+    keep
+        Makes a place for what comes of a device's update.
     budget
-        Bytes of the updates that may be under way at a time.
+        Bytes that may be on their way at a time.
     clock
         Monotonic seconds.
     """
@@ -42,21 +50,27 @@ class Uploads:
     def __init__(
         self,
         send: Callable[[str, Want], None],
+        keep: Callable[[str, Ref], Parts],
         *,
         budget: int = _BUDGET,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._send, self._budget, self._clock = send, budget, clock
+        self._send, self._keep, self._budget, self._clock = send, keep, budget, clock
         self._active: dict[str, _Upload] = {}
         self._line: dict[str, _Upload] = {}
-        self._begun = 0  # bytes of the active ones
+        self._begun = 0  # bytes that the active ones ask for
 
     def offer(self, client: str, ref: Ref) -> None:
         """Fetch this update when its turn comes, in place of any other of the client; an offer repeated is none."""
         held = self._find(client)
         if held is None or held.ref != ref:
             self.drop(client)
-            fetcher = Fetcher(lambda want: self._send(client, want), clock=self._clock)
+            fetcher = Fetcher(
+                lambda want: self._send(client, want),
+                window=_WINDOW,
+                keep=lambda ref: self._keep(client, ref),
+                clock=self._clock,
+            )
             self._line[client] = _Upload(ref, fetcher, self._clock())
             self._begin()
 
@@ -77,13 +91,13 @@ class Uploads:
         self._line.pop(client, None)
         upload = self._active.pop(client, None)
         if upload is not None:
-            self._begun -= upload.ref.size
+            self._begun -= upload.share
 
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._active.clear()
-        self._line.clear()
-        self._begun = 0
+    def clear(self, besides: Collection[str] = ()) -> None:
+        """Forget all of them, but for those ``besides``."""
+        for client in self._active.keys() | self._line.keys():
+            if client not in besides:
+                self.drop(client)
 
     def resume(self) -> None:
         """After a reconnect: ask at once for everything still missing of those under way."""
@@ -107,10 +121,10 @@ class Uploads:
     def _begin(self) -> None:
         while self._line:
             client, upload = next(iter(self._line.items()))
-            if self._active and self._begun + upload.ref.size > self._budget:
+            if self._active and self._begun + upload.share > self._budget:
                 return
             self._active[client] = self._line.pop(client)
-            self._begun += upload.ref.size
+            self._begun += upload.share
             upload.heard = self._clock()
             upload.fetcher.resume()  # where it was begun before
             upload.fetcher.want(upload.ref)

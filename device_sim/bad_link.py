@@ -9,11 +9,15 @@ import logging
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 import msgspec
 
+from device_sim.lane import Lane
+from device_sim.links import Link
 from device_sim.mqtt_packets import Publish, Splitter, puback, publish_of
 from edge_fl.errors import BrokerError, ConfigError
 from edge_fl.transport.connection import BrokerAddress
@@ -29,8 +33,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What happens to messages, each way.
 
     ``drop``, ``duplicate``, ``delay`` and ``corrupt`` are shares of the messages in [0, 1]; a delayed one comes up to
-    ``delay_seconds`` later, behind others that were sent after it. ``rate`` is bytes a second of one connection, both
-    ways (None: as fast as it goes).
+    ``delay_seconds`` later, behind others that were sent after it.
     """
 
     drop: float = 0.0
@@ -38,14 +41,14 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     delay: float = 0.0
     corrupt: float = 0.0
     delay_seconds: float = 1.0
-    rate: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("drop", "duplicate", "delay", "corrupt"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"The share of messages to {name} is in [0, 1], not {getattr(self, name)}.")
-        if self.rate is not None and not self.rate > 0:
-            raise ConfigError(f"A link carries more than 0 bytes a second, not {self.rate}.")
+
+
+_NO_FAULTS = Faults()
 
 
 class BadLink:
@@ -57,6 +60,8 @@ class BadLink:
         What lies behind it; it may come and go.
     faults
         What befalls messages.
+    link
+        What every connection has of speed, latency, jitter and loss; None for as fast as it goes.
     seed
         Keys what befalls which.
 
@@ -64,14 +69,21 @@ class BadLink:
     ----------
     address
         Where clients connect to.
+    carried
+        Bytes that have come to it, ``up`` to the broker and ``down`` from it.
     """
 
-    def __init__(self, broker: BrokerAddress, faults: Faults, *, seed: int = 0) -> None:
+    def __init__(
+        self, broker: BrokerAddress, faults: Faults = _NO_FAULTS, *, link: Link | None = None, seed: int = 0
+    ) -> None:
         self.address = BrokerAddress("127.0.0.1", 0)
-        self._broker, self._faults, self._random = broker, faults, random.Random(seed)
+        self._broker, self._faults, self._link = broker, faults, link
+        self._random = random.Random(seed)
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._carrying: set[asyncio.Task[None]] = set()
         self._stalled_until = 0.0
+        self.carried: Counter[str] = Counter()
         self._thread = threading.Thread(target=self._loop.run_forever, name="bad-link", daemon=True)
 
     def __enter__(self) -> "BadLink":
@@ -106,12 +118,20 @@ class BadLink:
     async def _close(self) -> None:
         self._server.close()
         await self._break_off()
+        for task in self._carrying:
+            task.cancel()
+        await asyncio.gather(*self._carrying, return_exceptions=True)
 
     async def _break_off(self) -> None:
         for writer in self._writers:
             writer.transport.abort()
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(self._connect(reader, writer))
+        self._carrying.add(task)
+        task.add_done_callback(self._carrying.discard)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             there_reader, there_writer = await asyncio.open_connection(self._broker.host, self._broker.port)
         except OSError as error:
@@ -119,37 +139,52 @@ class BadLink:
             writer.transport.abort()
             return
         self._writers |= {writer, there_writer}
+        link, up, down = self._link, None, None
+        if link is not None:
+            up, down = (Lane(link, speed, self._random) for speed in (link.up, link.down))
         await asyncio.gather(
-            self._carry(reader, there_writer, writer), self._carry(there_reader, writer, there_writer)
+            self._carry("up", up, reader, there_writer, writer),
+            self._carry("down", down, there_reader, writer, there_writer),
         )
         self._writers -= {writer, there_writer}
 
     async def _carry(
-        self, reader: asyncio.StreamReader, to: asyncio.StreamWriter, back: asyncio.StreamWriter
+        self,
+        way: str,
+        lane: Lane | None,
+        reader: asyncio.StreamReader,
+        to: asyncio.StreamWriter,
+        back: asyncio.StreamWriter,
     ) -> None:
         """Carry packets one way until either end is gone; ``back`` leads to their sender."""
         packets = Splitter()
         try:
             while data := await reader.read(_READ):
+                self.carried[way] += len(data)
                 for packet in packets.feed(data):
-                    await self._wait(len(packet))
-                    publish = publish_of(packet)
-                    if publish is None:
-                        to.write(packet)
+                    if lane is not None:
+                        await lane.enter(len(packet))
+                    while (left := self._stalled_until - time.monotonic()) > 0:
+                        await asyncio.sleep(left)
+                    if lane is None:
+                        self._deliver(packet, to, back)
                     else:
-                        self._pass_on(packet, publish, to, back)
+                        lane.leave(len(packet), partial(self._deliver, packet, to, back))
                 await to.drain()
+            if lane is not None:
+                await lane.empty()
         except (ConnectionError, ValueError) as error:
             _log.debug("a connection to %s ended: %s", self._broker, error)
         finally:
             to.transport.abort()
             back.transport.abort()
 
-    async def _wait(self, size: int) -> None:
-        if self._faults.rate is not None:
-            await asyncio.sleep(size / self._faults.rate)
-        while (left := self._stalled_until - time.monotonic()) > 0:
-            await asyncio.sleep(left)
+    def _deliver(self, packet: bytes, to: asyncio.StreamWriter, back: asyncio.StreamWriter) -> None:
+        publish = publish_of(packet)
+        if publish is None:
+            to.write(packet)
+        else:
+            self._pass_on(packet, publish, to, back)
 
     def _pass_on(
         self, packet: bytes, publish: Publish, to: asyncio.StreamWriter, back: asyncio.StreamWriter

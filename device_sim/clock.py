@@ -6,50 +6,26 @@ update::
     max over clients of  8 down / (1e6 link.down) + V * step * slowdown + 8 up / (1e6 link.up)   seconds
 
 with ``down`` and ``up`` the bytes of encoded frames, V the local steps, ``step`` the measured seconds of one, and
-``slowdown`` that of the client's tier against the machine that measured. Waiting for the server, and a link's latency,
-count as nothing.
+``slowdown`` that of the client's tier against the machine that measured. On a link with latency, jitter or loss the
+messages that the model and the update need are late besides (docs/protocol.md, sections 4 and 5): a task, a request for
+the model and the model itself, an offer, a request for the update and that. What the server does counts as nothing.
 """
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
 from broker.run_folder import RoundMetrics
+from device_sim.links import Link
 from edge_fl.errors import ConfigError
 
-__all__ = ["LINKS", "TIER_SLOWDOWNS", "Clock", "Link", "Traffic", "find_link", "time_to", "traffic_of"]
+__all__ = ["TIER_SLOWDOWNS", "Clock", "Traffic", "time_to", "traffic_of"]
 
-_SPEEDS = re.compile(r"(?P<down>[0-9]+(\.[0-9]+)?)/(?P<up>[0-9]+(\.[0-9]+)?)")
-
-
-class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How fast a client downloads and uploads, in Mbps (1e6 bits a second)."""
-
-    down: float
-    up: float
-
-    def __post_init__(self) -> None:
-        if not (0 < self.down < float("inf") and 0 < self.up < float("inf")):
-            raise ConfigError(f"A link has speeds above 0 Mbps, not {self.down:g} down and {self.up:g} up.")
-
-
-LINKS: dict[str, Link] = {
-    "3g": Link(1.6, 0.768),
-    "dsl": Link(1.5, 0.384),
-    "cable": Link(5.0, 1.0),
-    "4g": Link(9.0, 9.0),
-    "lte": Link(12.0, 12.0),
-    "wifi": Link(30.0, 15.0),
-    "5g": Link(110.6, 14.0),
-    "fibre": Link(20.0, 5.0),
-}
-"""Links by name. ``5g`` is FedBIAD's (Xue et al., 2023, section VI-C: T-Mobile's network); ``wifi`` is Firefox's
-throttling profile of that name; the others are those of WebPageTest (``connectivity.ini.sample``: 3G, DSL, Cable, 4G,
-LTE, FIOS), which are what is seen in use rather than what is sold, so that its fibre is slower than 5G.
-"""
+_Value = TypeVar("_Value")
+_WORDS = 500  # bytes of a message that is no content, about
 
 TIER_SLOWDOWNS = (1.0, 2.0, 4.0, 8.0)
 """How much longer a step takes in tier 0, 1, ... than where it was measured. An assumption, measured on nothing: each
@@ -70,8 +46,8 @@ class Clock:
 
     Parameters
     ----------
-    link
-        Every client's.
+    links
+        Those of the clients, by tier; the last serves every tier beyond.
     steps
         Measured seconds of one local step, by tier; the last serves every tier beyond.
     slowdowns
@@ -80,7 +56,7 @@ class Clock:
         V.
     """
 
-    link: Link
+    links: Sequence[Link]
     steps: Sequence[float]
     local_steps: int
     slowdowns: Sequence[float] = TIER_SLOWDOWNS
@@ -91,31 +67,32 @@ class Clock:
 
     def training(self, tier: int) -> float:
         """Seconds that a client of ``tier`` trains in a round."""
-        step = self.steps[min(tier, len(self.steps) - 1)]
-        return self.local_steps * step * self.slowdowns[min(tier, len(self.slowdowns) - 1)]
+        return self.local_steps * _of(self.steps, tier) * _of(self.slowdowns, tier)
+
+    def transfers(self, tier: int, down: int, up: int) -> float:
+        """Seconds until a client of ``tier`` has ``down`` bytes and, once trained, the server ``up`` bytes."""
+        link = _of(self.links, tier)
+        words = 4 * link.delay(_WORDS) + link.delay(down) + link.delay(up)
+        return 8e-6 * down / link.down + 8e-6 * up / link.up + words
+
+    def clients(self, traffic: Traffic) -> dict[int, float]:
+        """Seconds that the slowest client of each tier takes in a round, at most."""
+        return {
+            tier: self.training(tier) + self.transfers(tier, traffic.down[tier], up)
+            for tier, up in traffic.up.items()
+        }
 
     def round(self, traffic: Traffic) -> float:
         """Seconds of a round: those of its slowest client, at most."""
-        return max(
-            8e-6 * traffic.down[tier] / self.link.down + self.training(tier) + 8e-6 * up / self.link.up
-            for tier, up in traffic.up.items()
-        )
+        return max(self.clients(traffic).values())
 
     def elapsed(self, rounds: Iterable[Traffic]) -> list[float]:
         """Seconds since the start at the end of each round."""
         return list(itertools.accumulate(self.round(traffic) for traffic in rounds))
 
 
-def find_link(text: str) -> Link:
-    """A link by name, or by its speeds down and up in Mbps, such as ``110.6/14``; ConfigError when it is neither."""
-    if text in LINKS:
-        return LINKS[text]
-    speeds = _SPEEDS.fullmatch(text)
-    if speeds is None:
-        raise ConfigError(
-            f"There is no link '{text}'; there are {', '.join(LINKS)}, or give Mbps down and up, such as 110.6/14."
-        )
-    return Link(float(speeds["down"]), float(speeds["up"]))
+def _of(values: Sequence[_Value], tier: int) -> _Value:
+    return values[min(tier, len(values) - 1)]
 
 
 def traffic_of(metrics: RoundMetrics, tier_of: Callable[[int], int]) -> Traffic:

@@ -6,7 +6,8 @@ state, and every update of it holds the same numbers, under a header of its own.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from edge_fl.errors import FrameError, RefusedError
 from edge_fl.layout import Layout
 from edge_fl.methods.base import DropoutMethod
 from edge_fl.pattern import Pattern
-from edge_fl.recipe import open_recipe
+from edge_fl.recipe import Recipe
 from edge_fl.transport.transfer import Fetcher, Sender, cut, ref_of
 from edge_fl.update import assigned_pattern
 from edge_fl.wire.frame import Header, encode_frame
@@ -26,6 +27,7 @@ from edge_fl.wire.messages import (
     Gone,
     Hello,
     Offer,
+    Ref,
     Refused,
     Registered,
     Task,
@@ -36,51 +38,68 @@ from edge_fl.wire.messages import (
     encode_message,
 )
 
-__all__ = ["CrowdDevice", "ReadyUpdate"]
+__all__ = ["CrowdDevice", "Ready", "ReadyUpdates"]
 
 _SAMPLES = 100
 _REGISTER_SECONDS = (5.0, 30.0)  # as an agent: pauses between two registrations, before the first answer and after
 _OFFER_SECONDS = (2.0, 30.0)
 
 
-class ReadyUpdate:
-    """An update that is valid for any task of a method without a compressor, without any training.
+@dataclass(frozen=True)
+class Ready:
+    """An update to be offered: what it is known by, and the chunks in which it travels."""
+
+    ref: Ref
+    chunks: tuple[bytes, ...]
+
+
+class ReadyUpdates:
+    """Updates that are valid for a run's tasks, made without training.
 
     Parameters
     ----------
     layout
         The model's.
+    recipe
+        The run's, without a compressor. Where its devices choose what to drop, all drop the same at random.
+    run
+        Its id.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, recipe: Recipe, run: str) -> None:
         rng = np.random.default_rng(0)
-        self._layout = layout
+        self._layout, self._recipe, self._run = layout, recipe, run
         self._change = {t.name: (0.001 * rng.standard_normal(t.shape)).astype(np.float32) for t in layout.tensors}
-        self._drawn: dict[int, Pattern] = {}
-
-    def __call__(self, client: str, task: Task) -> bytes:
-        """The frame that ``client`` answers ``task`` with."""
-        method = open_recipe(task.method, task.parameters).method
+        method = recipe.method
         dropout = method.dropout(0) if isinstance(method, DropoutMethod) else 0
+        self._pattern = Pattern.seeded(layout, dropout, key=1) if dropout else Pattern.full(layout)
+        self._made: dict[tuple[str, int], Ready] = {}
+
+    def prepare(self, clients: Iterable[str], round: int) -> None:
+        """Make the updates of a round to come, so that nothing is left to do then; no others are kept."""
+        self._made = {(client, round): self.make(client, round) for client in clients}
+
+    def __call__(self, client: str, task: Task) -> Ready:
+        """What ``client`` answers ``task`` with."""
+        made = self._made.pop((client, task.round), None)
+        return made or self.make(client, task.round, assigned_pattern(task, self._layout))
+
+    def make(self, client: str, round: int, pattern: Pattern | None = None) -> Ready:
+        """The update of ``client`` in ``round``, of ``pattern`` where the coordinator chose one."""
         header = Header(
             kind="update",
-            run=task.run,
-            round=task.round,
-            version=task.round - 1,
+            run=self._run,
+            round=round,
+            version=round - 1,
             layout=self._layout.digest,
-            method=task.method,
-            mode=method.mode,
+            method=self._recipe.name,
+            mode=self._recipe.method.mode,
             client=client,
             samples=_SAMPLES,
             loss=1.0,
         )
-        return encode_frame(header, assigned_pattern(task, self._layout) or self._pattern(dropout), self._change)
-
-    def _pattern(self, dropout: int) -> Pattern:
-        if dropout not in self._drawn:
-            drawn = Pattern.seeded(self._layout, dropout, key=1)
-            self._drawn[dropout] = drawn if dropout else Pattern.full(self._layout)
-        return self._drawn[dropout]
+        frame = encode_frame(header, pattern or self._pattern, self._change)
+        return Ready(ref_of(frame), cut(frame))
 
 
 class CrowdDevice:
@@ -93,7 +112,7 @@ class CrowdDevice:
     topics
         The fleet's.
     update
-        Makes the update that a task is answered with.
+        Gives the update that a task is answered with.
     publish
         Publishes in its name.
 
@@ -101,12 +120,14 @@ class CrowdDevice:
     ----------
     accepted
         How many of its updates were accepted.
+    sent
+        Bytes of updates that it has sent, some of them more than once.
     finished
         Whether the run is over.
     """
 
     def __init__(
-        self, client: str, *, topics: Topics, update: Callable[[str, Task], bytes], publish: Publish
+        self, client: str, *, topics: Topics, update: Callable[[str, Task], Ready], publish: Publish
     ) -> None:
         self._client, self._topics, self._update, self._publish = client, topics, update, publish
         self._up = topics.up(client)
@@ -118,7 +139,7 @@ class CrowdDevice:
         self._offer: Offer | None = None
         self._chunks: tuple[bytes, ...] = ()
         self._asked = self._next_offer = self._pause = 0.0
-        self.accepted = 0
+        self.accepted = self.sent = 0
         self.finished = False
 
     @staticmethod
@@ -173,7 +194,7 @@ class CrowdDevice:
             case Task() as message if message != self._task and self._is_mine(message.run):
                 self._begin(message)
             case Want() as message if self._offer is not None and message.digest == self._offer.update.digest:
-                self._sender.serve(self._up, self._chunks, message)
+                self.sent += self._sender.serve(self._up, self._chunks, message)
             case Verdict() as message if self._offer is not None and message.digest == self._offer.update.digest:
                 self.accepted += message.accepted
                 self._task, self._offer, self._chunks = None, None, ()
@@ -187,8 +208,8 @@ class CrowdDevice:
         self._fetcher.want(task.model)
 
     def _answer(self, task: Task) -> None:
-        frame = self._update(self._client, task)
-        self._offer, self._chunks = Offer(task.run, task.round, ref_of(frame)), cut(frame)
+        ready = self._update(self._client, task)
+        self._offer, self._chunks = Offer(task.run, task.round, ready.ref), ready.chunks
         self._next_offer, self._pause = 0.0, _OFFER_SECONDS[0]
         self.tick(time.monotonic())
 

@@ -3,21 +3,55 @@
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from edge_fl.errors import RunError
 from edge_fl.transport.connection import BrokerAddress
 
-__all__ = ["AgentProcess", "Fleet"]
+__all__ = ["AgentProcess", "Fleet", "FleetProcess", "Surroundings"]
 
 _STOP_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """What a fleet tells each of its processes.
+
+    Parameters
+    ----------
+    address
+        The broker.
+    root
+        Holds the state folders of all agents, by their ids.
+    once
+        Whether agents end with the first run, or serve run after run.
+    connect_timeout
+        Seconds for which an agent looks for the broker when it starts.
+    """
+
+    address: BrokerAddress
+    root: Path
+    once: bool
+    connect_timeout: float
+
+
+class FleetProcess(Protocol):
+    """A process of a fleet."""
+
+    @property
+    def client(self) -> str:
+        """Its name, and of the one agent it is, if it is one, the id."""
+
+    def command(self, around: Surroundings) -> list[str]:
+        """What starts it."""
+
+
+@dataclass(frozen=True)
 class AgentProcess:
-    """One emulated device: its id, the data it trains on (as ``edge-fl device --data``), its tier and runtime.
+    """One device: its id, the data it trains on (as ``edge-fl device --data``), its tier and runtime.
 
     ``python`` is the command that starts its Python: this one, or another that has edge-fl's device extra.
     """
@@ -27,6 +61,15 @@ class AgentProcess:
     tier: int = 0
     runtime: str = "onnx"
     python: tuple[str, ...] = (sys.executable,)
+
+    def command(self, around: Surroundings) -> list[str]:
+        """`edge-fl device`."""
+        return [
+            *(*self.python, "-m", "edge_fl", "device", *(["--once"] if around.once else [])),
+            *("--broker", str(around.address), "--data", self.data, "--id", self.client),
+            *("--state", str(around.root / self.client), "--tier", str(self.tier), "--runtime", self.runtime),
+            f"--connect-timeout={around.connect_timeout:g}",
+        ]
 
 
 class Fleet:
@@ -46,27 +89,31 @@ class Fleet:
         Whether the agents end with the first run, or serve run after run until the context ends.
     connect_timeout
         Seconds for which an agent looks for the broker when it starts.
+    later
+        Who is not started at first.
     """
 
     def __init__(
         self,
-        agents: Sequence[AgentProcess],
+        agents: Sequence[FleetProcess],
         *,
         address: BrokerAddress,
         root: Path,
         once: bool = True,
         connect_timeout: float = 15.0,
+        later: Collection[str] = (),
     ) -> None:
         self._agents = {agent.client: agent for agent in agents}
-        self._address, self._root, self._once = address, root, once
-        self._connect_timeout = connect_timeout
+        self._around = Surroundings(address, root, once, connect_timeout)
+        self._stopped = set(later)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> "Fleet":
         """Start every agent."""
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._around.root.mkdir(parents=True, exist_ok=True)
         for client in self._agents:
-            self.start(client)
+            if client not in self._stopped:
+                self.start(client)
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -74,34 +121,44 @@ class Fleet:
         for process in self._processes.values():
             process.terminate()
         for process in self._processes.values():
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process)
 
     def start(self, client: str) -> None:
         """Start (or start again) one agent with the state folder it had."""
-        agent = self._agents[client]
-        command = [
-            *(*agent.python, "-m", "edge_fl", "device", *(["--once"] if self._once else [])),
-            *("--broker", str(self._address), "--data", agent.data, "--id", client),
-            *("--state", str(self._root / client), "--tier", str(agent.tier), "--runtime", agent.runtime),
-            f"--connect-timeout={self._connect_timeout:g}",
-        ]
+        command = self._agents[client].command(self._around)
         with self.log(client).open("ab") as log:
             self._processes[client] = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
             )
+        self._stopped.discard(client)  # who asks meanwhile is not told of the process before
+
+    def stop(self, client: str) -> None:
+        """End one agent as its user would (SIGTERM), until it is started again."""
+        self._stopped.add(client)
+        self._processes[client].terminate()
+        _end(self._processes[client])
+
+    def stopped(self, client: str) -> bool:
+        """Whether it is neither started nor ended by itself."""
+        return client in self._stopped
+
+    def signal(self, client: str, number: int) -> None:
+        """Send a signal to one agent."""
+        self._processes[client].send_signal(number)
 
     def kill(self, client: str) -> None:
         """End one agent as a power cut would (SIGKILL)."""
         self._processes[client].kill()
         self._processes[client].wait()
 
+    def ended(self) -> dict[str, int]:
+        """Who has ended by itself, and the exit code; minus the signal's number where it was one."""
+        codes = {client: p.poll() for client, p in list(self._processes.items()) if client not in self._stopped}
+        return {client: code for client, code in codes.items() if code is not None}
+
     def log(self, client: str) -> Path:
         """Where an agent's output goes."""
-        return self._root / f"{client}.log"
+        return self._around.root / f"{client}.log"
 
     def wait(self, timeout: float) -> None:
         """Wait for every agent to end by itself with exit code 0.
@@ -121,3 +178,12 @@ class Fleet:
                 ) from error
             if code != 0:
                 raise RunError(f"Agent '{client}' ended with exit code {code}; see {self.log(client)}.")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that was told to end, and kill it if it does not."""
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -29,6 +29,7 @@ class _Bar(Observer):
     def __init__(self, bar: Progress) -> None:
         self._bar, self._task = bar, bar.add_task("starting", total=None)
         self._rounds = self._each = 0
+        self._accuracy = ""
 
     def started(self, config: RunConfig, dense_bytes: int) -> None:
         """Learn how much there is to do."""
@@ -48,5 +49,7 @@ class _Bar(Observer):
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Say how far the model is."""
-        done = f"round {metrics.round} of {self._rounds}, accuracy {metrics.accuracy:.1%}"
+        if metrics.accuracy is not None:
+            self._accuracy = f", accuracy {metrics.accuracy:.1%}"
+        done = f"round {metrics.round} of {self._rounds}{self._accuracy}"
         self._bar.update(self._task, completed=metrics.round * self._each, description=done)

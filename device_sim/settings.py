@@ -3,9 +3,10 @@
 import msgspec
 
 from broker.config import RunSettings
+from device_sim.processes import ProcessesTrainer
 from device_sim.stacked import RUNTIME as STACKED
 from device_sim.stacked import StackedTrainer
-from device_sim.trainer import RuntimeTrainer, Trainer
+from device_sim.trainer import LocalTrainer, RuntimeTrainer, Trainer
 from edge_fl.bundle import Bundle
 from edge_fl.data.partition import IID, Kind
 from edge_fl.errors import ConfigError
@@ -55,14 +56,15 @@ class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How clients are trained: many at once (``stacked``), or each through ``runtime`` (None: onnx) as its agent would.
 
-    ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads, of
-    training and evaluation.
+    ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads, of training and evaluation.
+    With several ``processes`` each trains some of a round's clients, on as many threads.
     """
 
     kind: str
     runtime: str | None = None
     device: str = "cpu"
     threads: int = 1
+    processes: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in ("stacked", "runtime"):
@@ -71,8 +73,14 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"A runtime trains on the CPU, not on '{self.device}'; use --trainer stacked.")
         if self.kind == "stacked" and self.runtime is not None:
             raise ConfigError(f"The stacked trainer does not train in '{self.runtime}'; use --trainer runtime.")
-        if self.threads < 1:
-            raise ConfigError(f"Training takes at least 1 thread, not {self.threads}.")
+        if self.threads < 1 or self.processes < 1:
+            raise ConfigError(
+                f"Training takes at least 1 thread and 1 process, not {self.threads} and {self.processes}."
+            )
+        if self.processes > 1 and self.device != "cpu":
+            raise ConfigError(
+                f"Several processes train on the CPU, not on '{self.device}'; leave --processes out."
+            )
 
     @property
     def programs(self) -> str:
@@ -81,12 +89,19 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def open(self, bundle: Bundle) -> Trainer:
         """The trainer; raises RuntimeMissingError, or ConfigError on an unknown device, where it cannot be had."""
+        if self.processes > 1:
+            self._in_this_process(bundle)  # refuses here what each of them would
+            alone = msgspec.structs.replace(self, processes=1)
+            return ProcessesTrainer(bundle, alone.open, self.processes)
+        return self._in_this_process(bundle)
+
+    def _in_this_process(self, bundle: Bundle) -> LocalTrainer:
         if self.kind == "runtime":
             return RuntimeTrainer(open_runtime(self.programs, bundle, threads=self.threads))
         return StackedTrainer(bundle, device=self.device, threads=self.threads)
 
 
-class SimulationSettings(RunSettings, frozen=True, forbid_unknown_fields=True, tag="simulate"):
+class SimulationSettings(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="simulate"):
     """What a simulation was begun with."""
 
     population: Population

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.acceptance import Expected, check_update
+from broker.client_selection import ClientSelection
 from broker.config import RunConfig
 from broker.evaluation import Evaluator, Score
 from broker.model import GlobalModel
@@ -21,6 +22,7 @@ from broker.store import Store, local_url
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
 from device_sim.settings import Population, SimulationSettings, TrainerSettings
+from device_sim.trainer import Call
 from edge_fl import __version__
 from edge_fl.bundle import Bundle
 from edge_fl.data.partition import partition
@@ -30,8 +32,8 @@ from edge_fl.recipe import open_recipe
 from edge_fl.selection import Weights
 from edge_fl.server_half import State
 from edge_fl.transport.transfer import ref_of
-from edge_fl.update import Visit, assigned_pattern
-from edge_fl.wire.frame import Frame, decode_frame
+from edge_fl.update import assigned_pattern
+from edge_fl.wire.frame import Frame
 from edge_fl.wire.messages import PROTOCOL, Ref, Register, Task
 
 __all__ = ["Simulation", "TrainedRound"]
@@ -85,6 +87,11 @@ class Simulation:
         observer: Observer,
         store: Store | None = None,
     ) -> None:
+        if config.tiers != "registered" or config.selection != "random" or config.buffer:
+            raise ConfigError(
+                "A simulation's clients differ neither in speed nor in who is there: its tiers are registered, its "
+                "selection is random, and it has no buffer."
+            )
         if config.clients_per_round > population.clients:
             raise ConfigError(
                 f"A round cannot pick {config.clients_per_round} of {population.clients} clients; lower it."
@@ -93,6 +100,7 @@ class Simulation:
         check_recipe(bundle, self._recipe, config, tiers=population.tiers)
         self._bundle, self._config, self._observer = bundle, config, observer
         self._trainer = trainer.open(bundle)
+        self._selection = ClientSelection("random", config.seed)
         self._model = GlobalModel(bundle.layout, bundle.weights(), recipe=self._recipe, run=config.run)
         self._states: dict[str, State] = {}
         dataset = load_dataset(bundle.manifest.dataset)
@@ -101,7 +109,11 @@ class Simulation:
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
         self._registry = _registered(self._parts, population, trainer)
         self._settings = SimulationSettings(
-            str(bundle.root.resolve()), digest_of(bundle), config, population, trainer
+            bundle=str(bundle.root.resolve()),
+            manifest=digest_of(bundle),
+            config=config,
+            population=population,
+            trainer=trainer,
         )
         if store is None:
             check_no_run(root)
@@ -151,7 +163,7 @@ class Simulation:
     def _recall(self) -> None:
         """Go on from the last finished round."""
         if self._rounds:
-            self._model.recall(len(self._rounds), *self._folder.model(len(self._rounds)))
+            self._model.recall(len(self._rounds), *self._folder.checkpoints.model(len(self._rounds)))
         for client, number in self._store.accepted().items():
             self._registry[client].accepted = number
 
@@ -165,11 +177,16 @@ class Simulation:
             for number in range(len(self._rounds) + 1, self._config.rounds + 1):
                 self._rounds.append(self._run_round(number))
         finally:
-            self._store.close()
+            self.close()
         weights = self._folder.finish(self.outcome)
         summary = RunSummary(self._config, self._dense, tuple(self._rounds), weights)
         draw(summary)
         return summary
+
+    def close(self) -> None:
+        """Let another process have the run, and end those that train; nothing is run after that."""
+        self._store.close()
+        self._trainer.close()
 
     @property
     def bundle(self) -> Bundle:
@@ -198,19 +215,22 @@ class Simulation:
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
         trained = self.train_round(number)
-        score = self.score(self.outcome, self._recipe.method.model_width)
+        score = None
+        if self._config.evaluates(number):
+            score = self.score(self.outcome, self._recipe.method.model_width)
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,
-            accuracy=score.accuracy,
-            loss=score.loss,
+            accuracy=None if score is None else score.accuracy,
+            loss=None if score is None else score.loss,
             train_loss=trained.loss,
             uplink=trained.uplink,
             downlink=trained.downlink,
             excused={},
             rejections={},
+            tiers={client: self._registry[client].profile.tier for client in trained.uplink},
         )
-        self._folder.keep_model(number, self._model.weights, self._model.learned())
+        self._folder.checkpoints.keep(number, self._model.weights, self._model.learned())
         self._store.close_round(metrics, self._states)
         self._folder.close_round(metrics)
         self._states.clear()
@@ -220,9 +240,7 @@ class Simulation:
     def train_round(self, number: int) -> TrainedRound:
         """Pick clients, train them, and make the new model of their updates; nothing is evaluated or kept."""
         config, content = self._config, self._model.frame()
-        picked = self._registry.pick(
-            config.clients_per_round, seed=config.seed, round=number, attempt=0, excluding=set()
-        )
+        picked = self._selection.pick(self._registry.present(), config.clients_per_round, round=number)
         self._observer.round_started(number, picked)
         sizes: dict[str, int] = {}
         downlink = {client: self._downlink(self._registry[client], content) for client in sorted(picked)}
@@ -242,12 +260,11 @@ class Simulation:
         Only as many updates are in memory as the trainer trains at once; the states that the clients are left with stay
         there until the round is closed. ``sizes`` are filled in as they come.
         """
-        model = decode_frame(content, self._bundle.layout)
         devices = [self._registry[client] for client in sorted(picked)]
         ref = ref_of(content)
         tasks = [self._task(device, number, ref) for device in devices]
-        visits = (self._visit(device, task, model) for device, task in zip(devices, tasks, strict=True))
-        updates = self._trainer.updates(visits)
+        calls = (self._call(device, task) for device, task in zip(devices, tasks, strict=True))
+        updates = self._trainer.updates(content, calls, len(tasks))
         for device, task, update in zip(devices, tasks, updates, strict=True):
             frame = check_update(update.frame, self._expected(device, task))
             self._states[device.client], device.accepted = update.state, number
@@ -267,15 +284,9 @@ class Simulation:
             model=model,
         )
 
-    def _visit(self, device: Device, task: Task, model: Frame) -> Visit:
-        return Visit(
-            task,
-            client=device.client,
-            manifest=self._bundle.manifest,
-            model=model,
-            samples=self._samples.take(self._parts[device.client]),
-            state=self._store.state(device.client),
-        )
+    def _call(self, device: Device, task: Task) -> Call:
+        client = device.client
+        return Call(task, client, self._samples.take(self._parts[client]), self._store.state(client))
 
     def _expected(self, device: Device, task: Task) -> Expected:
         return Expected(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from device_sim.stack import Member, Stack
 from device_sim.stacked_program import StackedStep, StepGraph
-from device_sim.trainer import Trainer
+from device_sim.trainer import LocalTrainer, power_of_two
 from edge_fl.bundle import Bundle, Program
 from edge_fl.errors import ConfigError, RuntimeMissingError
 from edge_fl.selection import Selection
@@ -50,7 +50,7 @@ class _Key(NamedTuple):
 _Stacks = dict[tuple[_Key, tuple[Member, ...]], Stack]
 
 
-class StackedTrainer(Trainer):
+class StackedTrainer(LocalTrainer):
     """Trains slices of the clients of a round, each slice at once.
 
     Results depend on how many clients there are in a slice, by rounding; that is a function of the kind of device, of
@@ -78,15 +78,14 @@ class StackedTrainer(Trainer):
                 "The stacked trainer runs torch's programs, and the bundle holds none: export it with --runtime "
                 "torch-eager too, or simulate with --trainer runtime."
             )
+        super().__init__(bundle)
         self._device = _device(device)
         torch.set_num_threads(threads)
-        self._bundle = bundle
         self._graphs: dict[str, StepGraph] = {}
         self._steps: dict[tuple[_Key, int], StackedStep] = {}
         self._lr = 0.0  # theirs
 
-    def updates(self, visits: Iterable[Visit]) -> Iterator[Update]:
-        """Train one slice after another."""
+    def _trained(self, visits: Iterable[Visit]) -> Iterator[Update]:
         waiting = iter(visits)
         for first in waiting:
             held = [first, *islice(waiting, self._slice(first.run) - 1)]
@@ -100,7 +99,7 @@ class StackedTrainer(Trainer):
             return 1
         kept = Selection.of(run.pattern, "units")
         size = 4 * sum(math.prod(kept.shape(tensor)) for tensor in kept.layout.tensors)
-        return _power(min(max(_SLICE_BYTES[kind] // size, 1), _MOST[kind]))
+        return power_of_two(min(max(_SLICE_BYTES[kind] // size, 1), _MOST[kind]))
 
     def _train(self, members: Sequence[Member]) -> None:
         stacks = self._restacked({}, members)
@@ -162,14 +161,9 @@ def _divided(members: Sequence[Member]) -> Iterator[tuple[_Key, tuple[Member, ..
         by_key.setdefault(_Key.of(member.run), []).append(member)
     for key, alike in by_key.items():
         while alike:
-            size = _power(len(alike))
+            size = power_of_two(len(alike))
             yield key, tuple(alike[:size])
             alike = alike[size:]  # noqa: PLW2901
-
-
-def _power(most: int) -> int:
-    """The largest power of two up to ``most``."""
-    return 1 << (most.bit_length() - 1)
 
 
 def _device(name: str) -> torch.device:

@@ -118,8 +118,10 @@ class Accumulator:
         self._held: dict[str, list[tuple[Kept, Kept]]] = {tensor.name: [] for tensor in layout.tensors}
         self._weights: list[int] = []
 
-    def add(self, selection: Selection, values: Weights, samples: int) -> None:
+    def add(self, selection: Selection, values: Weights, samples: int, discount: float = 1) -> None:
         """Add one update: the kept differences ``values`` under ``selection``, weighted by ``samples`` or 1.
+
+        It counts only for the share ``discount`` of that; for the rest as one that changes nothing.
 
         Nothing may be written to ``values`` any more: a few updates wait for each other.
         """
@@ -129,7 +131,7 @@ class Accumulator:
             (rows, columns), entries = matrix_kept(tensor, selection.axes[name]), as_matrix(values[name])
             if self._rule.signs and tensor.role == "parameter":
                 entries = np.sign(entries)
-            self._waiting[name].append(Addend(entries, rows, columns, weight))
+            self._waiting[name].append(Addend(entries, rows, columns, discount * weight))
             self._held[name].append((np.flatnonzero(entries.any(axis=1)) if tensor.per_width else rows, columns))
         self._weights.append(weight)
         if len(self._weights) % _TOGETHER == 0:

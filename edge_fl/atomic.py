@@ -1,6 +1,7 @@
 """Writing files so that a reader, or a restart, sees the old one or the new one, never half of either."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from edge_fl.errors import StateError
@@ -8,11 +9,8 @@ from edge_fl.errors import StateError
 __all__ = ["write_atomically"]
 
 
-def write_atomically(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Write ``data`` to ``path``, whose folder is made if need be.
-
-    On disk when this returns; without ``flush`` in the hands of the operating system, which the end of this process
-    leaves untouched, but a power cut does not.
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path``, whose folder is made if need be; on disk when this returns.
 
     Raises StateError when it cannot be written.
     """
@@ -21,13 +19,13 @@ def write_atomically(path: Path, data: bytes, *, flush: bool = True) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("wb") as file:
             file.write(data)
-            if flush:
-                file.flush()
-                os.fsync(file.fileno())
+            file.flush()
+            os.fsync(file.fileno())
         partial.replace(path)
-        if flush:
-            _flush_folder(path.parent)
+        _flush_folder(path.parent)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)  # half a file would keep a full disk full
         raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
 
 

@@ -9,6 +9,7 @@ __all__ = [
     "DataError",
     "EdgeFLError",
     "FrameError",
+    "MemoryLimitError",
     "ModelError",
     "ParityError",
     "PortError",
@@ -17,7 +18,15 @@ __all__ = [
     "RuntimeMissingError",
     "StateError",
     "UnsupportedModelError",
+    "said",
 ]
+
+
+def said(error: BaseException) -> str:
+    """What an error of another library says, in one line without a full stop, to stand inside a sentence of ours; the
+    name of its kind where it says nothing.
+    """
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
 
 
 class EdgeFLError(Exception):
@@ -55,7 +64,7 @@ class BundleError(EdgeFLError):
 
 
 class DataError(EdgeFLError):
-    """A data set is unknown, damaged, not to be had, or does not fit the model."""
+    """A data set, or a device's own data, is unknown, damaged, not to be had, or does not fit the model."""
 
     exit_code = 14
 
@@ -73,7 +82,7 @@ class BrokerError(EdgeFLError):
 
 
 class PortError(EdgeFLError):
-    """The embedded broker's port is taken."""
+    """The port of the embedded broker, or of metrics, is taken."""
 
     exit_code = 17
 
@@ -107,9 +116,13 @@ class FrameError(EdgeFLError):
         super().__init__(sentence)
         self.code = code
 
+    def __reduce__(self) -> tuple[type["FrameError"], tuple[str, str]]:
+        """How it gets from one process to another."""
+        return FrameError, (self.code, str(self))
+
 
 class StateError(EdgeFLError):
-    """The device's state folder cannot be used, or belongs to another device."""
+    """A state or run folder, a log, a record or a place for models cannot be used, or belongs to another."""
 
     exit_code = 21
 
@@ -118,3 +131,9 @@ class RefusedError(EdgeFLError):
     """The coordinator refused this device; the sentence carries its reason."""
 
     exit_code = 22
+
+
+class MemoryLimitError(EdgeFLError):
+    """The memory that a device has does not suffice."""
+
+    exit_code = 23

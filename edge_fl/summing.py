@@ -2,8 +2,9 @@
 
 A tensor is seen as a matrix, its first axis against all others; a vector is one row. A few updates are added to a block
 of its rows before the next block is touched, so that the sums come out of a cache, whatever the size of the model. Each
-entry is added to in the order of the updates, and a product of a float32 and a whole number below 2**29 is exact in
-float64: neither blocks, nor how many updates go together, nor the library that computes change a bit.
+entry is added to in the order of the updates, and a product of a float32 and a whole number below 2**29, as weights are
+but for stale updates', is exact in float64: neither blocks, nor how many updates go together, nor the library that
+computes change a bit.
 """
 
 import math
@@ -59,7 +60,7 @@ class Addend(NamedTuple):
     values: NDArray[np.float32]
     rows: Kept
     columns: Kept
-    weight: int
+    weight: float
 
 
 class Summing:
@@ -105,7 +106,7 @@ class Summing:
                     own = _within(block, rows)
                     self._add(total, rows[own], columns, values[own], weight)
 
-    def _add(self, total: Any, rows: Kept, columns: Kept, values: NDArray[np.float32], weight: int) -> None:
+    def _add(self, total: Any, rows: Kept, columns: Kept, values: NDArray[np.float32], weight: float) -> None:
         """``total[rows, columns] += weight * values``."""
         moved = self._float64(values)
         if self._kernels is not None and values.size > _FEW:
@@ -127,7 +128,7 @@ class Summing:
         index = np.ix_(rows, columns) if rows is not None and columns is not None else (rows, columns)
         return tuple(slice(None) if kept is None else self.array(kept) for kept in index)
 
-    def _add_in_torch(self, total: Any, rows: Kept, columns: Kept, moved: Any, weight: int) -> None:
+    def _add_in_torch(self, total: Any, rows: Kept, columns: Kept, moved: Any, weight: float) -> None:
         """``total[rows, columns] += weight * moved``, on the very memory of numpy's arrays; may write to ``moved``."""
         assert self._kernels is not None
         tensor = self._kernels.asarray

@@ -150,12 +150,15 @@ def train(runtime: Runtime, run: LocalRun) -> None:
         When the bundle holds no program for a pattern.
     """
     compact = _Compact(runtime, run)
-    for _ in range(run.settings.steps):
-        compact.step()
-        if run.pattern is not compact.pattern:
-            compact.put_back()
-            compact = _Compact(runtime, run)
-    compact.put_back()
+    try:
+        for _ in range(run.settings.steps):
+            compact.step()
+            if run.pattern is not compact.pattern:
+                compact.put_back()
+                compact = _Compact(runtime, run)
+        compact.put_back()
+    finally:
+        runtime.settle()
 
 
 class _Compact:

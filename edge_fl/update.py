@@ -83,13 +83,13 @@ class Visit:
         """The update, once every step was made; raises RunError when a weight is no longer finite."""
         result, compressor = self.run.result(), self._recipe.compressor
         header = self._header(result)
-        context = Context(Selection.of(result.pattern, header.mode), self._job.round, self._shared)
         section: bytes | None = None
         memory: dict[str, Vector] = {}
         if self._recipe.method.sparse:
-            kept = flatten(context.selection, result.delta)
-            section = encode_sent(kept, _sent(context.selection, result))
+            selection = Selection.of(result.pattern, header.mode)
+            section = encode_sent(flatten(selection, result.delta), _sent(selection, result))
         elif compressor is not None:
+            context = Context(Selection.of(result.pattern, header.mode), self._job.round, self._shared)
             section, memory = _compress(compressor, context, result, self._job)
         frame = encode_frame(header, result.pattern, result.delta, section)
         return Update(frame, result.loss, {**result.state, **memory})

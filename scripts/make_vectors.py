@@ -25,6 +25,7 @@ from edge_fl.wire.messages import (
     FromDevice,
     Gone,
     Hello,
+    Measured,
     Offer,
     Ref,
     Refused,
@@ -202,8 +203,18 @@ def _describe(data: bytes) -> dict[str, Any]:
 def _messages() -> list[FromDevice | ToDevice]:
     return [
         Hello("run-1"),
-        Register(1, "0.1.0", "onnx", samples=6000, tier=2, platform="linux-aarch64", cpus=4, memory_mb=3900),
-        Registered("run-1", Ref(DIGEST, 4321)),
+        Register(
+            1,
+            "0.1.0",
+            "onnx",
+            samples=6000,
+            tier=2,
+            platform="linux-aarch64",
+            cpus=4,
+            memory_mb=3900,
+            measured=Measured("run-1", (0.25, 0.125, None)),
+        ),
+        Registered("run-1", Ref(DIGEST, 4321), (_rehearsal(),)),
         Refused("runtime", "The bundle holds no program for it."),
         Task(
             run="run-1",
@@ -228,6 +239,21 @@ def _messages() -> list[FromDevice | ToDevice]:
         Gone(),
         Finished("run-1", 20),
     ]
+
+
+def _rehearsal() -> Task:
+    return Task(
+        run="run-1",
+        round=1,
+        accepted=0,
+        model=Ref("0" * 64, 0),
+        method="fjord",
+        parameters={"widths": [600, 400, 200]},
+        steps=20,
+        batch=20,
+        lr=0.1,
+        seed=7,
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,9 @@ from hypothesis import settings
 
 from edge_fl.bundle import Bundle, Input
 
+# As an installed edge-fl has it by itself.
+pytest_plugins = ["device_sim.pytest_plugin"]
+
 # A shared machine makes any deadline a matter of luck; pytest's own timeout catches what hangs.
 settings.register_profile("edge-fl", deadline=None)
 settings.load_profile("edge-fl")

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_fl.agent.capabilities import registration
+from edge_fl.agent.rehearsal import rehearse
 from edge_fl.agent.state import StateFolder
 from edge_fl.atomic import write_atomically
-from edge_fl.bundle import MANIFEST, SEAL, Bundle, parse_manifest, seal_of
+from edge_fl.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
 from edge_fl.data.fit import check_fit
-from edge_fl.data.registry import Samples
+from edge_fl.data.sources.base import DataSource
 from edge_fl.downlink import decode_model, follow
 from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
 from edge_fl.layout import Layout
+from edge_fl.log import log_fields
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.server_half import State
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
@@ -27,6 +29,7 @@ from edge_fl.wire.messages import (
     FromDevice,
     Gone,
     Hello,
+    Measured,
     Offer,
     Ref,
     Refused,
@@ -80,12 +83,32 @@ class Agent:
     ----------
     settings
         How it runs.
-    samples
+    source
         Its own training data.
+    open
+        Opens the bundle in the runtime (:func:`edge_fl.runtimes.base.open_runtime`).
+    consent
+        Called before a task is trained; raises EdgeFLError where the device would rather not, which the coordinator is
+        told.
+
+    Raises
+    ------
+    DataError
+        When the source has no data to begin with.
+    StateError
+        When the state folder cannot be used.
     """
 
-    def __init__(self, settings: AgentSettings, samples: Samples) -> None:
-        self._settings, self._samples = settings, samples
+    def __init__(
+        self,
+        settings: AgentSettings,
+        source: DataSource,
+        *,
+        open: Callable[..., Runtime] = open_runtime,
+        consent: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings, self._open, self._consent = settings, open, consent
+        self._source, self._samples = source, source.samples()
         self._folder = StateFolder(settings.state, settings.client)
         topics = Topics(settings.fleet)
         self._topics, self._up = topics, topics.up(settings.client)
@@ -106,6 +129,7 @@ class Agent:
         self._verdict: Verdict | None = None
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
+        self._measured: Measured | None = None  # of the newest rehearsals
         self._model: tuple[str, int, bytes] | None = None  # run, version and frame of the model trained last
         self._connected_at, self._short_sessions = 0.0, 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
@@ -146,10 +170,13 @@ class Agent:
         if self._runtime is None or self._runtime[0] != registered:
             bundle = self._fetch_bundle(registered)
             check_fit(self._samples, bundle.manifest)
-            runtime = open_runtime(self._settings.runtime, bundle, threads=self._settings.threads)
+            runtime = self._open(self._settings.runtime, bundle, threads=self._settings.threads)
             self._runtime = (registered, runtime)
+            if registered.rehearsals:
+                self._measure(registered, runtime)
         if task is not None:
-            self._work(task, self._runtime[1])
+            with log_fields(run=task.run, round=task.round):
+                self._work(task, self._runtime[1])
             self._task = None
 
     # --- what arrives
@@ -222,7 +249,8 @@ class Agent:
     def _register(self) -> None:
         s = self._settings
         self._asked = time.monotonic()
-        self._send(registration(runtime=s.runtime, samples=len(self._samples.y), tier=s.tier))
+        samples = len(self._samples.y)
+        self._send(registration(runtime=s.runtime, samples=samples, tier=s.tier, measured=self._measured))
 
     def _serve(self, want: Want) -> None:
         chunks = self._outgoing.get(want.digest)
@@ -268,6 +296,20 @@ class Agent:
         write_atomically(folder / SEAL, seal_of(raw))
         return Bundle.load(folder, runtime=self._settings.runtime)
 
+    def _measure(self, registered: Registered, runtime: Runtime) -> None:
+        """Tell the coordinator how long a step of each rehearsal takes here."""
+        found = tuple(self._step_seconds(task, runtime) for task in registered.rehearsals)
+        _log.info("seconds a step: %s", ", ".join("-" if s is None else f"{s:.4f}" for s in found))
+        self._measured = Measured(registered.run, found)
+        self._register()
+
+    def _step_seconds(self, task: Task, runtime: Runtime) -> float | None:
+        try:
+            return rehearse(task, client=self._settings.client, runtime=runtime, samples=self._samples)
+        except EdgeFLError as error:
+            _log.warning("this device cannot do a task of one tier: %s", error)
+            return None
+
     def _work(self, task: Task, runtime: Runtime) -> None:
         """Train one task and see its update accepted or rejected; a failure is told to the coordinator."""
         try:
@@ -277,6 +319,8 @@ class Agent:
                 state.last() >= task.round
             ):  # a repetition that came late: training again would go on from its own end
                 return
+            self._consent()
+            self._look_at_data(runtime.bundle.manifest)
             update = self._train(task, runtime, state.before(task.accepted))
             _log.info("round %d: loss %.4f in %.2f s", task.round, update.loss, time.perf_counter() - started)
             state.stage(task.round, update.state)
@@ -292,6 +336,16 @@ class Agent:
         else:
             state.discard()
             _log.warning("round %d was rejected (%s): %s", task.round, verdict.code, verdict.reason)
+
+    def _look_at_data(self, manifest: Manifest) -> None:
+        """Take the data as it is now; no update may claim more samples than were registered."""
+        samples, before = self._source.samples(), len(self._samples.y)
+        if samples is self._samples:
+            return
+        check_fit(samples, manifest)
+        self._samples = samples
+        if len(samples.y) != before:
+            self._register()
 
     def _train(self, task: Task, runtime: Runtime, state: State) -> Update:
         layout = runtime.bundle.layout

@@ -4,12 +4,12 @@ import os
 import platform
 
 from edge_fl import __version__
-from edge_fl.wire.messages import PROTOCOL, Register
+from edge_fl.wire.messages import PROTOCOL, Measured, Register
 
 __all__ = ["registration"]
 
 
-def registration(*, runtime: str, samples: int, tier: int) -> Register:
+def registration(*, runtime: str, samples: int, tier: int, measured: Measured | None = None) -> Register:
     """The Register message of this machine."""
     return Register(
         protocol=PROTOCOL,
@@ -20,4 +20,5 @@ def registration(*, runtime: str, samples: int, tier: int) -> Register:
         platform=f"{platform.system()}-{platform.machine()}".lower(),
         cpus=os.cpu_count() or 1,
         memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        measured=measured,
     )

@@ -19,9 +19,10 @@ from edge_fl.errors import StateError
 from edge_fl.server_half import State
 from edge_fl.wire.messages import check_id
 
-__all__ = ["MethodState", "StateFolder"]
+__all__ = ["MethodState", "StateFolder", "owner_of"]
 
 _ROUND = "__round__"
+_IDENTITY = "identity.json"
 
 
 class StateFolder:
@@ -53,13 +54,10 @@ class StateFolder:
             raise StateError(f"The state folder '{root}' cannot be used: {error.strerror}.") from error
 
     def _claim(self, client: str) -> None:
-        identity = self.root / "identity.json"
+        identity = self.root / _IDENTITY
         if not identity.exists():
             write_atomically(identity, json.dumps({"client": client}).encode())
-        try:
-            owner = json.loads(identity.read_bytes())["client"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"'{identity}' is damaged; remove it to let '{client}' take the folder.") from error
+        owner = owner_of(self.root)
         if owner != client:
             raise StateError(f"The state folder '{self.root}' belongs to client '{owner}', not to '{client}'.")
 
@@ -74,6 +72,19 @@ class StateFolder:
     def close(self) -> None:
         """Let another process have the folder."""
         self._lock.close()
+
+
+def owner_of(root: Path) -> str | None:
+    """The client that a state folder belongs to, None for nobody yet; raises StateError where that is damaged."""
+    identity = root / _IDENTITY
+    try:
+        return str(json.loads(identity.read_bytes())["client"])
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StateError(f"'{identity}' cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"'{identity}' is damaged; remove it to let a client take the folder.") from error
 
 
 class MethodState:
@@ -109,12 +120,18 @@ class MethodState:
         write_atomically(self._staged, packed({_ROUND: np.array(round), **state}))
 
     def accept(self) -> None:
-        """The staged round was accepted."""
-        self._staged.replace(self._accepted)
+        """The staged round was accepted; raises StateError where that cannot be kept, and the staged state stays."""
+        try:
+            self._staged.replace(self._accepted)
+        except OSError as error:
+            raise StateError(f"'{self._accepted}' cannot be written: {error.strerror}.") from error
 
     def discard(self) -> None:
-        """The staged round was rejected or is to be done again."""
-        self._staged.unlink(missing_ok=True)
+        """The staged round was rejected or is to be done again; raises StateError where that cannot be kept."""
+        try:
+            self._staged.unlink(missing_ok=True)
+        except OSError as error:
+            raise StateError(f"'{self._staged}' cannot be removed: {error.strerror}.") from error
 
 
 def _alone(folder: Path, name: str) -> Path:

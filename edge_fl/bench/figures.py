@@ -7,7 +7,8 @@ from statistics import mean, median, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sim.clock import Clock, Link
+from device_sim.clock import Clock
+from device_sim.links import Link
 from edge_fl.bench.grid import Filled, Filling
 from edge_fl.bench.local_time import Local, step_seconds
 from edge_fl.bench.plots import panels
@@ -19,6 +20,7 @@ __all__ = [
     "by_dataset",
     "clocks",
     "curve_picture",
+    "curves_of",
     "down_shares",
     "finals",
     "notes_of",
@@ -31,7 +33,16 @@ _Line = Sequence[float] | NDArray[np.float64]
 
 def finals(filled: Filled) -> list[float]:
     """The accuracy of the last round, in percent, by seed."""
-    return [100 * record.rounds[-1].accuracy for record in filled.records]
+    return [100 * float(record.curve[1][-1]) for record in filled.records]
+
+
+def curves_of(filled: Filled) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The rounds ``[n]`` that all runs were evaluated after, and their accuracies in percent, ``[runs, n]``."""
+    curves = [
+        dict(zip(rounds.tolist(), scored, strict=True)) for rounds, scored in (r.curve for r in filled.records)
+    ]
+    shared = sorted(set.intersection(*map(set, curves)))
+    return np.array(shared), np.array([[100 * curve[n] for n in shared] for curve in curves])
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -44,7 +55,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 def accuracy_figures(filled: Filled) -> dict[str, str | float]:
     """Accuracy after the last round, and the best of any round."""
-    best = [100 * max(measured.accuracy for measured in record.rounds) for record in filled.records]
+    best = [100 * float(record.curve[1].max()) for record in filled.records]
     return {
         "accuracy (%)": spread(finals(filled)) or "failed",
         "best (%)": spread(best),
@@ -98,7 +109,9 @@ def clocks(found: Sequence[Filled], how: Filling, link: Link, slowdown: float) -
     how.report(f"{found[0].run.dataset}: timing local training")
     local = [Local(bundle_of(f.run, how.cache, how.report), f.run.config(), f.run.population()) for f in found]
     steps = step_seconds(local)
-    return [Clock(link, seconds, f.run.local_steps, (slowdown,)) for f, seconds in zip(found, steps, strict=True)]
+    return [
+        Clock([link], seconds, f.run.local_steps, (slowdown,)) for f, seconds in zip(found, steps, strict=True)
+    ]
 
 
 def curve_picture(dataset: str, found: Sequence[Filled], times: Sequence[Clock]) -> Picture:
@@ -131,8 +144,8 @@ def _draw(
     with panels(path, columns=len(axes), title=dataset) as drawn:
         for panel, (name, places) in zip(drawn, axes.items(), strict=True):
             for filled, xs in zip(found, places, strict=True):
-                curves = np.array([[100 * m.accuracy for m in record.rounds] for record in filled.records])
-                x = np.mean(np.array(xs), axis=0)
+                rounds, curves = curves_of(filled)
+                x = np.mean(np.array(xs), axis=0)[rounds - 1]
                 (line,) = panel.plot(x, curves.mean(axis=0), label=filled.entry.label, linewidth=1.2)
                 panel.fill_between(x, curves.min(axis=0), curves.max(axis=0), color=line.get_color(), alpha=0.15)
             panel.set(xlabel=name, ylabel="held-out accuracy (%)")

@@ -26,7 +26,8 @@ class Choice:
     """What the user chose of every grid: data sets, seeds, and what takes the place of the setups' own settings.
 
     ``methods`` are recipes; None stands for those of the benchmark. ``clients``, ``local_steps`` and ``lr`` are the
-    setup's, 60 and the setup's where they are None.
+    setup's, 60 and the setup's where they are None. ``evaluate_every`` is how often their models are looked at,
+    at least.
     """
 
     datasets: Sequence[str]
@@ -36,6 +37,7 @@ class Choice:
     clients: int | None = None
     local_steps: int | None = None
     lr: float | None = None
+    evaluate_every: int = 1
 
     def __post_init__(self) -> None:
         for dataset in self.datasets:
@@ -51,6 +53,7 @@ class Choice:
                 *(f"--method {name}" for name in self.methods or ()),
                 *(f"--seed {seed}" for seed in self.seeds),
                 f"--rounds {self.rounds}",
+                *([f"--evaluate-every {self.evaluate_every}"] if self.evaluate_every > 1 else []),
                 *(f"--{name} {value}" for name, value in names.items() if value is not None),
             ]
         )
@@ -157,6 +160,7 @@ def entry(
             batch=BATCH,
             lr=setup.lr if choice.lr is None else choice.lr,
             clip=setup.clip,
+            evaluate_every=choice.evaluate_every,
         ),
         **others,
     )
@@ -189,14 +193,14 @@ def fill(entries: Sequence[Entry], how: Filling) -> tuple[list[Filled], list[str
     found = [filled for filled in (_filled(entry, known) for entry in entries) if filled.made]
     if not found:
         raise ConfigError("The time budget was spent before any run was begun: raise it.")
-    return found, [name for key, (name, _) in wanted.items() if key not in known]
+    return found, [name for key, (name, run) in wanted.items() if not _serves(known.get(key), run)]
 
 
 def _make(wanted: Mapping[bytes, tuple[str, Run]], how: Filling) -> None:
     """Make what no record tells of until time is spent; the file is read anew, as others may write to it, too."""
     until = None if how.minutes is None else time.monotonic() + 60 * how.minutes
     for number, (key, (name, run)) in enumerate(wanted.items(), start=1):
-        if key in _known(how.results):
+        if _serves(_known(how.results).get(key), run):
             continue
         if until is not None and time.monotonic() >= until:
             return
@@ -224,9 +228,14 @@ def _known(results: Path) -> dict[bytes, Record]:
     return {record.key: record for record in read_records(results, Record)}
 
 
+def _serves(record: Record | None, run: Run) -> bool:
+    """Whether a record tells all that is asked of ``run``, which may have been looked at less often."""
+    return record is not None and run.evaluate_every % record.run.evaluate_every == 0
+
+
 def _filled(entry: Entry, known: Mapping[bytes, Record]) -> Filled:
-    found = [known.get(key_of(run, run.in_effect())) for run in entry.runs]
-    made = [record for record in found if record is not None]
+    found = [(known.get(key_of(run, run.in_effect())), run) for run in entry.runs]
+    made = [record for record, run in found if record is not None and _serves(record, run)]
     return Filled(
         entry,
         tuple(record for record in made if not record.failed),

@@ -80,11 +80,10 @@ def _entries(choice: Choice, dataset: str, method: str, clusters: Clusters, *, t
     columns = {"clusters": clusters.name} | ({} if together else {"drop scale": clusters.drop_scale})
     columns |= {"method": method}
     own = clusters.parameters(method)
+    shared = {"lr_drops": LR_DROPS, "evaluate_every": choice.rounds}  # only the last model is looked at
     tiers, mix = (1, ()) if together else (clusters.count, clusters.mix)
     if open_recipe(method, {}).method.name != SEPARATE:
-        return [
-            entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=SCORED, lr_drops=LR_DROPS)
-        ]
+        return [entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=SCORED, **shared)]
     widths = own["widths"][:tiers]
     return [
         entry(
@@ -96,7 +95,7 @@ def _entries(choice: Choice, dataset: str, method: str, clusters: Clusters, *, t
             tiers=tiers,
             mix=mix,
             scored=(width,),
-            lr_drops=LR_DROPS,
+            **shared,
         )
         for width in SCORED
     ]

@@ -23,22 +23,24 @@ from edge_fl.wire.frame import decode_frame
 
 __all__ = ["Local", "step_seconds"]
 
-_STEPS = 30  # of a local round that is timed: ten of FedBIAD's looks at the loss
-
 
 @dataclass(frozen=True)
 class Local:
-    """Whose local training is timed: a run's, as a simulation has it, in ``runtime`` on one thread."""
+    """Whose local training is timed: a run's, as a simulation has it, in ``runtime`` on one thread.
+
+    ``longest`` is the most steps that are timed of a local round; by default ten of FedBIAD's looks at the loss.
+    """
 
     bundle: Bundle
     config: RunConfig
     population: Population
     runtime: str = "onnx"
+    longest: int = 30
 
     @property
     def steps(self) -> int:
         """How many steps are timed."""
-        return min(self.config.local_steps, _STEPS)
+        return min(self.config.local_steps, self.longest)
 
     def work(self, tier: int) -> Callable[[], object]:
         """The beginning of the first round, as a client of ``tier`` makes it.

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from device_sim.clock import LINKS
+from device_sim.links import LINKS
 from edge_fl.bench.accounting import counted_bytes, dense_run
 from edge_fl.bench.figures import (
     accuracy_figures,

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from broker.config import RunConfig
 from broker.observer import Observer
@@ -34,7 +35,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     After each of the fractions ``lr_drops`` of the rounds ``lr`` is a tenth of what it was, ``model`` is that of the
     data set's setup where it is empty, ``mix`` says how many clients are of each tier as
     :class:`device_sim.settings.Population` does, and ``scored`` are widths (thousandths): of the last model as many
-    first units are scored, and its zeros counted (:class:`Final`).
+    first units are scored, and its zeros counted (:class:`Final`). ``evaluate_every`` is
+    :class:`broker.config.RunConfig`'s.
     """
 
     dataset: str
@@ -54,6 +56,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     mix: tuple[int, ...] = ()
     scored: tuple[int, ...] = ()
     lr_drops: tuple[float, ...] = ()
+    evaluate_every: int = 1
 
     def open(self) -> Recipe:
         """The recipe; raises ConfigError when it, or a parameter, is unknown."""
@@ -72,6 +75,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             lr=self.lr,
             lr_drops=self.lr_drops,
             seed=self.seed,
+            evaluate_every=self.evaluate_every,
         )
 
     def population(self) -> Population:
@@ -94,12 +98,12 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A round: held-out accuracy (a fraction) and loss, the mean bytes of an update, what the clock needs, and the
-    CPU seconds of training its clients (frames and checks too; one thread).
+    """A round: held-out accuracy (a fraction) and loss where the model was evaluated, the mean bytes of an update, what
+    the clock needs, and the CPU seconds of training its clients (frames and checks too; one thread).
     """
 
-    accuracy: float
-    loss: float
+    accuracy: float | None
+    loss: float | None
     uplink: float
     traffic: Traffic
     cpu: float
@@ -133,14 +137,22 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     final: Final | None = None
 
     @property
+    def curve(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The rounds that the model was evaluated after, and its accuracies (fractions)."""
+        scored = [(n, m.accuracy) for n, m in enumerate(self.rounds, start=1) if m.accuracy is not None]
+        return np.array([n for n, _ in scored]), np.array([accuracy for _, accuracy in scored])
+
+    @property
     def key(self) -> bytes:
         """The same for two runs that are one."""
         return key_of(self.run, self.in_effect)
 
 
 def key_of(run: Run, in_effect: list[dict[str, Any]]) -> bytes:
-    """What tells a run from all others: everything that it is made of, however its parameters were given."""
-    plain = msgspec.structs.replace(run, parameters={})
+    """What tells a run from all others: everything that it is made of, however its parameters were given, or how often
+    it was looked at.
+    """
+    plain = msgspec.structs.replace(run, parameters={}, evaluate_every=1)
     return msgspec.json.encode([plain, in_effect], order="sorted")
 
 
@@ -230,7 +242,5 @@ class _Watch(Observer):
     def round_closed(self, metrics: RoundMetrics) -> None:
         """The model is evaluated."""
         self.cpu.append(self._trained - self._started)
-        self._report(
-            f"round {metrics.round} of {self._rounds}, accuracy {metrics.accuracy:.1%}, "
-            f"{self.cpu[-1]:.2f} s of training"
-        )
+        accuracy = "" if metrics.accuracy is None else f"accuracy {metrics.accuracy:.1%}, "
+        self._report(f"round {metrics.round} of {self._rounds}, {accuracy}{self.cpu[-1]:.2f} s of training")

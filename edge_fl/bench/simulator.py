@@ -50,8 +50,8 @@ _FLOWER = (
     "Flower's simulation is its FedAvg on Ray, a client in a process for each core with a torch loop of one thread, "
     "at its defaults (its server asks for answers every tenth of a second). It has the same clients, data, model and "
     "steps, but draws clients and batches itself. It is timed for the perceptron only, where what is around the "
-    "training weighs most; the stacked trainer has as many threads, half of its rounds before Flower's and half after, "
-    "and the first of either is not counted. "
+    "training weighs most; the stacked trainer has as many processes of one thread, half of its rounds before Flower's "
+    "and half after, and the first of either is not counted. "
 )
 
 
@@ -204,12 +204,13 @@ class _Turns:
             rounds=setting.rounds + 1,
             at_once=cores,
         )
-        simulation = self._simulation("cores", TrainerSettings("stacked", threads=cores))
+        simulation = self._simulation("cores", TrainerSettings("stacked", processes=cores))
         ours = _Times()
         for number in range(1, 2 + setting.rounds):
             if number == 2 + setting.rounds // 2:
                 found = fly(work, python)
             ours.measure(partial(simulation.train_round, number))
+        simulation.close()
         theirs, mine = median(found.seconds[1:]), median(ours.wall[1:])
         within = "yes" if mine <= _OF_FLOWER * theirs else "no"
         shared: Row = {**_BLANK, "model": self._case.name, "method": "fedavg"}
@@ -217,8 +218,7 @@ class _Turns:
             {**shared, "trainer": f"Flower {found.version}, {cores} processes", "wall (s)": theirs},
             {
                 **shared,
-                "trainer": f"stacked, {cores} threads",
-                "seconds a round": median(ours.cpu[1:]),
+                "trainer": f"stacked, {cores} processes",
                 "wall (s)": mine,
                 "goals": f"wall / Flower's ≤ {_OF_FLOWER:g}: {within} ({mine / theirs:.3g})",
             },

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from edge_fl.bench.figures import accuracy_figures, by_dataset, down_shares, finals, notes_of
+from edge_fl.bench.figures import accuracy_figures, by_dataset, curves_of, down_shares, finals, notes_of
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.plots import panels
 from edge_fl.bench.reference import TCS_ACCURACY
@@ -174,11 +174,9 @@ def _row(filled: Filled) -> Row:
 def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
     with panels(path, columns=2, title=dataset) as (left, right):
         for filled in group:
-            curves = [[100 * m.accuracy for m in record.rounds] for record in filled.records]
-            steps = [filled.run.local_steps * n for n in range(1, filled.run.rounds + 1)]
-            (line,) = left.plot(
-                steps, [mean(each) for each in zip(*curves, strict=True)], label=filled.entry.label
-            )
+            rounds, curves = curves_of(filled)
+            steps = filled.run.local_steps * rounds
+            (line,) = left.plot(steps, curves.mean(axis=0), label=filled.entry.label)
             values, sent = finals(filled), bits(filled) or 0.0
             error = stdev(values) if len(values) > 1 else 0.0
             right.errorbar([sent], [mean(values)], [error], marker="o", capsize=3, color=line.get_color())

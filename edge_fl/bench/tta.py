@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from device_sim.clock import Clock, Link, time_to
+from device_sim.clock import Clock, time_to
+from device_sim.links import Link
 from edge_fl.bench.figures import by_dataset, clocks, curve_picture, notes_of, spread
 from edge_fl.bench.grid import Choice, Filled, Filling, entry, fill
 from edge_fl.bench.paper_tables import METHODS_1, setting_text
@@ -36,10 +37,10 @@ def reached(filled: Filled, clock: Clock, target: float) -> Reached:
     """When the runs of an entry reached the accuracy ``target`` (a fraction)."""
     rounds, seconds = [], []
     for record in filled.records:
-        accuracies = [measured.accuracy for measured in record.rounds]
+        evaluated, accuracies = record.curve
         elapsed = clock.elapsed(measured.traffic for measured in record.rounds)
-        rounds.append(time_to(target, accuracies, [float(n) for n in range(1, len(accuracies) + 1)]))
-        seconds.append(time_to(target, accuracies, elapsed))
+        rounds.append(time_to(target, accuracies.tolist(), evaluated.astype(float).tolist()))
+        seconds.append(time_to(target, accuracies.tolist(), [elapsed[n - 1] for n in evaluated]))
     return Reached(tuple(rounds), tuple(seconds))
 
 
@@ -115,7 +116,7 @@ def _row(filled: Filled, clock: Clock, found: Reached, means: Mapping[str, float
         "rounds": spread([r for r in found.rounds if r is not None], 1) or "not reached",
         "time (s)": spread(seconds, 1) or "not reached",
         "a round (s)": mean(clock.round(moved) for moved in traffic),
-        "of it upload (s)": mean(8e-6 * max(moved.up.values()) / clock.link.up for moved in traffic),
+        "of it upload (s)": mean(8e-6 * max(moved.up.values()) / clock.links[0].up for moved in traffic),
         "of it training (s)": max(clock.training(tier) for tier in range(filled.run.tiers)),
         "step (ms)": 1e3 * mean(clock.steps),
         "change (%)": 100 * (own / theirs - 1) if compared and own is not None and theirs is not None else "",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_fl.bench.figures import accuracy_figures, by_dataset, down_shares, finals, notes_of, spread
+from edge_fl.bench.figures import accuracy_figures, by_dataset, curves_of, down_shares, finals, notes_of, spread
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.plots import panels
 from edge_fl.bench.reference import VARDROP
@@ -98,9 +98,9 @@ def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
     with panels(path, columns=2, title=dataset) as (left, right):
         for filled in group:
             rounds = range(1, filled.run.rounds + 1)
-            accuracies = np.array([[100 * m.accuracy for m in record.rounds] for record in filled.records])
+            evaluated, accuracies = curves_of(filled)
             shares = np.array([[100 * m.uplink / r.dense for m in r.rounds] for r in filled.records])
-            left.plot(rounds, accuracies.mean(axis=0), label=filled.entry.label)
+            left.plot(evaluated, accuracies.mean(axis=0), label=filled.entry.label)
             right.plot(rounds, shares.mean(axis=0))
         left.set(xlabel="round", ylabel="held-out accuracy, pruned (%)")
         right.set(xlabel="round", ylabel="update as a share of a dense one (%)", ylim=(0, None))

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from broker.summary import RunSummary
-from device_sim.clock import TIER_SLOWDOWNS, Clock, find_link, traffic_of
+from device_sim.clock import TIER_SLOWDOWNS, Clock, traffic_of
+from device_sim.links import find_link
 from device_sim.simulate import Simulation
 from edge_fl.bench.local_time import Local, step_seconds
 from edge_fl.errors import ConfigError
@@ -17,7 +18,7 @@ def virtual_clock(link: str, slowdowns: str | None) -> Callable[[Simulation, Run
     Parameters
     ----------
     link
-        A name, or Mbps down and up, for :func:`device_sim.clock.find_link`.
+        A name, or Mbps down and up, for :func:`device_sim.links.find_link`.
     slowdowns
         One a tier, with commas between; None for :data:`device_sim.clock.TIER_SLOWDOWNS`.
 
@@ -30,13 +31,13 @@ def virtual_clock(link: str, slowdowns: str | None) -> Callable[[Simulation, Run
         factors = TIER_SLOWDOWNS if slowdowns is None else tuple(map(float, slowdowns.split(",")))
     except ValueError as error:
         raise ConfigError(f"--slowdown takes factors such as 1 or 1,2,4, not '{slowdowns}'.") from error
-    untimed = Clock(find_link(link), (0.0,), 1, factors)
+    untimed = Clock([find_link(link)], (0.0,), 1, factors)
 
     def seconds(simulation: Simulation, summary: RunSummary) -> float:
         config, population = simulation.settings.config, simulation.settings.population
         local = Local(simulation.bundle, config, population, simulation.settings.trainer.programs)
         (steps,) = step_seconds([local])
-        clock = Clock(untimed.link, steps, config.local_steps, untimed.slowdowns)
+        clock = Clock(untimed.links, steps, config.local_steps, untimed.slowdowns)
         return sum(clock.round(traffic_of(metrics, population.tier)) for metrics in summary.rounds)
 
     return seconds

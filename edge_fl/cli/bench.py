@@ -8,11 +8,14 @@ import typer
 
 from edge_fl.cli.bench_bound import bound
 from edge_fl.cli.bench_chaos import chaos
+from edge_fl.cli.bench_fleet import fleet
 from edge_fl.cli.bench_grids import aggregation_rule, dropout_rate, table1, table2, tta
+from edge_fl.cli.bench_load import load
 from edge_fl.cli.bench_options import Json as _Json
 from edge_fl.cli.bench_options import Output as _Output
 from edge_fl.cli.bench_options import show as _show
 from edge_fl.cli.bench_sparse import tcs, vardrop
+from edge_fl.cli.bench_transfer import transfer
 from edge_fl.cli.bench_widths import heterogeneous, od
 from edge_fl.cli.options import Partition, runtime_name
 from edge_fl.cli.progress import progress
@@ -226,6 +229,9 @@ app.command("dropout-rate")(dropout_rate)
 app.command("aggregation-rule")(aggregation_rule)
 app.command("bound")(bound)
 app.command("chaos")(chaos)
+app.command("fleet")(fleet)
+app.command("load")(load)
+app.command("transfer")(transfer)
 app.command("heterogeneous")(heterogeneous)
 app.command("od")(od)
 app.command("tcs")(tcs)

@@ -12,6 +12,7 @@ from edge_fl.cli.grid_options import (
     Cache,
     Clients,
     Datasets,
+    EvaluateEvery,
     LocalSteps,
     Lr,
     Methods,
@@ -34,6 +35,7 @@ def table1(
     clients: Clients = None,
     local_steps: LocalSteps = None,
     lr: Lr = None,
+    evaluate_every: EvaluateEvery = 1,
     time_budget: Budget = None,
     results: Results = RESULTS,
     cache: Cache = None,
@@ -47,7 +49,14 @@ def table1(
     from edge_fl.bench.paper_tables import bench_table1
 
     choice = chosen(
-        dataset or IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
+        dataset or IMAGES,
+        seed,
+        methods=method,
+        rounds=rounds,
+        clients=clients,
+        local_steps=local_steps,
+        lr=lr,
+        evaluate_every=evaluate_every,
     )
     with filling("bench table1", results, cache, time_budget) as how:
         result = bench_table1(choice, how)
@@ -63,6 +72,7 @@ def table2(
     clients: Clients = None,
     local_steps: LocalSteps = None,
     lr: Lr = None,
+    evaluate_every: EvaluateEvery = 1,
     time_budget: Budget = None,
     results: Results = RESULTS,
     cache: Cache = None,
@@ -76,7 +86,14 @@ def table2(
     from edge_fl.bench.paper_tables import bench_table2
 
     choice = chosen(
-        dataset or IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
+        dataset or IMAGES,
+        seed,
+        methods=method,
+        rounds=rounds,
+        clients=clients,
+        local_steps=local_steps,
+        lr=lr,
+        evaluate_every=evaluate_every,
     )
     with filling("bench table2", results, cache, time_budget) as how:
         result = bench_table2(choice, how)
@@ -107,7 +124,7 @@ def tta(
 
     Example: edge-fl bench tta --dataset fashion-mnist --link lte --slowdown 10 -o docs/benchmarks/tta.md
     """
-    from device_sim.clock import find_link
+    from device_sim.links import find_link
     from edge_fl.bench.tta import bench_tta
 
     choice = chosen(

@@ -1,21 +1,20 @@
 """`edge-fl device`: the agent. Imports nothing heavier than the runtime it is told to use."""
 
-import os
-import platform
-import re
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from edge_fl.cli.build_runtime import build_runtime
-from edge_fl.cli.options import runtime_name, show_log
+from edge_fl.cli.device_options import ConnectTimeout, Fleet, Id, RuntimeName, State, client_of, state_of
+from edge_fl.cli.doctor import doctor
+from edge_fl.cli.log import LogFile, LogFormat, LogFormatOption, logging_to
 from edge_fl.errors import RuntimeMissingError
 
 __all__ = ["app"]
 
 app = typer.Typer(subcommand_metavar="[COMMAND]")
 app.command("build-runtime")(build_runtime)
+app.command("doctor")(doctor)
 
 
 @app.callback(invoke_without_command=True)
@@ -28,18 +27,21 @@ def device(
     data: Annotated[
         str,
         typer.Option(
-            help="The data to train on: NAME, NAME:i/n for part i of n, or NAME:i/n:owners (required).",
+            help="The data to train on: NAME, NAME:i/n for part i of n, or NAME:i/n:owners; or its own, such as "
+            "csv:FILE?label=COLUMN, see docs/data.md (required).",
             show_default=False,
         ),
     ] = "",
-    id: Annotated[str | None, typer.Option(help="This device's id [default: host name and data].")] = None,
-    state: Annotated[Path | None, typer.Option(help="State folder [default: ~/.local/state/edge-fl/ID].")] = None,
-    runtime: Annotated[str, typer.Option(help="The runtime to train in.", parser=runtime_name)] = "onnx",
+    id: Id = None,
+    state: State = None,
+    runtime: RuntimeName = "onnx",
     tier: Annotated[int, typer.Option(min=0, help="Class of hardware: picks the dropout rate of that tier.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a train step may use.")] = 1,
     once: Annotated[bool, typer.Option("--once", help="Exit when the run is over.")] = False,
-    connect_timeout: Annotated[float, typer.Option(help="Seconds to try the first connection for.")] = 15.0,
-    fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = "edge-fl",
+    connect_timeout: ConnectTimeout = 15.0,
+    fleet: Fleet = "edge-fl",
+    log_file: LogFile = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Serve as one device of a fleet: train what the coordinator asks, upload the rows that were kept.
 
@@ -51,19 +53,17 @@ def device(
         if not value:  # typer would ask a subcommand for it too, were it declared as required
             raise typer.BadParameter("it is required.", param_hint=f"'{option}'")
     from edge_fl.agent.agent import Agent, AgentSettings
-    from edge_fl.data.partition import DataSpec, client_samples
+    from edge_fl.data.sources.base import open_source
     from edge_fl.runtimes.base import runtime_names
     from edge_fl.transport.connection import BrokerAddress
-    from edge_fl.wire.messages import check_id
 
     if runtime not in runtime_names():
         raise RuntimeMissingError(f"There is no runtime '{runtime}'; there are {', '.join(runtime_names())}.")
-    client = check_id(id if id is not None else _default_id(data))
-    show_log()
+    client = client_of(id, data)
     settings = AgentSettings(
         broker=BrokerAddress.parse(broker),
         client=client,
-        state=state if state is not None else _state_home() / client,
+        state=state_of(state, client),
         runtime=runtime,
         tier=tier,
         once=once,
@@ -71,14 +71,5 @@ def device(
         connect_timeout=connect_timeout,
         fleet=fleet,
     )
-    Agent(settings, client_samples(DataSpec.parse(data))).run()
-
-
-def _default_id(data: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{platform.node() or 'device'}-{data}")
-    return name[-64:].strip("-.")  # the end tells devices of one host apart
-
-
-def _state_home() -> Path:
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "edge-fl"
+    with logging_to(log_file, log_format, client=client):
+        Agent(settings, open_source(data)).run()

@@ -12,11 +12,11 @@ from edge_fl.cli.export_options import (
     parse_metadata,
     parse_optimizer,
     parse_widths,
-    read_class_names,
     target_for,
 )
 from edge_fl.cli.options import runtime_name
 from edge_fl.cli.progress import progress
+from edge_fl.data.class_names import read_class_names
 from edge_fl.errors import RuntimeMissingError
 
 if TYPE_CHECKING:

@@ -2,13 +2,12 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from edge_fl.bundle import Input, Optimizer
-from edge_fl.errors import ConfigError, DataError
+from edge_fl.errors import ConfigError
 
 if TYPE_CHECKING:
     from exporter.target import Target
@@ -21,7 +20,6 @@ __all__ = [
     "parse_shape",
     "parse_width",
     "parse_widths",
-    "read_class_names",
     "target_for",
 ]
 
@@ -68,21 +66,6 @@ def parse_batch_norm(policy: str) -> str:
     if policy not in _POLICIES:
         raise ConfigError(f"There is no batch-norm policy '{policy}'; there are {', '.join(_POLICIES)}.")
     return policy
-
-
-def read_class_names(path: Path | None) -> tuple[str, ...]:
-    """One name a line, blank lines at the end left out; raises DataError where the file cannot be read."""
-    if path is None:
-        return ()
-    try:
-        lines = path.read_text(encoding="utf-8").rstrip().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise DataError(f"The class names cannot be read from '{path}': {reason}.") from error
-    names = tuple(line.strip() for line in lines)
-    if not all(names):
-        raise DataError(f"'{path}' has a line without a name: write one class name a line.")
-    return names
 
 
 def parse_metadata(settings: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_fl.cli.export_options import parse_metadata, parse_width, read_class_names
+from edge_fl.cli.export_options import parse_metadata, parse_width
+from edge_fl.data.class_names import read_class_names
 from edge_fl.errors import RunError, StateError
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ __all__ = [
     "Cache",
     "Clients",
     "Datasets",
+    "EvaluateEvery",
     "LocalSteps",
     "Lr",
     "Methods",
@@ -47,6 +48,10 @@ Methods = Annotated[
 ]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="A seed; repeat for several [default: 0, 1, 2].")]
 Rounds = Annotated[int, typer.Option(help="Rounds.")]
+EvaluateEvery = Annotated[
+    int,
+    typer.Option(min=1, help="Evaluate after every so many rounds, and the last: text takes long to evaluate."),
+]
 Clients = Annotated[
     int | None, typer.Option(min=1, help="Clients in all, a tenth of them picked a round [default: the paper's].")
 ]

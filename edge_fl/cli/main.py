@@ -14,6 +14,7 @@ from edge_fl.cli.demo import demo
 from edge_fl.cli.device import app as device
 from edge_fl.cli.export import export
 from edge_fl.cli.extract import extract
+from edge_fl.cli.fleet import fleet
 from edge_fl.cli.inspect import inspect
 from edge_fl.cli.serve import serve
 from edge_fl.cli.simulate import simulate
@@ -54,6 +55,7 @@ app.command("inspect")(inspect)
 app.command("serve")(serve)
 app.command("status")(status)
 app.add_typer(device, name="device")
+app.command("fleet")(fleet)
 app.command("simulate")(simulate)
 app.command("extract")(extract)
 app.add_typer(bench, name="bench")

@@ -1,8 +1,6 @@
 """What several commands read alike from their options."""
 
 import json
-import logging
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +14,7 @@ __all__ = [
     "Batch",
     "Database",
     "Dropout",
+    "EvaluateEvery",
     "Json",
     "LocalSteps",
     "Lr",
@@ -31,7 +30,6 @@ __all__ = [
     "method_parameters",
     "refuse_settings",
     "runtime_name",
-    "show_log",
     "show_summary",
 ]
 
@@ -52,6 +50,9 @@ LrDrop = Annotated[
 ]
 Partition = Annotated[
     str, typer.Option(help="How data is cut: iid, labels=5, shards=2, dirichlet=0.5, sizes=1 or owners.")
+]
+EvaluateEvery = Annotated[
+    int, typer.Option(help="Evaluate the model after every so many rounds, and after the last.")
 ]
 Seed = Annotated[int, typer.Option(help="Keys every random draw of the run.")]
 Database = Annotated[
@@ -95,11 +96,6 @@ def runtime_name(text: str) -> str:
 def show_summary(figures: Mapping[str, object], lines: Sequence[str], *, as_json: bool) -> None:
     """Print a finished run, for a script or for a person."""
     print(json.dumps(figures) if as_json else "\n".join(lines))
-
-
-def show_log(level: int = logging.INFO) -> None:
-    """Send edge-fl's log lines to standard error."""
-    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
 
 
 def refuse_settings(context: typer.Context, allowed: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import typer
 from edge_fl.cli.options import (
     Batch,
     Dropout,
+    EvaluateEvery,
     Json,
     LocalSteps,
     Lr,
@@ -59,6 +60,9 @@ def simulate(
     ] = None,
     device: Annotated[str, typer.Option(help="With --trainer stacked: cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="CPU threads, in training and in evaluation.")] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Processes that share a round's clients, each training on --threads.")
+    ] = 1,
     method: Recipe = "fedavg",
     dropout: Dropout = None,
     mode: Mode = None,
@@ -70,6 +74,7 @@ def simulate(
     lr: Lr = 0.05,
     lr_drop: LrDrop = None,
     seed: Seed = 0,
+    evaluate_every: EvaluateEvery = 1,
     resume: Annotated[
         Path | None, typer.Option(help="Continue the interrupted run of this folder, with its own settings.")
     ] = None,
@@ -128,12 +133,13 @@ def simulate(
             lr=lr,
             lr_drops=tuple(lr_drop or ()),
             seed=seed,
+            evaluate_every=evaluate_every,
         )
         return Simulation(
             bundle=Bundle.load(bundle),
             config=config,
             population=population,
-            trainer=TrainerSettings(trainer, runtime, device, threads),
+            trainer=TrainerSettings(trainer, runtime, device, threads, processes),
             root=root,
             observer=observer,
         )

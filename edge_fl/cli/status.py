@@ -36,7 +36,9 @@ def status(
 
 def _show(found: "RunStatus") -> None:
     last = found.last
-    accuracy = "" if last is None else f", accuracy {last.accuracy:.1%}, loss {last.loss:.4f}"
+    accuracy = ""
+    if last is not None and last.accuracy is not None and last.loss is not None:
+        accuracy = f", accuracy {last.accuracy:.1%}, loss {last.loss:.4f}"
     print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{accuracy}\n")
     show_table(
         "Devices",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_fl.data.archive import unpack
-from edge_fl.errors import DataError
+from edge_fl.errors import DataError, said
 
 __all__ = ["RemoteFile", "read_file", "read_members"]
 
@@ -91,11 +91,9 @@ def _download(file: RemoteFile) -> Path:
         )
         return Path(store.fetch(file.name, downloader=pooch.HTTPDownloader(progressbar=True, timeout=_TIMEOUT)))
     except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong checksum is a ValueError
-        reason = " ".join(str(error).split()).rstrip(".")
-        if (
-            isinstance(error, OSError) and len(reason) > _LONGEST_REASON
-        ):  # requests nests its causes' representations
-            reason = type(error).__name__
+        reason = said(error)
+        if isinstance(error, OSError) and len(reason) > _LONGEST_REASON:
+            reason = type(error).__name__  # requests nests its causes' representations
         raise DataError(
             f"'{file.name}' cannot be downloaded from {file.url} ({reason});"
             " set EDGE_FL_DATA to a folder that holds the file."

@@ -63,7 +63,10 @@ class DataSpec:
         """
         match = _SPEC.fullmatch(text)
         if match is None:
-            raise DataError(f"'{text}' names no data; write a data set, or a share of one as in 'digits:0/10'.")
+            raise DataError(
+                f"'{text}' names no data; write a data set, a share of one as in 'digits:0/10', or a source as in "
+                "'csv:readings.csv'."
+            )
         name = dataset_info(match["dataset"]).name
         if match["client"] is None:
             return cls(name)

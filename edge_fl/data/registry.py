@@ -3,6 +3,7 @@
 import importlib
 import os
 import pkgutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from edge_fl import data
 from edge_fl.errors import DataError
 
-__all__ = ["Dataset", "DatasetInfo", "Samples", "dataset_info", "dataset_names", "load_dataset"]
+__all__ = ["Dataset", "DatasetInfo", "Samples", "dataset_info", "dataset_names", "load_dataset", "text_encoder"]
 
 _FOLDER = "EDGE_FL_DATA"
 
@@ -99,9 +100,29 @@ def load_dataset(name: str) -> Dataset:
     DataError
         When the name is unknown, or its files cannot be had or are damaged.
     """
-    folder = os.environ.get(_FOLDER)
-    dataset: Dataset = _module(name).load(Path(folder) if folder else None)
+    dataset: Dataset = _module(name).load(_folder())
     return dataset
+
+
+def text_encoder(name: str) -> Callable[[str], NDArray[np.int64]]:
+    """What makes a text the tokens ``[n]`` of the data set ``name``.
+
+    Raises
+    ------
+    DataError
+        When the data set is not one of texts, or its vocabulary is in files that cannot be had.
+    """
+    module = _module(name)
+    if not hasattr(module, "encoder"):
+        texts = sorted(known for known, other in _modules().items() if hasattr(other, "encoder"))
+        raise DataError(f"'{name}' has no vocabulary; {' and '.join(texts)} have.")
+    encoder: Callable[[str], NDArray[np.int64]] = module.encoder(_folder())
+    return encoder
+
+
+def _folder() -> Path | None:
+    folder = os.environ.get(_FOLDER)
+    return Path(folder) if folder else None
 
 
 def _module(name: str) -> ModuleType:

@@ -7,7 +7,7 @@ is left at the end, and roles that speak less than one sequence, are left out. T
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from edge_fl.data.registry import Dataset, DatasetInfo, Samples
 from edge_fl.data.sequences import cut_sequences, decode_text
 from edge_fl.errors import DataError
 
-__all__ = ["INFO", "load", "speeches_by_role", "tokens_of"]
+__all__ = ["INFO", "encoder", "load", "speeches_by_role", "tokens_of"]
 
 _LENGTH = 80
 _CHARACTERS = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
@@ -138,6 +138,12 @@ def speeches_by_role(play: str, where: str) -> dict[str, list[str]]:
                 name = ""
     texts = {role: ["\n".join(filter(None, lines)) for lines in held] for role, held in speeches.items()}
     return {role: [text for text in held if text] for role, held in texts.items()}
+
+
+def encoder(folder: Path | None) -> Callable[[str], NDArray[np.int64]]:
+    """What makes a text the tokens of one speech; characters that there are not become the mark for unknown ones."""
+    del folder  # the vocabulary is written above
+    return lambda text: tokens_of([text])
 
 
 def tokens_of(speeches: Sequence[str]) -> NDArray[np.int64]:

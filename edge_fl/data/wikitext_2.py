@@ -6,7 +6,7 @@ test.txt instead of the published archive; there the training articles come in a
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,11 @@ from edge_fl.data.files import RemoteFile, read_members
 from edge_fl.data.registry import Dataset, DatasetInfo
 from edge_fl.data.sequences import cut_sequences, decode_text
 
-__all__ = ["INFO", "load", "word_tokens"]
+__all__ = ["INFO", "encoder", "load", "word_tokens"]
 
 _LENGTH = 35
 _END_OF_LINE = "<eos>"
+_UNKNOWN = "<unk>"  # stands in the articles already
 
 INFO = DatasetInfo(
     "wikitext-2",
@@ -49,11 +50,21 @@ _SPLITS = ("train", "valid", "test")  # in "wiki.train.tokens" as in "train.txt"
 
 def load(folder: Path | None) -> Dataset:
     """Load the data set from ``folder``, else by download; raises DataError when it cannot be had."""
+    train, _, test = word_tokens(_texts(folder))
+    return Dataset(INFO, cut_sequences(train, _LENGTH), cut_sequences(test, _LENGTH))
+
+
+def encoder(folder: Path | None) -> Callable[[str], NDArray[np.int64]]:
+    """What makes a text the tokens of its words and ends of lines; raises as :func:`load`."""
+    ids = _numbered([_words(text) for text in _texts(folder)])
+    return lambda text: _tokens(_words(text), ids)
+
+
+def _texts(folder: Path | None) -> list[str]:
     texts = {}
     for name, content in read_members([_PUBLISHED], _REPACKED, folder):
         texts.update({split: decode_text(content, f"wikitext-2/{name}") for split in _SPLITS if split in name})
-    train, _, test = word_tokens([texts[split] for split in _SPLITS])
-    return Dataset(INFO, cut_sequences(train, _LENGTH), cut_sequences(test, _LENGTH))
+    return [texts[split] for split in _SPLITS]
 
 
 def word_tokens(texts: Sequence[str]) -> list[NDArray[np.int64]]:
@@ -64,10 +75,19 @@ def word_tokens(texts: Sequence[str]) -> list[NDArray[np.int64]]:
     For each text ``[n]``: its words and an end of line for each line, by their rank among all words of all texts.
     """
     streams = [_words(text) for text in texts]
+    ids = _numbered(streams)
+    return [_tokens(stream, ids) for stream in streams]
+
+
+def _numbered(streams: Sequence[Sequence[str]]) -> dict[str, int]:
     counts = Counter(word for stream in streams for word in stream)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
-    ids = {word: i for i, word in enumerate(ranked)}
-    return [np.fromiter((ids[word] for word in stream), dtype=np.int64, count=len(stream)) for stream in streams]
+    return {word: i for i, word in enumerate(ranked)}
+
+
+def _tokens(words: Sequence[str], ids: Mapping[str, int]) -> NDArray[np.int64]:
+    unknown = ids.get(_UNKNOWN, -1)  # -1 where no word is unknown: the vocabulary is that of the words themselves
+    return np.fromiter((ids.get(word, unknown) for word in words), dtype=np.int64, count=len(words))
 
 
 def _words(text: str) -> list[str]:

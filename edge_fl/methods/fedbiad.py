@@ -114,8 +114,7 @@ class _Local(LocalHalf):
     def _gap(self) -> float:
         """Eq. (8): mean loss of the last tau steps minus that of the tau before."""
         tau = self._parameters.tau
-        recent, before = self._losses[-tau:], self._losses[-2 * tau : -tau]
-        return float(np.mean(recent) - np.mean(before))
+        return sum(self._losses[-tau:]) / tau - sum(self._losses[-2 * tau : -tau]) / tau
 
     def state(self) -> State:
         """The scores E (``[J]`` float64), which survive rounds and restarts."""

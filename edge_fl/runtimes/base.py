@@ -9,6 +9,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,17 @@ from edge_fl.errors import RuntimeMissingError
 from edge_fl.selection import Weights
 from edge_fl.width_statistics import one_hot
 
-__all__ = ["Batch", "Compiled", "Evaluation", "Runtime", "Stepped", "TrainStep", "open_runtime", "runtime_names"]
+__all__ = [
+    "Batch",
+    "Compiled",
+    "Evaluation",
+    "Runtime",
+    "Stepped",
+    "TrainStep",
+    "find_runtime",
+    "open_runtime",
+    "runtime_names",
+]
 
 Compiled = Callable[[Sequence[NDArray[Any]]], list[NDArray[np.float32]]]
 """A loaded program: the arrays of ``Program.inputs`` in order to those of ``Program.outputs``."""
@@ -183,15 +194,28 @@ class Runtime(ABC):
 
     name: str
     """As the manifest's ``programs`` and the command line have it."""
+    package: str
+    """The distribution that brings what it runs in."""
 
     def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
         self.bundle = bundle
         self.threads = threads
         self._loaded: dict[str, Compiled] = {}
 
+    @classmethod
+    def installed(cls) -> str:
+        """What it runs in here, by name and version; raises RuntimeMissingError where it cannot run."""
+        try:
+            return f"{cls.package} {metadata.version(cls.package)}"
+        except metadata.PackageNotFoundError as error:
+            raise RuntimeMissingError(f"The package {cls.package} is not installed here.") from error
+
     @abstractmethod
     def load(self, program: Program) -> Compiled:
         """Load one program of the bundle; raises BundleError where the runtime cannot take it."""
+
+    def settle(self) -> None:  # noqa: B027  (most have nothing to do)
+        """The last step of a round was made, or failed: emulated hardware has it take the time that it would."""
 
     def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
         """The ``variant`` program that trains ``counts`` kept units of each block on batches of ``batch`` samples.
@@ -241,16 +265,21 @@ def runtime_names() -> list[str]:
     return sorted(name for name in names if name != "base" and not name.startswith("_"))
 
 
-def open_runtime(name: str, bundle: Bundle, *, threads: int = 1) -> Runtime:
-    """Open ``bundle`` in the runtime ``name``; raises RuntimeMissingError where that cannot be."""
+def find_runtime(name: str) -> type[Runtime]:
+    """The runtime ``name``; raises RuntimeMissingError where there is none, or it is not installed here."""
     if name not in runtime_names():
         raise RuntimeMissingError(f"There is no runtime '{name}'; there are {', '.join(runtime_names())}.")
-    if name not in bundle.manifest.programs:
-        held = ", ".join(sorted(bundle.manifest.programs))
-        raise RuntimeMissingError(f"The bundle holds programs for {held}, not for '{name}'.")
     try:
         module = importlib.import_module(f"edge_fl.runtimes.{name}")
     except ImportError as error:
         raise RuntimeMissingError(f"The runtime '{name}' is not installed here: {error}.") from error
-    runtime: Runtime = module.RUNTIME(bundle, threads=threads)
+    runtime: type[Runtime] = module.RUNTIME
     return runtime
+
+
+def open_runtime(name: str, bundle: Bundle, *, threads: int = 1) -> Runtime:
+    """Open ``bundle`` in the runtime ``name``; raises RuntimeMissingError where that cannot be."""
+    if name in runtime_names() and name not in bundle.manifest.programs:
+        held = ", ".join(sorted(bundle.manifest.programs))
+        raise RuntimeMissingError(f"The bundle holds programs for {held}, not for '{name}'.")
+    return find_runtime(name)(bundle, threads=threads)

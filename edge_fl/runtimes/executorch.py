@@ -17,10 +17,17 @@ class ExecutorchRuntime(Runtime):
     """A bundle in ExecuTorch. ``threads`` are the whole process's."""
 
     name = "executorch"
+    package = "executorch"
 
     def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
         super().__init__(bundle, threads=threads)
         set_threads(threads)
+
+    @classmethod
+    def installed(cls) -> str:
+        """The wheel's version, once the shim is compiled and loaded."""
+        set_threads(1)
+        return super().installed()
 
     def load(self, program: Program) -> Compiled:
         """A ``.pte``."""

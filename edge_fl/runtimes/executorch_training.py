@@ -91,6 +91,7 @@ class ExecutorchTrainingRuntime(Runtime):
     """A bundle in ExecuTorch, trained in its own way. ``threads`` are the whole process's."""
 
     name = "executorch_training"
+    package = "executorch"
 
     def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
         super().__init__(bundle, threads=threads)

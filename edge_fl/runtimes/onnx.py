@@ -18,6 +18,7 @@ class OnnxRuntime(Runtime):
     """A bundle in onnxruntime."""
 
     name = "onnx"
+    package = "onnxruntime"
 
     def load(self, program: Program) -> Compiled:
         """An inference session."""

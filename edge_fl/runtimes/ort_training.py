@@ -30,12 +30,18 @@ class OrtTrainingRuntime(Runtime):
     """
 
     name = "ort_training"
+    package = "onnxruntime-training-cpu"
 
     def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
         super().__init__(bundle, threads=threads)
         self._remote: RemoteRuntime | None = None
         if not _installed_here():
             self._remote = RemoteRuntime(training_python(), self.name, bundle, threads=threads)
+
+    @classmethod
+    def installed(cls) -> str:
+        """Its version, or the interpreter that has it."""
+        return super().installed() if _installed_here() else f"{cls.package}, run by {training_python()}"
 
     def load(self, program: Program) -> Compiled:
         """An inference session; that of a step gives the loss, new statistics and ``tensor.NAME_grad``."""

@@ -19,6 +19,7 @@ class TorchEagerRuntime(Runtime):
     """A bundle in torch. ``threads`` are the whole process's."""
 
     name = "torch_eager"
+    package = "torch"
 
     def __init__(self, bundle: Bundle, *, threads: int = 1) -> None:
         super().__init__(bundle, threads=threads)

@@ -5,6 +5,7 @@ one: whatever matters is repeated by the protocol above, so that publishing whil
 """
 
 import queue
+import random
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +22,8 @@ __all__ = ["BrokerAddress", "Connected", "Connection", "Disconnected", "Event", 
 
 _QOS = 1
 _IN_FLIGHT = 20  # publishes awaiting PUBACK: faster than one big PUBLISH, and pings still get through
-_RETRY_SECONDS = (1, 30)
+_RETRY_SECONDS = (1, 30)  # first and longest pause between two attempts, times a factor of this session's own
+_MOST_JITTER = 2.0
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ class Connection:
             CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv311, clean_session=True
         )
         client.max_inflight_messages_set(_IN_FLIGHT)
-        client.reconnect_delay_set(*_RETRY_SECONDS)
+        self._factor = random.uniform(1, _MOST_JITTER)  # a fleet whose broker restarts does not come back at once
+        shortest, longest = (self._factor * seconds for seconds in _RETRY_SECONDS)
+        client.reconnect_delay_set(shortest, longest)  # type: ignore[arg-type]  # it takes fractions as well
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_disconnect = self._on_disconnect
@@ -130,9 +134,9 @@ class Connection:
                 self._client.connect(self._address.host, self._address.port, keepalive=self._keepalive)
                 break
             except (OSError, ValueError) as error:
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + self._factor * pause > deadline:
                     raise BrokerError(f"No MQTT broker answers at {self._address}: {error}.") from error
-                time.sleep(pause)
+                time.sleep(self._factor * pause)
                 pause = min(2 * pause, 5.0)
         self._client.loop_start()
         try:

@@ -8,11 +8,12 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from edge_fl.errors import FrameError
 from edge_fl.wire.messages import CHUNK_SIZE, Ref, Want
 
-__all__ = ["WINDOW", "Fetcher", "Sender", "chunks_of", "cut", "ref_of"]
+__all__ = ["WINDOW", "Fetcher", "Parts", "Sender", "chunks_of", "cut", "ref_of"]
 
 WINDOW = 20
 _LEAVING = (
@@ -20,6 +21,7 @@ _LEAVING = (
 )
 STALL_SECONDS = 2.0
 _STALL_LIMIT = 30.0
+_GAPS = 3  # a chunk that takes so many times as long as the one before is lost
 
 
 def ref_of(content: bytes) -> Ref:
@@ -90,20 +92,42 @@ class Sender:
 class _Inbound:
     """One content on its way in.
 
-    ``parts`` are the chunks that are here, ``asked`` those wanted and not here yet, ``damaged`` how often the whole was
-    not what it should be.
+    ``parts`` are the chunks that are here, ``asked`` those wanted and not here yet; ``flows`` is whether any has come
+    since it was begun, or the connection was; ``damaged`` is how often the whole was not what it should be.
     """
 
     ref: Ref
     missing: set[int]
-    parts: dict[int, bytes] = field(default_factory=dict)
+    parts: "Parts"
     asked: set[int] = field(default_factory=set)
     progress: float = 0.0
     stall: float = STALL_SECONDS
+    flows: bool = False
     damaged: int = 0
 
-    def next_window(self) -> tuple[int, ...]:
-        return tuple(sorted(self.missing)[:WINDOW])
+
+class Parts(Protocol):
+    """Where the chunks of a content are until all have come."""
+
+    def put(self, index: int, chunk: bytes) -> None:
+        """Keep a chunk."""
+
+    def whole(self) -> bytes:
+        """All of them, once they are there; those that come afterwards begin anew."""
+        ...
+
+
+class _InMemory:
+    def __init__(self) -> None:
+        self._chunks: dict[int, bytes] = {}
+
+    def put(self, index: int, chunk: bytes) -> None:
+        self._chunks[index] = chunk
+
+    def whole(self) -> bytes:
+        content = b"".join(chunk for _, chunk in sorted(self._chunks.items()))
+        self._chunks.clear()
+        return content
 
 
 class Fetcher:
@@ -113,12 +137,23 @@ class Fetcher:
     ----------
     send
         Publishes a Want to the peer.
+    window
+        Chunks that are asked for at a time, at most ``WINDOW``.
+    keep
+        Makes a place for the chunks of a content; in memory unless told otherwise.
     clock
         Monotonic seconds.
     """
 
-    def __init__(self, send: Callable[[Want], None], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._send, self._clock = send, clock
+    def __init__(
+        self,
+        send: Callable[[Want], None],
+        *,
+        window: int = WINDOW,
+        keep: Callable[[Ref], Parts] = lambda _ref: _InMemory(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send, self._window, self._keep, self._clock = send, window, keep, clock
         self._inbound: dict[str, _Inbound] = {}
 
     def want(self, ref: Ref) -> bytes | None:
@@ -126,7 +161,7 @@ class Fetcher:
         if ref.size == 0:
             return b""
         if ref.digest not in self._inbound:
-            self._inbound[ref.digest] = _Inbound(ref, set(range(ref.chunks)))
+            self._inbound[ref.digest] = _Inbound(ref, set(range(ref.chunks)), self._keep(ref))
             self._ask(self._inbound[ref.digest])
         return None
 
@@ -150,42 +185,48 @@ class Fetcher:
             return None
         if len(payload) != min(CHUNK_SIZE, inbound.ref.size - index * CHUNK_SIZE):
             raise FrameError("chunk", f"Chunk {index} of {digest[:12]} has {len(payload)} bytes, not its size.")
-        inbound.parts[index] = payload
+        inbound.parts.put(index, payload)
         inbound.missing.discard(index)
         inbound.asked.discard(index)
-        inbound.progress, inbound.stall = self._clock(), STALL_SECONDS
+        if not inbound.flows and index > max(inbound.asked, default=index):
+            inbound.asked.clear()  # messages keep their order: those before the first to come are lost
+        now = self._clock()
+        inbound.stall = min(max(STALL_SECONDS, _GAPS * (now - inbound.progress)), _STALL_LIMIT)
+        inbound.progress, inbound.flows = now, True
         if inbound.missing:
-            if len(inbound.asked) <= WINDOW // 2 and inbound.missing - inbound.asked:
+            if len(inbound.asked) <= self._window // 2 and inbound.missing - inbound.asked:
                 self._ask(inbound)
             return None
         return self._finish(inbound)
 
     def tick(self) -> None:
-        """Ask again for what has stalled, ever more patiently."""
+        """Ask again for what has stalled, ever more patiently.
+
+        Where nothing has come yet the link may just be slow: the last chunk tells, and is all that may travel twice.
+        """
         now = self._clock()
         for inbound in self._inbound.values():
             if now - inbound.progress > inbound.stall:
                 inbound.stall = min(2 * inbound.stall, _STALL_LIMIT)
-                inbound.asked.clear()
+                inbound.asked -= set(inbound.asked) if inbound.flows else {max(inbound.asked)}
                 self._ask(inbound)
 
     def resume(self) -> None:
         """After a reconnect: ask at once for everything still missing."""
         for inbound in self._inbound.values():
-            inbound.stall = STALL_SECONDS
+            inbound.stall, inbound.flows = STALL_SECONDS, False
             inbound.asked.clear()
             self._ask(inbound)
 
     def _ask(self, inbound: _Inbound) -> None:
-        fresh = tuple(i for i in inbound.next_window() if i not in inbound.asked)
+        fresh = tuple(i for i in sorted(inbound.missing)[: self._window] if i not in inbound.asked)
         inbound.asked.update(fresh)
         inbound.progress = self._clock()
         if fresh:
             self._send(Want(inbound.ref.digest, fresh))
 
     def _finish(self, inbound: _Inbound) -> bytes:
-        content = b"".join(inbound.parts[i] for i in range(inbound.ref.chunks))
-        inbound.parts.clear()
+        content = inbound.parts.whole()
         if hashlib.sha256(content).hexdigest() == inbound.ref.digest:
             del self._inbound[inbound.ref.digest]
             return content

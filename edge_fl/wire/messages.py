@@ -1,7 +1,8 @@
 """Topics and control messages (docs/protocol.md, sections 3 and 4). Bulk bytes travel as chunks, not here."""
 
+import math
 import re
-from typing import Any
+from typing import Annotated, Any
 from zlib import crc32
 
 import msgspec
@@ -11,12 +12,14 @@ from edge_fl.wire.masks import MaskEncoding
 
 __all__ = [
     "CHUNK_SIZE",
+    "MOST_TIERS",
     "PROTOCOL",
     "Failed",
     "Finished",
     "FromDevice",
     "Gone",
     "Hello",
+    "Measured",
     "Offer",
     "Ref",
     "Refused",
@@ -39,6 +42,10 @@ _CRC_BYTES = 4
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INDEX = re.compile(r"[0-9]{1,9}")
+
+
+MOST_TIERS = 64
+_Word = Annotated[str, msgspec.Meta(max_length=128)]
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
@@ -67,24 +74,31 @@ class Hello(_Message, frozen=True):
     run: str
 
 
-class Register(_Message, frozen=True):
-    """Device to coordinator: who I am and what I can do. Sent on every connect and on every Hello."""
-
-    protocol: int
-    agent: str
-    runtime: str
-    samples: int
-    tier: int = 0
-    platform: str = ""
-    cpus: int = 0
-    memory_mb: int = 0
-
-
-class Registered(_Message, frozen=True):
-    """Coordinator to device: you are in; ``manifest`` is the bundle's manifest."""
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a device found in the rehearsals that it was given for ``run``: seconds a step of each, in their order, None
+    for one that it cannot do.
+    """
 
     run: str
-    manifest: Ref
+    step_seconds: Annotated[tuple[float | None, ...], msgspec.Meta(max_length=MOST_TIERS)]
+
+    def __post_init__(self) -> None:
+        if not all(seconds is None or 0 < seconds < math.inf for seconds in self.step_seconds):
+            raise ValueError("a step takes more than 0 seconds, and not for ever")
+
+
+class Register(_Message, frozen=True):
+    """Device to coordinator: who I am and what I can do. Sent on every connect, on every Hello, and once measured."""
+
+    protocol: int
+    agent: _Word
+    runtime: _Word
+    samples: int
+    tier: int = 0
+    platform: _Word = ""
+    cpus: int = 0
+    memory_mb: int = 0
+    measured: Measured | None = None
 
 
 class Refused(_Message, frozen=True):
@@ -119,6 +133,17 @@ class Task(_Message, frozen=True):
     pattern: bytes = b""
     since: int = 0
     changes: tuple[Ref, ...] | None = None
+
+
+class Registered(_Message, frozen=True):
+    """Coordinator to device: you are in; ``manifest`` is the bundle's manifest.
+
+    ``rehearsals`` are tasks to time steps of before any is set, one a tier: nothing of them is fetched or uploaded.
+    """
+
+    run: str
+    manifest: Ref
+    rehearsals: tuple[Task, ...] = ()
 
 
 class Want(_Message, frozen=True):
@@ -230,6 +255,10 @@ class Topics:
     def down(self, client: str) -> str:
         """Control messages to a device."""
         return f"{self._root}/down/{client}"
+
+    def doctor(self, name: str) -> str:
+        """What a device that examines its connection sends to itself; no coordinator reads it."""
+        return f"{self._root}/doctor/{name}"
 
     def chunk(self, side: str, digest: str, index: int) -> str:
         """Where chunk ``index`` of the content ``digest`` goes, ``side`` being an :meth:`up` or :meth:`down`."""

@@ -1,8 +1,7 @@
 """The agent against a coordinator driven by hand, over a real broker."""
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,127 +9,56 @@ import pytest
 
 from broker.embedded import EmbeddedBroker
 from edge_fl.agent.agent import Agent, AgentSettings
-from edge_fl.bundle import MANIFEST, Bundle
-from edge_fl.data.partition import DataSpec, client_samples
+from edge_fl.bundle import Bundle
+from edge_fl.data.sources.base import open_source
 from edge_fl.downlink import follow
-from edge_fl.errors import EdgeFLError, RefusedError
+from edge_fl.errors import RefusedError
 from edge_fl.pattern import Pattern
-from edge_fl.selection import Weights
-from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
-from edge_fl.transport.transfer import Sender, cut, ref_of
-from edge_fl.wire.frame import Header, encode_frame
+from edge_fl.transport.transfer import ref_of
 from edge_fl.wire.messages import (
     Failed,
     Finished,
-    FromDevice,
     Offer,
     Ref,
     Refused,
     Register,
     Registered,
-    Task,
-    ToDevice,
-    Topics,
     Want,
-    decode_from_device,
-    encode_message,
 )
+from tests.agent.stage import CLIENT, RUN, Stage, frame
 
-CLIENT, RUN = "client-1", "run-1"
-TOPICS = Topics()
-
-
-class Stage:
-    """An agent on a thread, and the coordinator's end of the conversation."""
-
-    def __init__(self, bundle: Bundle, address: BrokerAddress, folder: Path) -> None:
-        up = TOPICS.up("+")
-        self._connection = Connection(
-            address=address, client_id="coordinator", subscriptions=[up, f"{up}/chunk/#"]
-        )
-        self._connection.open(timeout=5)
-        assert isinstance(self._connection.next(5), Connected)
-        self._sender = Sender(self._connection.publish, TOPICS.chunk)
-        files = [MANIFEST, *bundle.manifest.program_files("onnx")]
-        self._contents = {ref_of(bundle.read(name)).digest: bundle.read(name) for name in files}
-        self.manifest = ref_of(bundle.read(MANIFEST))
-        self.heard: list[FromDevice] = []
-        settings = AgentSettings(broker=address, client=CLIENT, state=folder / "state", once=True)
-        self.agent = Agent(settings, client_samples(DataSpec.parse("digits:0/10")))
-        self.ended: list[EdgeFLError | None] = []
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self.agent.run()
-            self.ended.append(None)
-        except EdgeFLError as error:
-            self.ended.append(error)
-
-    def say(self, message: ToDevice) -> None:
-        self._connection.publish(TOPICS.down(CLIENT), encode_message(message))
-
-    def until(self, done: Callable[[], bool], *, limit: float = 10) -> None:
-        end = time.monotonic() + limit
-        while not done():
-            assert time.monotonic() < end, self.heard
-            event = self._connection.next(0.05)
-            if isinstance(event, Message) and TOPICS.parse(event.topic)[2] is None:
-                message = decode_from_device(event.payload)
-                self.heard.append(message)
-                if isinstance(message, Want) and message.digest in self._contents:
-                    self._sender.serve(TOPICS.down(CLIENT), cut(self._contents[message.digest]), message)
-
-    def hears(self, kind: type[FromDevice], count: int = 1, *, limit: float = 10) -> None:
-        self.until(lambda: sum(isinstance(m, kind) for m in self.heard) >= count, limit=limit)
-
-    def join(self) -> None:
-        """Register the device and let it fetch the bundle."""
-        self.hears(Register)
-        self.say(Registered(RUN, self.manifest))
-        self.until(lambda: {m.digest for m in self.heard if isinstance(m, Want)} >= set(self._contents))
-
-    def task(self, **changes: object) -> Task:
-        fields: dict[str, object] = {
-            "run": RUN,
-            "round": 1,
-            "accepted": 0,
-            "model": Ref("0" * 64, 10),
-            "method": "fedavg",
-            "parameters": {},
-            "steps": 1,
-            "batch": 20,
-            "lr": 0.1,
-            "seed": 0,
-        }
-        return Task(**{**fields, **changes})  # type: ignore[arg-type]
-
-    def give(self, content: bytes) -> Ref:
-        """Serve this content, too, to whoever wants it."""
-        ref = ref_of(content)
-        self._contents[ref.digest] = content
-        return ref
-
-    def offered(self, number: int) -> None:
-        """Wait for the update of this round."""
-        self.until(lambda: any(isinstance(m, Offer) and m.round == number for m in self.heard))
-
-    def wanted(self, ref: Ref) -> bool:
-        return any(isinstance(m, Want) and m.digest == ref.digest for m in self.heard)
-
-    def close(self) -> None:
-        self._connection.close()
+MOODY = """
+from pathlib import Path
+import numpy as np
+def read():
+    mood = (Path(__file__).parent / "mood").read_text()
+    x = np.zeros((int(mood), 1, 8, 8), np.float32)
+    return x, np.arange(len(x)) % 10
+"""
 
 
 @pytest.fixture
 def stage(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Stage]:
     with EmbeddedBroker(port=0) as broker:
-        stage = Stage(digits_bundle, broker.address, tmp_path)
+        stage = Stage(digits_bundle, broker.address, tmp_path, "digits:0/10")
         yield stage
         if not stage.ended:
             stage.say(Registered(RUN, stage.manifest))
             stage.say(Finished(RUN, 1))
             stage.until(lambda: bool(stage.ended))
+        stage.close()
+
+
+@pytest.fixture
+def moody(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Stage]:
+    """An agent whose source is Python that a test has raise, or give more: it obeys the file ``mood``."""
+    (tmp_path / "mine.py").write_text(MOODY)
+    (tmp_path / "mood").write_text("20")
+    with EmbeddedBroker(port=0) as broker:
+        stage = Stage(digits_bundle, broker.address, tmp_path, f"python:{tmp_path}/mine.py:read")
+        yield stage
+        stage.say(Finished(RUN, 1))
+        stage.until(lambda: bool(stage.ended))
         stage.close()
 
 
@@ -184,13 +112,6 @@ def test_a_task_that_cannot_be_done_is_told(stage: Stage, reason: str, changes: 
     (failed,) = [message for message in stage.heard if isinstance(message, Failed)]
     assert reason in failed.reason
     assert not stage.ended
-
-
-def frame(bundle: Bundle, kind: str, version: int, weights: Weights, **header: object) -> bytes:
-    """A model or a change, of all units unless ``kept`` says otherwise."""
-    pattern = header.pop("kept", Pattern.full(bundle.layout))
-    fields = {"run": RUN, "round": version + 1, "version": version, "layout": "", "method": "fedavg", **header}
-    return encode_frame(Header(kind=kind, **fields), pattern, weights)  # type: ignore[arg-type]
 
 
 def test_a_device_fetches_the_changes_since_its_model_and_those_alone(digits_bundle: Bundle, stage: Stage) -> None:
@@ -252,3 +173,67 @@ def test_a_change_is_not_trained_on_as_a_model(digits_bundle: Bundle, stage: Sta
     stage.say(stage.task(model=stage.give(change)))
     stage.hears(Failed)
     assert "is a change, not a model" in next(m.reason for m in stage.heard if isinstance(m, Failed))
+
+
+def test_a_source_that_raises_fails_its_task_and_no_more(
+    digits_bundle: Bundle, moody: Stage, tmp_path: Path
+) -> None:
+    moody.join()
+    for number, mood, sentence in (
+        (1, "the sensor is gone", "mine.py:read' raised ValueError: invalid literal"),
+        (2, "0", "mine.py:read' holds no samples."),
+    ):
+        (tmp_path / "mood").write_text(mood)
+        moody.say(moody.task(round=number))
+        moody.hears(Failed, number)
+        failed = moody.heard[-1]
+        assert isinstance(failed, Failed)
+        assert (failed.round, failed.code) == (number, "14")
+        assert sentence in failed.reason
+    (tmp_path / "mood").write_text("20")
+    model = frame(digits_bundle, "model", 2, digits_bundle.weights())
+    moody.say(moody.task(round=3, model=moody.give(model)))
+    moody.offered(3)
+    assert {m.samples for m in moody.heard if isinstance(m, Register)} == {20}
+
+
+def test_data_that_grows_is_registered_before_it_is_trained_on(
+    digits_bundle: Bundle, moody: Stage, tmp_path: Path
+) -> None:
+    moody.join()
+    (tmp_path / "mood").write_text("30")
+    moody.say(moody.task(model=moody.give(frame(digits_bundle, "model", 0, digits_bundle.weights()))))
+    moody.offered(1)
+    kinds = [m.samples if isinstance(m, Register) else type(m) for m in moody.heard]
+    assert kinds.index(20) < kinds.index(30) < kinds.index(Offer)
+
+
+def test_rehearsals_are_timed_and_told_and_come_before_any_task(digits_bundle: Bundle, stage: Stage) -> None:
+    half = stage.task(method="fjord", parameters={"widths": [500]})
+    stage.join(stage.task(), half, stage.task(batch=7, method="there-is-none"))
+    stage.until(lambda: isinstance(stage.heard[-1], Register) and stage.heard[-1].measured is not None)
+    (told,) = [m.measured for m in stage.heard if isinstance(m, Register) and m.measured is not None]
+    assert told.run == RUN
+    assert told.step_seconds[2] is None
+    assert all(seconds is not None and 0 < seconds < 1 for seconds in told.step_seconds[:2])
+    stage.say(stage.task(model=stage.give(frame(digits_bundle, "model", 0, digits_bundle.weights()))))
+    stage.offered(1)
+
+
+def test_two_devices_of_one_id_are_told(stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    stage.hears(Register)
+    settings = AgentSettings(broker=stage.address, client=CLIENT, state=tmp_path / "other", once=True)
+    other = threading.Thread(target=Agent(settings, open_source("digits:1/10")).run)
+    other.start()
+    stage.until(
+        lambda: "does another device use the id 'client-1'? Give each its own --id" in caplog.text, limit=60
+    )
+
+    def over() -> bool:
+        """Tell whoever is connected."""
+        stage.say(Registered(RUN, stage.manifest))
+        stage.say(Finished(RUN, 1))
+        return bool(stage.ended) and not other.is_alive()
+
+    stage.until(over, limit=60)
+    assert stage.ended == [None]

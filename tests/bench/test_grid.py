@@ -1,5 +1,6 @@
 """Each run of a grid is made once, whatever breaks it off, and records are those of the runs asked for."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,6 +76,24 @@ def test_a_record_holds_the_curves_of_its_run(tiny: Tiny, filling: Make) -> None
     assert len(ordered.in_effect) == 4
     assert ordered.in_effect[3]["widths"] == [400]
     assert ordered.rounds[0].uplink < dense.rounds[0].uplink
+
+
+def test_a_run_may_be_looked_at_less_often(tiny: Tiny, filling: Make) -> None:
+    choice = dataclasses.replace(tiny("fedavg"), rounds=5)
+    seldom, often = filling("seldom"), filling("often")
+    (found,), _ = fill(entries(dataclasses.replace(choice, evaluate_every=2)), seldom)
+    (whole,), _ = fill(entries(choice), often)
+
+    rounds, accuracies = found.records[0].curve
+    assert rounds.tolist() == [2, 4, 5]
+    assert [m.loss is None for m in found.records[0].rounds] == [True, False, True, False, False]
+    assert accuracies.tolist() == whole.records[0].curve[1][rounds - 1].tolist()
+    (again,), _ = fill(entries(dataclasses.replace(choice, evaluate_every=2)), often)
+    assert again.records == whole.records  # which was looked at more often
+    (anew,), _ = fill(entries(choice), seldom)
+    assert len(anew.records[0].curve[0]) == 5
+    assert len(records(seldom.results)) == 1
+    assert "--evaluate-every 2" in dataclasses.replace(choice, evaluate_every=2).command("table1")
 
 
 def test_a_run_is_known_by_all_it_is_made_of(tiny: Tiny, filling: Make) -> None:

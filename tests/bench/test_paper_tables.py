@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from device_sim.clock import LINKS, Clock, Link, Traffic
+from device_sim.clock import Clock, Traffic
+from device_sim.links import LINKS, Link
 from edge_fl.bench.accounting import counted_bytes
 from edge_fl.bench.aggregation_rule import bench_aggregation_rule
 from edge_fl.bench.dropout_rate import bench_dropout_rate
@@ -96,7 +97,7 @@ def at(run: Run, *accuracies: float) -> Record:
 
 def test_a_target_is_reached_in_its_first_round_or_not_at_all() -> None:
     two = entry(Choice(("digits",), (0, 1)), "digits", "fedavg", {"method": "fedavg"})
-    clock = Clock(Link(8.0, 4.0), (0.01,), 100)  # 1 s down, 1 s of training, 1 s up
+    clock = Clock([Link(8.0, 4.0)], (0.01,), 100)  # 1 s down, 1 s of training, 1 s up
     filled = Filled(two, (at(two.runs[0], 0.2, 0.8, 0.7), at(two.runs[1], 0.8, 0.1, 0.1)))
 
     found = reached(filled, clock, 0.8)
@@ -111,7 +112,7 @@ def test_a_target_is_reached_in_its_first_round_or_not_at_all() -> None:
 
 
 def test_the_change_is_fedbiads_time_against_the_methods() -> None:
-    choice, clock = Choice(("digits",), (0,)), Clock(Link(8.0, 4.0), (0.01,), 100)  # 3 s a round
+    choice, clock = Choice(("digits",), (0,)), Clock([Link(8.0, 4.0)], (0.01,), 100)  # 3 s a round
     slow, never, quick = (entry(choice, "digits", name, {"method": name}) for name in ("fedavg", "afd", "fedbiad"))
     group = [
         Filled(slow, (at(slow.runs[0], 0.1, 0.2, 0.3, 0.9),)),

@@ -16,6 +16,7 @@ from broker.registry import Registry
 from broker.rounds import Round
 from broker.run_folder import RunFolder
 from broker.store import Store, local_url
+from broker.tiers import MeasuredTiers, Tiers
 from edge_fl.bundle import Bundle
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import open_recipe
@@ -28,6 +29,7 @@ from edge_fl.wire.messages import (
     FromDevice,
     Gone,
     Hello,
+    Measured,
     Offer,
     Ref,
     Refused,
@@ -71,6 +73,7 @@ class Wire:
             "bundle": bundle,
             "recipe": recipe,
             "batch": 20,
+            "tiers": Tiers(),
             "folder": RunFolder(folder / "run", config),
             "store": self.store,
             "connection": upstream,
@@ -90,9 +93,9 @@ class Wire:
         self.chunks: dict[int, bytes] = {}
         self.until(lambda: any(isinstance(m, Hello) for m in self.received))
 
-    def take_over(self) -> None:
-        """Another gateway, which knows what the store has kept."""
-        self.gateway = Gateway(**self._parts)
+    def take_over(self, **parts: object) -> None:
+        """Another gateway, which knows what the store has kept, perhaps with other ``parts``."""
+        self.gateway = Gateway(**self._parts | parts)
 
     def send(self, message: FromDevice, client: str = CLIENT) -> None:
         self.device.publish(TOPICS.up(client), encode_message(message))
@@ -138,6 +141,7 @@ class Wire:
             lr=0.1,
             seed=0,
         )
+        current.tiers[CLIENT] = 0
         return current
 
     def model_frame(self) -> bytes:
@@ -196,7 +200,7 @@ def test_a_good_update_is_taken_once(wire: Wire) -> None:
     current = wire.join()
     content = wire.update()
     assert wire.upload(content).accepted
-    assert current.reports[CLIENT].path.read_bytes() == content
+    assert current.reports[CLIENT].content() == content
     assert wire.upload(content).accepted  # the verdict was lost: it is given again
     assert len(current.reports) == 1
     assert not wire.gateway.rejections
@@ -304,7 +308,7 @@ def test_what_was_judged_is_known_to_a_coordinator_that_takes_over(wire: Wire) -
     assert wire.upload(wire.update()[:-1]).code == "truncated"
     content = wire.update()
     assert wire.upload(content).accepted
-    wire.store.ask(0, current.tasks)
+    wire.store.ask(0, current.tasks, current.tiers)
     known = wire.store.under_way(ROUND)
     assert known is not None
     assert known.judged[CLIENT].verdict(RUN, ROUND) == current.verdicts[CLIENT]
@@ -376,7 +380,7 @@ def test_a_second_update_of_a_round_is_not_taken(wire: Wire) -> None:
     first = wire.update()
     assert wire.upload(first).accepted
     assert wire.upload(wire.update(fill=0.02)).code == "duplicate"
-    assert current.reports[CLIENT].path.read_bytes() == first
+    assert current.reports[CLIENT].content() == first
 
 
 def test_a_rejected_update_that_is_offered_again_is_not_waited_for(wire: Wire) -> None:
@@ -408,3 +412,43 @@ def test_a_device_that_is_heard_of_is_there(wire: Wire) -> None:
     wire.until(lambda: not wire.gateway.registry.present())
     wire.answer(Verdict, Offer(RUN, ROUND - 1, Ref("0" * 64, 10)))
     assert wire.gateway.registry.present() == [CLIENT]
+
+
+def test_a_device_is_ready_once_it_has_measured_its_tiers(wire: Wire) -> None:
+    config = RunConfig(
+        run=RUN,
+        method="fedbiad",
+        parameters={"dropout": [0, 500]},
+        rounds=9,
+        clients_per_round=1,
+        local_steps=10,
+        batch=20,
+        lr=0.1,
+        seed=0,
+        tiers="auto",
+    )
+    wire.take_over(tiers=MeasuredTiers(config, wire.bundle.layout))
+    answer = wire.answer(Registered, register(tier=7))  # which means nothing
+    assert isinstance(answer, Registered)
+    assert [task.parameters["dropout"] for task in answer.rehearsals] == [[0], [500]]
+    assert wire.gateway.registry.count() == 0
+    assert wire.answer(Registered, register(measured=Measured("run-0", (0.1,)))) == answer
+    assert wire.gateway.registry.count() == 0
+
+    assert wire.answer(Registered, register(measured=Measured(RUN, (0.1, 0.05)))) == answer
+    assert wire.gateway.registry.present() == [CLIENT]
+
+    wire.answer(Registered, register())  # it was started anew
+    assert wire.gateway.registry.present() == []
+    for seconds in ((0.1,), (None, None)):
+        refused = wire.answer(Refused, register(measured=Measured(RUN, seconds)))
+        assert isinstance(refused, Refused)
+        assert refused.code == "profile"
+
+
+def test_figures_that_nobody_asked_for_are_not_kept(wire: Wire) -> None:
+    wire.answer(Registered, register(measured=Measured(RUN, (0.1,) * 64)))
+    (device,) = wire.store.devices()
+    assert device.profile == register()
+    wire.send(register(agent="x" * 1000))
+    wire.until(lambda: wire.gateway.rejections == {"message": 1})

@@ -21,12 +21,12 @@ from tests.compressors.contexts import of_entries
 LAYOUT = mlp_layout(5, 8, 6, 3)
 
 
-def header(recipe: Recipe, client: int, values: str) -> Header:
+def header(recipe: Recipe, client: int, values: str, version: int = 0) -> Header:
     return Header(
         kind="update",
         run="r",
         round=1,
-        version=0,
+        version=version,
         layout="",
         method=recipe.name,
         client=f"c{client}",
@@ -35,9 +35,9 @@ def header(recipe: Recipe, client: int, values: str) -> Header:
     )
 
 
-def dense(recipe: Recipe, delta: Weights) -> Frame:
-    """An update that is not compressed."""
-    return decode_frame(encode_frame(header(recipe, 0, FLOAT32), Pattern.full(LAYOUT), delta), LAYOUT)
+def dense(recipe: Recipe, delta: Weights, version: int = 0) -> Frame:
+    """An update of the model of that version that is not compressed."""
+    return decode_frame(encode_frame(header(recipe, 0, FLOAT32, version), Pattern.full(LAYOUT), delta), LAYOUT)
 
 
 def compressed(recipe: Recipe, client: int, delta: Weights, layout: Layout = LAYOUT) -> Frame:
@@ -107,7 +107,7 @@ def test_what_the_server_sends_of_its_change_is_ternary_and_the_rest_is_not_forg
     residual = np.zeros(len(expected))
     for number in range(6):
         delta = random_weights(LAYOUT, 20 + number)
-        model.aggregate(iter([(0, dense(recipe, delta))]))
+        model.aggregate(iter([(0, dense(recipe, delta, number))]))
 
         residual += flatten(every, delta)
         kept = sorted(range(len(residual)), key=lambda i: -abs(residual[i]))[: round(0.2 * len(residual))]
@@ -157,3 +157,16 @@ def test_statistics_travel_with_a_change_as_they_are() -> None:
     changes = model.changes_since(0)
     assert changes is not None
     assert follow(first, changes, layout) == model.frame()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "heterofl"])  # weighted by samples, and all alike
+def test_an_update_from_an_older_model_counts_for_less(method: str) -> None:
+    recipe, (fresh, stale) = open_recipe(method, {}), deltas(2)
+    model = start(recipe)
+    model.version = 3
+    frames = [dense(recipe, fresh, 3), dense(recipe, stale, 0)]
+    before = dict(model.weights)
+    model.aggregate((0, frame) for frame in frames)
+    for name, old in before.items():
+        expected = old + (fresh[name] + 0.5 * stale[name]) / 2  # 1 / sqrt(1 + 3)
+        np.testing.assert_allclose(model.weights[name], expected, rtol=0, atol=1e-6)

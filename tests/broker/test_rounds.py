@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
-from broker.registry import Registry
+import msgspec
+
+from broker.registry import Device, Registry
 from broker.rounds import Report, Round
 from edge_fl.transport.transfer import ref_of
 from edge_fl.wire.messages import PROTOCOL, Register, Task
 
-REPORT = Report(Path("x"), samples=1, loss=0.0, size=1)
+REPORT = Report(Path("x"), offset=0, samples=1, loss=0.0, size=1)
 
 
 def asked(*clients: str, quorum: int = 2) -> Round:
@@ -61,21 +63,16 @@ def test_an_update_of_a_device_given_up_still_counts() -> None:
     assert not current.excused
 
 
-def test_selection_depends_on_who_is_there_and_on_nothing_else() -> None:
+def test_who_is_lost_is_not_there() -> None:
     profile = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1)
-    one, other = Registry(), Registry()
-    for i in range(20):
-        one.register(f"c{i:02}", profile)
-        other.register(f"c{19 - i:02}", profile)
-    picks = [r.pick(5, seed=1, round=2, attempt=0, excluding=set()) for r in (one, other)]
-    assert picks[0] == picks[1]
-    assert len(set(picks[0])) == 5
-    assert picks[0] != one.pick(5, seed=1, round=3, attempt=0, excluding=set())
-    one.gone("c00", now=1.0)
-    assert "c00" not in one.pick(20, seed=1, round=2, attempt=0, excluding={"c01"})
-    assert len(one.pick(20, seed=1, round=2, attempt=0, excluding={"c01"})) == 18
-    assert one.lost(now=10.0, after=9.0) == {"c00"}
-    assert one.lost(now=9.0, after=9.0) == set()
+    registry = Registry()
+    for client in ("b", "a", "c"):
+        registry.register(client, profile)
+    assert registry.present() == ["a", "b", "c"]
+    registry.gone("a", now=1.0)
+    assert registry.present() == ["b", "c"]
+    assert registry.lost(now=10.0, after=9.0) == {"a"}
+    assert registry.lost(now=9.0, after=9.0) == set()
 
 
 def test_those_that_are_there_are_counted() -> None:
@@ -90,3 +87,28 @@ def test_those_that_are_there_are_counted() -> None:
     registry.heard("a")
     assert registry.count() == 4
     assert registry.lost(now=9.0, after=0.0) == set()
+
+
+def test_who_is_not_ready_is_there_for_himself_alone() -> None:
+    profile = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1)
+    able = msgspec.structs.replace(profile, tier=1)
+    known = [Device("a", profile), Device("b", able)]
+    registry = Registry(known, since=0.0, ready=lambda profile: profile.tier == 1)
+    for client in "ab":
+        assert registry.heard(client)  # before it registers again
+    assert not registry.heard("b")
+    assert (registry.present(), registry.count(), registry.unready) == (["b"], 1, 1)
+    assert registry.missing()
+    registry.register("a", able)
+    assert (registry.present(), registry.count(besides={"b"}), registry.unready) == (["a", "b"], 1, 0)
+    registry.register("b", profile)
+    registry.gone("b", now=1.0)
+    assert (registry.present(), registry.count(), registry.unready) == (["a"], 1, 0)
+
+
+def test_whoever_was_asked_has_taken_as_long_as_it_was_waited_for() -> None:
+    current = asked("a", "b", "c")
+    current.asked_at.update(a=1.0, b=1.0)
+    current.answered_at["a"] = 3.0
+    current.excuse("b", "failed")
+    assert current.took(9.0) == {"a": 2.0, "b": 8.0}  # c was asked by a process that is no more

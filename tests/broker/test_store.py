@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, text
 from broker.registry import Device
 from broker.run_folder import RoundMetrics
 from broker.store import Judged, Rejected, Store, local_url
+from broker.tables import SCHEMA
 from edge_fl.errors import ConfigError, StateError
 from edge_fl.transport.transfer import ref_of
 from edge_fl.wire.messages import PROTOCOL, Register, Task
@@ -71,10 +72,10 @@ def test_what_a_broken_off_round_knew_is_found_again(url: str) -> None:
     for client in ("a", "b"):
         store.register(Device(client, PROFILE))
     assert store.under_way(3) is None
-    store.ask(0, {"a": task("a"), "b": task("b")})
-    store.ask(1, {"b": task("b"), "c": task("c")})
-    store.judge(3, "b", Judged("d" * 64, "stale", "It is old."))
-    store.judge(3, "a", Judged("e" * 64, samples=7, loss=0.1, size=99))
+    store.ask(0, {"a": task("a"), "b": task("b")}, {"a": 2, "b": 1})
+    store.ask(1, {"b": task("b"), "c": task("c")}, {"a": 2, "b": 1, "c": 0})
+    store.judge(3, {"b": Judged("d" * 64, "stale", "It is old.")})
+    store.judge(3, {"a": Judged("e" * 64, samples=7, loss=0.1, offset=1 << 40, size=99, trained=3)})
     for _ in range(3):
         store.reject(3, "b", "stale", "It is old.")
     store.reject(0, "", "topic", "Elsewhere.")
@@ -85,8 +86,9 @@ def test_what_a_broken_off_round_knew_is_found_again(url: str) -> None:
     assert found is not None
     assert found.attempt == 1
     assert found.tasks == {client: task(client) for client in "abc"}
+    assert found.tiers == {"a": 2, "b": 1, "c": 0}
     assert found.judged == {
-        "a": Judged("e" * 64, samples=7, loss=0.1, size=99),
+        "a": Judged("e" * 64, samples=7, loss=0.1, offset=1 << 40, size=99, trained=3),
         "b": Judged("d" * 64, "stale", "It is old."),
     }
     assert found.judged["b"].verdict("run", 3).code == "stale"
@@ -99,20 +101,21 @@ def test_what_a_broken_off_round_knew_is_found_again(url: str) -> None:
 def test_an_update_that_was_refused_first_may_be_taken_later(url: str) -> None:
     store = Store(url, "run", SETTINGS)
     store.register(Device("a", PROFILE))
-    store.ask(0, {"a": task("a")})
-    store.judge(3, "a", Judged("d" * 64, "checksum", "Damaged."))
-    store.judge(3, "a", Judged("e" * 64, samples=7))
+    store.ask(0, {"a": task("a")}, {"a": 0})
+    store.judge(3, {"a": Judged("d" * 64, "checksum", "Damaged.")})
+    store.judge(3, {"a": Judged("e" * 64, samples=7, trained=3)})
     found = store.under_way(3)
     assert found is not None
-    assert found.judged == {"a": Judged("e" * 64, samples=7)}
+    assert found.judged == {"a": Judged("e" * 64, samples=7, trained=3)}
     assert store.accepted() == {"a": 3}
     store.close()
 
 
 def test_whatever_a_device_says_can_be_kept(url: str) -> None:
     store = Store(url, "run", SETTINGS)
-    store.ask(0, {"a": task("a")})
-    store.judge(3, "a", Judged("d" * 64, "stale", "nul \0 and \ud7ff" + "x" * 9999, samples=2**31, size=2**40))
+    store.ask(0, {"a": task("a")}, {"a": 0})
+    said = "nul \0 and \ud7ff" + "x" * 9999
+    store.judge(3, {"a": Judged("d" * 64, "stale", said, samples=2**31, size=2**40)})
     store.reject(3, "a", "stale", "\0" * 9999)
     found = store.under_way(3)
     assert found is not None
@@ -144,7 +147,7 @@ def test_who_loses_the_connection_loses_the_right_to_write(server: str) -> None:
 
 def test_a_finished_round_is_no_longer_under_way(url: str) -> None:
     store = Store(url, "run", SETTINGS)
-    store.ask(0, {"a": task("a", 1)})
+    store.ask(0, {"a": task("a", 1)}, {"a": 0})
     store.close_round(metrics(1), {"a": {"scores": np.arange(3.0)}})
     store.close_round(metrics(2))
     store.close()
@@ -156,6 +159,22 @@ def test_a_finished_round_is_no_longer_under_way(url: str) -> None:
     assert store.accepted() == {"a": 1}
     assert store.devices() == []  # those of a simulation never registered
     store.close()
+
+
+def test_a_long_run_does_not_fill_its_record(url: str) -> None:
+    store = Store(url, "run", SETTINGS)
+    store.reject(0, "a", "late", "Before all rounds.")
+    for number in range(1, 104):
+        store.ask(0, {"a": task("a", number)}, {"a": 0})
+        store.judge(number, {"a": Judged("d" * 64, "stale", "It is old.")})
+        store.reject(number, "a", "stale", "It is old.")
+        store.close_round(metrics(number))
+    assert [rejected.round for rejected in store.rejected()] == [0, *range(4, 104)]
+    store.close()
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM edge_fl_updates")) == 0
+    engine.dispose()
 
 
 def test_one_process_at_a_time_has_a_run_and_others_may_watch(url: str) -> None:
@@ -180,7 +199,7 @@ def test_what_is_not_there_or_there_already_is_refused(url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("UPDATE edge_fl_schema SET schema = 7"))
     engine.dispose()
-    with pytest.raises(StateError, match="has schema version 7; this edge-fl reads version 1"):
+    with pytest.raises(StateError, match=f"has schema version 7; this edge-fl reads version {SCHEMA}"):
         again(url)
 
 

@@ -1,11 +1,14 @@
 """Whose update is fetched when many are offered at once."""
 
+from pathlib import Path
+
 import pytest
 
+from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
 from edge_fl.errors import FrameError
 from edge_fl.transport.transfer import cut, ref_of
-from edge_fl.wire.messages import CHUNK_SIZE, Want
+from edge_fl.wire.messages import CHUNK_SIZE, Ref, Want
 
 SIZE = 2 * CHUNK_SIZE
 
@@ -13,10 +16,14 @@ SIZE = 2 * CHUNK_SIZE
 class Hall:
     """Uploads with room for two updates, what they ask for, and a clock to turn by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, budget: int = 2 * SIZE + 1) -> None:
+        self._file = UpdateFile(folder / "updates" / "1", room=5 * SIZE)
         self.now = 0.0
         self.asked: list[tuple[str, tuple[int, ...]]] = []
-        self.uploads = Uploads(self._send, budget=2 * SIZE + 1, clock=lambda: self.now)
+        self.uploads = Uploads(self._send, self._place, budget=budget, clock=lambda: self.now)
+
+    def _place(self, client: str, ref: Ref) -> Place:
+        return self._file.place(client, ref.size)
 
     def _send(self, client: str, want: Want) -> None:
         self.asked.append((client, want.chunks))
@@ -35,8 +42,8 @@ def update(client: str) -> bytes:
 
 
 @pytest.fixture
-def hall() -> Hall:
-    return Hall()
+def hall(tmp_path: Path) -> Hall:
+    return Hall(tmp_path)
 
 
 def test_as_many_as_there_is_room_for_are_fetched_and_the_others_in_turn(hall: Hall) -> None:
@@ -56,11 +63,18 @@ def test_one_that_is_larger_than_all_the_room_is_fetched_by_itself(hall: Hall) -
     large = bytes(5 * SIZE)
     hall.uploads.offer("large", ref_of(large))
     hall.offer("a")
-    assert hall.asked == [("large", tuple(range(10)))]
+    assert hall.asked == [("large", tuple(range(8)))]
     for index, chunk in enumerate(cut(large)):
         got = hall.uploads.chunk("large", ref_of(large).digest, index, chunk)
     assert got == large
-    assert hall.asked[-1] == ("a", (0, 1))
+    assert hall.asked[1:] == [("large", (8, 9)), ("a", (0, 1))]
+
+
+def test_slow_ones_are_fetched_together_for_only_a_part_of_each_is_on_its_way(tmp_path: Path) -> None:
+    hall = Hall(tmp_path, budget=16 * CHUNK_SIZE)
+    for client in ("a", "b", "c"):
+        hall.uploads.offer(client, ref_of(client.encode() * 5 * SIZE))
+    assert hall.asked == [("a", tuple(range(8))), ("b", tuple(range(8)))]
 
 
 def test_another_update_of_a_client_takes_the_place_of_its_first(hall: Hall) -> None:
@@ -92,7 +106,7 @@ def test_nobody_is_sent_away_while_nobody_waits(hall: Hall) -> None:
     hall.offer("a")
     hall.now = 100.0
     hall.uploads.tick()
-    assert hall.asked == [("a", (0, 1)), ("a", (0, 1))]
+    assert hall.asked == [("a", (0, 1)), ("a", (1,))]
     hall.uploads.resume()
     assert len(hall.asked) == 3
 

@@ -166,7 +166,7 @@ def test_a_python_that_will_do_and_one_that_is_not_there(python: str, code: int)
     assert done.returncode == code
 
 
-@pytest.mark.parametrize("command", ["export", "inspect", "serve", "device", "demo", "bench"])
+@pytest.mark.parametrize("command", ["export", "inspect", "serve", "device", "fleet", "demo", "bench"])
 def test_every_command_has_help(command: str) -> None:
     done = edge_fl(command, "--help")
     assert done.returncode == 0
@@ -184,3 +184,16 @@ def test_grids_of_runs(tmp_path: Path) -> None:
     refused(10, "no model 'lenet'", "bench", "vardrop", "--model", "lenet")
     results.write_text('[{"model": "digits-mlp"}]')
     refused(14, "does not hold this benchmark's results", *grid, "--dataset", "digits")
+
+
+def test_fleets(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    refused(15, "cannot be read", "fleet", file)
+    file.write_text("data: digits\ndevices: [{profile: abacus}]")
+    refused(15, "no profile 'abacus'; there are jetson-nano,", "fleet", file)
+    file.write_text("data: digits\ndevices: [{profile: phone-high, count: 500}]")
+    refused(15, "need 500.00 cores, .* would do", "fleet", file)
+    file.write_text("data: digits\ndevices: three")
+    refused(15, "does not describe a fleet: Expected `array`", "fleet", file)
+    file.write_text("{")
+    refused(15, "does not describe a fleet", "fleet", file)

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from broker.embedded import EmbeddedBroker
 from device_sim.bad_link import BadLink, Faults
+from device_sim.links import Link
 from device_sim.mqtt_packets import Splitter, puback, publish_of
 from edge_fl.errors import ConfigError
 from edge_fl.transport.connection import Connected, Connection, Disconnected, Message
 
 COUNT = 40
+QUIET = Faults()
 
 
 def publish(topic: bytes, identifier: int, payload: bytes, qos: int = 1) -> bytes:
@@ -46,9 +48,9 @@ def test_what_is_no_mqtt_is_not_waited_for() -> None:
 
 
 @contextmanager
-def linked(faults: Faults) -> Iterator[tuple[BadLink, Connection]]:
+def linked(faults: Faults = QUIET, quality: Link | None = None) -> Iterator[tuple[BadLink, Connection]]:
     """A client behind a link, subscribed to what it publishes."""
-    with EmbeddedBroker(port=0) as broker, BadLink(broker.address, faults, seed=1) as link:
+    with EmbeddedBroker(port=0) as broker, BadLink(broker.address, faults, link=quality, seed=1) as link:
         client = Connection(address=link.address, client_id="c", subscriptions=["t/#"])
         client.open(timeout=10)
         assert isinstance(client.next(5), Connected)
@@ -73,7 +75,7 @@ def sent(client: Connection) -> list[bytes]:
 
 
 def test_a_link_without_faults_carries_everything_in_order() -> None:
-    with linked(Faults()) as (_, client):
+    with linked() as (_, client):
         assert sent(client) == received(client)
 
 
@@ -111,16 +113,35 @@ def test_payloads_are_damaged_and_topics_are_not() -> None:
         assert set(found) - set(payloads)
 
 
-def test_a_rate_is_kept() -> None:
-    with linked(Faults(rate=20_000.0)) as (_, client):
+def test_rates_are_kept_each_way() -> None:
+    with linked(quality=Link(down=0.32, up=0.08)) as (link, client):
+        carried = link.carried.copy()
         started = time.monotonic()
         client.publish("t/x", bytes(10_000))
         assert received(client) == [bytes(10_000)]
-        assert time.monotonic() - started > 2 * 10_000 / 20_000.0  # up, and down again
+        assert time.monotonic() - started > 1.0 + 0.25
+        assert 10_000 < link.carried["up"] - carried["up"] < 10_100
+        assert 10_000 < link.carried["down"] - carried["down"] < 10_100
+
+
+def test_latency_delays_all_and_takes_no_speed_away() -> None:
+    with linked(quality=Link(1000.0, 1000.0, latency=0.4)) as (_, client):
+        started = time.monotonic()
+        payloads = sent(client)  # one after the other would take 40 times as long
+        assert [event.payload for _ in payloads if isinstance(event := client.next(5), Message)] == payloads
+        assert 0.8 < time.monotonic() - started < 8
+
+
+def test_jitter_and_loss_delay_without_overtaking() -> None:
+    with linked(quality=Link(1000.0, 1000.0, jitter=0.02, loss=0.3, recovery=0.3)) as (_, client):
+        started = time.monotonic()
+        payloads = sent(client)
+        assert [event.payload for _ in payloads if isinstance(event := client.next(5), Message)] == payloads
+        assert time.monotonic() - started > 0.3
 
 
 def test_a_stall_holds_everything_back_and_a_reset_breaks_off() -> None:
-    with linked(Faults()) as (link, client):
+    with linked() as (link, client):
         link.stall(1.0)
         client.publish("t/x", b"late")
         started = time.monotonic()
@@ -131,7 +152,7 @@ def test_a_stall_holds_everything_back_and_a_reset_breaks_off() -> None:
         assert isinstance(client.next(10), Connected)
 
 
-@pytest.mark.parametrize("faults", [{"drop": 1.5}, {"corrupt": -0.1}, {"rate": 0.0}])
+@pytest.mark.parametrize("faults", [{"drop": 1.5}, {"corrupt": -0.1}])
 def test_faults_that_make_no_sense_are_refused(faults: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"is in \[0, 1\]|more than 0 bytes"):
+    with pytest.raises(ConfigError, match=r"is in \[0, 1\]"):
         Faults(**faults)

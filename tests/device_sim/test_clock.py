@@ -3,13 +3,14 @@
 import pytest
 
 from broker.run_folder import RoundMetrics
-from device_sim.clock import LINKS, Clock, Link, Traffic, find_link, time_to, traffic_of
+from device_sim.clock import Clock, Traffic, time_to, traffic_of
+from device_sim.links import LINKS, Link, find_link
 from device_sim.settings import Population
 from edge_fl.errors import ConfigError
 
 
 def test_a_round_lasts_as_long_as_its_slowest_client() -> None:
-    clock = Clock(Link(down=80.0, up=8.0), steps=(0.01, 0.002), local_steps=50, slowdowns=(1.0, 10.0))
+    clock = Clock([Link(down=80.0, up=8.0)], steps=(0.01, 0.002), local_steps=50, slowdowns=(1.0, 10.0))
     # 1 MB down at 80 Mbps: 0.1 s. Tier 0: 50 * 0.01 = 0.5 s, and 2 MB up at 8 Mbps: 2 s.
     assert clock.round(Traffic({0: 1_000_000}, {0: 2_000_000})) == pytest.approx(0.1 + 0.5 + 2.0)
     # Tier 1: 50 * 0.002 * 10 = 1 s, and 1.6 MB up: 1.6 s; with 3 MB down, 0.3 s, more than tier 0's 2.6 s.
@@ -21,9 +22,21 @@ def test_a_round_lasts_as_long_as_its_slowest_client() -> None:
 
 
 def test_the_default_link_is_the_papers_and_times_add_up() -> None:
-    clock = Clock(LINKS["5g"], steps=(0.0,), local_steps=1)
+    clock = Clock([LINKS["5g"]], steps=(0.0,), local_steps=1)
     traffic = Traffic({0: 110_600_000 // 8}, {0: 14_000_000 // 8})  # one second each way
     assert clock.elapsed([traffic, traffic]) == pytest.approx([2.0, 4.0])
+
+
+def test_a_late_link_costs_every_message_its_latency_and_some_a_recovery() -> None:
+    link = Link(8.0, 8.0, latency=0.1, jitter=0.04, loss=0.01, recovery=0.5)
+    clock = Clock([LINKS["wifi"], link], steps=(0.0,), local_steps=1)
+    lost = 1 - 0.99**1000  # of a thousand segments, one at least
+    assert link.disturbed(1_460_000) == pytest.approx(lost)
+    # Two contents of 1.46 s each, and four short messages.
+    expected = 2 * (1.46 + 0.12 + 0.5 * lost) + 4 * (0.12 + 0.5 * 0.01)
+    assert clock.transfers(1, 1_460_000, 1_460_000) == pytest.approx(expected)
+    slow = Clock([link.slowed(3.0)], steps=(0.0,), local_steps=1)
+    assert slow.transfers(0, 1_460_000, 1_460_000) == pytest.approx(3 * expected)
 
 
 def test_the_time_to_an_accuracy_is_that_of_the_first_round_that_reaches_it() -> None:
@@ -55,5 +68,8 @@ def test_a_link_has_a_name_or_speeds() -> None:
             find_link(wrong)
     with pytest.raises(ConfigError, match="above 0"):
         find_link("0/2")
+    for wrong_field in ({"latency": -1.0}, {"loss": 1.0}, {"jitter": float("inf")}):
+        with pytest.raises(ConfigError, match="A link"):
+            Link(1.0, 1.0, **wrong_field)
     with pytest.raises(ConfigError, match="above 0"):
-        Clock(LINKS["3g"], steps=(1.0,), local_steps=1, slowdowns=(1.0, 0.0))
+        Clock([LINKS["3g"]], steps=(1.0,), local_steps=1, slowdowns=(1.0, 0.0))

@@ -14,6 +14,7 @@ import pytest
 from broker.config import RunConfig
 from broker.observer import Observer
 from broker.run_folder import RoundMetrics
+from broker.tables import SCHEMA
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bundle import Bundle
@@ -186,7 +187,7 @@ def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, t
     database.execute("UPDATE edge_fl_schema SET schema = 7")
     database.commit()
     database.close()
-    with pytest.raises(StateError, match="schema version 7; this edge-fl reads version 1"):
+    with pytest.raises(StateError, match=f"schema version 7; this edge-fl reads version {SCHEMA}"):
         Simulation.resume(root, observer=Observer())
     state.write_bytes(b"no database" * 1000)
     with pytest.raises(StateError, match=r"is damaged \(file is not a database\)"):

@@ -202,6 +202,8 @@ def test_evaluation_leaves_the_trainer_its_threads(torch_bundle: Bundle, tmp_pat
         (lambda: TrainerSettings("runtime", device="cuda"), "trains on the CPU"),
         (lambda: TrainerSettings("stacked", "onnx"), "does not train in 'onnx'; use --trainer runtime"),
         (lambda: TrainerSettings("stacked", threads=0), "at least 1 thread"),
+        (lambda: TrainerSettings("stacked", processes=0), "at least 1 thread and 1 process"),
+        (lambda: TrainerSettings("stacked", device="cuda", processes=2), "leave --processes out"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make, words: str) -> None:

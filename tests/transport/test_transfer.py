@@ -133,3 +133,33 @@ def test_a_content_is_cut_into_chunks_that_make_it_up() -> None:
     for size in (0, *SIZES):
         assert b"".join(cut(content(size))) == content(size)
         assert len(cut(content(size))) == ref_of(content(size)).chunks
+
+
+def arrives(link: Link, data: bytes, index: int) -> bytes | None:
+    return link.fetcher.chunk(ref_of(data).digest, index, cut(data)[index])
+
+
+def test_a_slow_link_is_not_asked_for_everything_twice() -> None:
+    link, data = Link(), content(30 * CHUNK_SIZE)
+    link.fetcher.want(ref_of(data))
+    seconds, got = 3.5, None  # a chunk
+    for index in range(30):
+        for _ in range(35):
+            link.now += seconds / 35
+            link.fetcher.tick()
+        got = arrives(link, data, index)
+    assert got == data
+    asked = [chunk for want in link.wants for chunk in want.chunks]
+    assert len(asked) <= 31
+
+
+def test_a_want_that_was_lost_costs_no_more_than_one_pause() -> None:
+    link, data = Link(), content(30 * CHUNK_SIZE)
+    link.fetcher.want(ref_of(data))
+    link.wants.clear()
+    link.now = 2.1
+    link.fetcher.tick()
+    (again,) = link.wants
+    assert again.chunks == (WINDOW - 1,)
+    arrives(link, data, WINDOW - 1)
+    assert link.wants[1].chunks == (*range(WINDOW - 1), WINDOW)

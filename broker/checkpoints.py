@@ -1,0 +1,96 @@
+"""The models after the last rounds, and what the server had learned by then: in a folder, or in an object store."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from zipfile import BadZipFile
+
+import fsspec
+import numpy as np
+from fsspec.implementations.local import LocalFileSystem
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from edge_fl.arrays import packed, unpacked
+from edge_fl.atomic import write_atomically
+from edge_fl.errors import ConfigError, StateError, said
+from edge_fl.selection import Weights
+from edge_fl.server_half import State
+
+__all__ = ["Checkpoints"]
+
+_KEPT = 3
+_WEIGHTS, _LEARNED = ".safetensors", ".learned.npz"
+_NAME = re.compile(rf"(\d{{5,}})({re.escape(_WEIGHTS)}|{re.escape(_LEARNED)})")
+
+
+class Checkpoints:
+    """One run's.
+
+    Parameters
+    ----------
+    place
+        A folder, made if need be, or a URL of an object store, such as ``s3://bucket/run``.
+
+    Raises
+    ------
+    ConfigError
+        When that is no place that files can be put, or what reaches it is not installed.
+    StateError
+        When it cannot be written; so do the methods.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = re.sub("//[^/@]*@", "//", place)  # without a password, for messages
+        try:
+            self._files, self._root = fsspec.core.url_to_fs(place)
+        except (ImportError, ValueError) as error:
+            raise ConfigError(f"Models cannot be kept at '{self.place}': {said(error)}.") from error
+        self._near = isinstance(self._files, LocalFileSystem)
+        if self._near:  # an object store has no folders, and would take one for a new bucket
+            with self._errors("written"):
+                self._files.makedirs(self._root, exist_ok=True)
+
+    def keep(self, round: int, weights: Weights, learned: State) -> None:
+        """Put the model after ``round`` there, and what the server had learned."""
+        self._write(f"{round:05d}{_LEARNED}", packed(learned))
+        self._write(f"{round:05d}{_WEIGHTS}", save(dict(weights)))
+
+    def model(self, round: int) -> tuple[dict[str, NDArray[np.float32]], State]:
+        """The model after a finished ``round``, and what the server had learned; StateError when they are damaged."""
+        name = f"{round:05d}{_WEIGHTS}"
+        with self._errors("read"):
+            content, beside = (self._files.cat_file(self._path(n)) for n in (name, f"{round:05d}{_LEARNED}"))
+        try:
+            return load(content), unpacked(beside)
+        except (ValueError, EOFError, BadZipFile, SafetensorError) as error:
+            raise StateError(
+                f"The model of round {round}, '{self._path(name)}', is damaged ({error}); the run cannot be continued."
+            ) from error
+
+    def prune(self, newest: int) -> None:
+        """All but the last, up to that of the round ``newest``, are done with; what else is there is not touched."""
+        with self._errors("cleared"):
+            for path in map(str, self._files.ls(self._root, detail=False)):
+                found = _NAME.fullmatch(path.rpartition("/")[2])
+                if found and int(found[1]) <= newest - _KEPT:
+                    self._files.rm_file(path)
+
+    def _write(self, name: str, content: bytes) -> None:
+        if self._near:
+            write_atomically(Path(self._path(name)), content)
+            return
+        with self._errors("written"):
+            self._files.pipe_file(self._path(name), content)  # an object store has all of it, or nothing
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    @contextmanager
+    def _errors(self, done: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # each kind of file system has errors of its own
+            raise StateError(f"The models at '{self.place}' cannot be {done} ({said(error)}).") from error

@@ -1,0 +1,75 @@
+"""Which of the clients that are there are asked to train in a round."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from broker.config import SelectionPolicy
+from broker.run_folder import RoundMetrics
+from edge_fl.randomness import Stream
+
+__all__ = ["ClientSelection"]
+
+_NEWEST = 0.5  # weight of the last round in how long a client's rounds take
+
+
+@dataclass
+class _Past:
+    """What a client's rounds came to: ``last`` is the last that it was asked in (0: none), and ``seconds`` how long one
+    takes, those included that closed without it.
+    """
+
+    asked: int = 0
+    answered: int = 0
+    last: int = 0
+    seconds: float = 0.0
+
+
+_KEYS: dict[SelectionPolicy, Callable[[_Past], float]] = {
+    "random": lambda _: 0.0,
+    "least-recent": lambda past: past.last,
+    "availability": lambda past: -(past.answered + 1) / (past.asked + 1),
+    "capability": lambda past: past.seconds * (past.asked + 1) / (past.answered + 1),
+}
+"""The smaller, the rather a client is asked. One that never was counts as good."""
+
+
+class ClientSelection:
+    """A policy, and what it has learned of the clients.
+
+    ``random`` draws uniformly. The others go by what rounds have shown: ``least-recent`` asks those first who
+    were asked longest ago, ``availability`` those that answered most often of the times they were asked, ``capability``
+    those that took least time for an update; draws decide between equals.
+
+    Parameters
+    ----------
+    policy
+        Its name.
+    seed
+        Keys the draws.
+    """
+
+    def __init__(self, policy: SelectionPolicy, seed: int) -> None:
+        self._key, self._seed = _KEYS[policy], seed
+        self._past: dict[str, _Past] = defaultdict(_Past)
+
+    def learn(self, metrics: RoundMetrics) -> None:
+        """Take note of a round that is over."""
+        for client in metrics.tiers:
+            past = self._past[client]
+            past.asked, past.last = past.asked + 1, metrics.round
+        for client in metrics.uplink:
+            self._past[client].answered += 1
+        for client, seconds in metrics.took.items():
+            past = self._past[client]
+            past.seconds = _NEWEST * seconds + (1 - _NEWEST) * (past.seconds or seconds)
+
+    def pick(self, clients: Sequence[str], count: int, *, round: int, attempt: int = 0) -> list[str]:
+        """``count`` of ``clients`` (fewer if there are fewer), in the order of their ids.
+
+        What is drawn depends on seed, round, attempt and who ``clients`` are, in whatever order.
+        """
+        pool = sorted(clients)
+        stream = Stream.of(seed=self._seed, purpose="selection", round=round, index=attempt)
+        drawn = [pool[i] for i in stream.permutation(len(pool))]
+        return sorted(sorted(drawn, key=lambda client: self._key(self._past[client]))[:count])

@@ -1,0 +1,58 @@
+"""A run as log lines, one an event, for whoever reads logs by program."""
+
+import logging
+
+from broker.config import RunConfig
+from broker.observer import Observer
+from broker.run_folder import RoundMetrics
+from edge_fl.log import log_fields
+from edge_fl.wire.messages import Register
+
+__all__ = ["LogView"]
+
+_log = logging.getLogger(__name__)
+
+
+class LogView(Observer):
+    """Logs what happens."""
+
+    def __init__(self) -> None:
+        self._run, self._round = "", 0
+
+    def started(self, config: RunConfig, dense_bytes: int) -> None:
+        """The run begins."""
+        self._run = config.run
+        self._say("%s, %d rounds", config.method, config.rounds)
+
+    def registered(self, client: str, profile: Register) -> None:
+        """A device is in."""
+        self._say("%s registered: tier %d, %d samples", client, profile.tier, profile.samples, client=client)
+
+    def device(self, client: str, status: str) -> None:
+        """A device's part in the round changed."""
+        self._say("%s: %s", client, status, client=client, status=status)
+
+    def rejected(self, client: str, code: str, reason: str) -> None:
+        """A message or an update was turned away."""
+        self._say("rejected %s (%s): %s", client or "a message", code, reason, client=client, code=code)
+
+    def round_started(self, number: int, selected: list[str]) -> None:
+        """These clients were asked to train."""
+        self._round = number
+        self._say("round %d: asked %d devices", number, len(selected), devices=len(selected))
+
+    def round_closed(self, metrics: RoundMetrics) -> None:
+        """The round is over."""
+        figures = {
+            "seconds": metrics.seconds,
+            "accuracy": metrics.accuracy,
+            "loss": metrics.loss,
+            "uplink": sum(metrics.uplink.values()),
+            "downlink": sum(metrics.downlink.values()),
+        }
+        accuracy = "not evaluated" if metrics.accuracy is None else f"accuracy {metrics.accuracy:.4f}"
+        self._say("round %d: %s, %d updates", metrics.round, accuracy, len(metrics.uplink), **figures)
+
+    def _say(self, text: str, *values: object, **fields: object) -> None:
+        with log_fields(run=self._run, round=self._round, **fields):
+            _log.info(text, *values)

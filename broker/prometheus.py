@@ -1,0 +1,114 @@
+"""A run's figures for Prometheus, over HTTP."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from broker.config import RunConfig
+from broker.observer import Observer
+from broker.run_folder import RoundMetrics
+from edge_fl.errors import ConfigError, PortError
+from edge_fl.wire.messages import Register
+
+__all__ = ["PrometheusMetrics", "metrics_server"]
+
+
+class PrometheusMetrics(Observer):
+    """Counts what happens, from when this process began; clients have no series of their own, for there may be many.
+
+    Parameters
+    ----------
+    registry
+        What is scraped.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            made = Gauge(f"edge_fl_{name}", text, registry=registry)
+            made.set(math.nan)  # which is what is known of it so far
+            return made
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"edge_fl_{name}", text, labels, registry=registry)
+
+        self._rounds = gauge("rounds", "Rounds that the run is to have.")
+        self._round = gauge("round", "The last round that was closed.")
+        self._seconds = gauge("round_seconds", "How long that round took.")
+        self._accuracy = gauge("accuracy", "Share of held-out samples that the model is right about.")
+        self._loss = gauge("loss", "Mean loss on held-out data.")
+        self._train_loss = gauge("train_loss", "Mean loss of the clients in training.")
+        self._devices = gauge("devices", "Devices that are there.")
+        self._asked = gauge("asked", "Devices asked in the round under way, in its newest attempt.")
+        self._events = counter("device_events", "What devices came to: training, accepted, rejected ...", "status")
+        self._rejections = counter("rejections", "Messages and updates turned away.", "code")
+        self._excused = counter("excused", "Devices that rounds closed without.")
+        self._up = counter("uplink_bytes", "Bytes of accepted updates.")
+        self._down = counter("downlink_bytes", "Bytes of content sent to devices.")
+        self._present: set[str] = set()
+        self._devices.set(0)
+
+    def started(self, config: RunConfig, dense_bytes: int) -> None:
+        """Tell how far it is to go."""
+        self._rounds.set(config.rounds)
+
+    def registered(self, client: str, profile: Register) -> None:
+        """Count it in."""
+        self._present.add(client)
+        self._devices.set(len(self._present))
+
+    def device(self, client: str, status: str) -> None:
+        """Count the event, and the client out if it is gone."""
+        self._events.labels(status).inc()
+        if status == "gone":
+            self._present.discard(client)
+            self._devices.set(len(self._present))
+
+    def rejected(self, client: str, code: str, reason: str) -> None:
+        """Count it by code."""
+        self._rejections.labels(code).inc()
+
+    def round_started(self, number: int, selected: list[str]) -> None:
+        """Tell how many are asked."""
+        self._asked.set(len(selected))
+
+    def round_closed(self, metrics: RoundMetrics) -> None:
+        """Tell what it gave."""
+        self._round.set(metrics.round)
+        self._seconds.set(metrics.seconds)
+        if metrics.accuracy is not None and metrics.loss is not None:
+            self._accuracy.set(metrics.accuracy)
+            self._loss.set(metrics.loss)
+        self._train_loss.set(metrics.train_loss)
+        self._excused.inc(len(metrics.excused))
+        self._up.inc(sum(metrics.uplink.values()))
+        self._down.inc(sum(metrics.downlink.values()))
+
+
+@contextmanager
+def metrics_server(address: str) -> Iterator[Observer]:
+    """Serve ``http://HOST:PORT/metrics`` while the context lasts; ``address`` is ``HOST:PORT``.
+
+    Raises
+    ------
+    ConfigError
+        When that is no such address.
+    PortError
+        When it cannot be listened on.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(f"Metrics are served on HOST:PORT, such as 127.0.0.1:9464, not on '{address}'.")
+    registry = CollectorRegistry()
+    observer = PrometheusMetrics(registry)
+    try:
+        server, thread = start_http_server(int(port), host, registry)
+    except OSError as error:
+        raise PortError(f"Metrics cannot be served on {address} ({error.strerror}); choose another.") from error
+    try:
+        yield observer
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

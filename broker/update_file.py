@@ -1,0 +1,82 @@
+"""A round's updates in one file, written as their chunks come: what a slow link still sends takes no memory."""
+
+from pathlib import Path
+
+from edge_fl.errors import StateError
+from edge_fl.wire.messages import CHUNK_SIZE
+
+__all__ = ["Place", "UpdateFile"]
+
+
+class UpdateFile:
+    """Room for one update of each client; a file for each would take longer to make than to write.
+
+    What a process that was killed has left there, whole or not, stays as it is.
+
+    Parameters
+    ----------
+    path
+        Made if need be.
+    room
+        Bytes of an update at the most: a client that offers another one in place of its first gets the same room.
+
+    Raises
+    ------
+    StateError
+        When it cannot be written; so do its places.
+    """
+
+    def __init__(self, path: Path, room: int) -> None:
+        self.path, self._room = path, room
+        self._offsets: dict[str, int] = {}
+        try:
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+            self._file = path.open("r+b")
+            self._end = path.stat().st_size
+        except OSError as error:
+            raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+    def offset(self, client: str) -> int:
+        """Where the client's update begins."""
+        if client not in self._offsets:
+            self._offsets[client] = self._end
+            self._end += self._room
+        return self._offsets[client]
+
+    def place(self, client: str, size: int) -> "Place":
+        """The place of the client's update of so many bytes."""
+        return Place(self, self.offset(client), size)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Hand ``data`` to the operating system, which the end of this process leaves untouched."""
+        try:
+            self._file.seek(offset)
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            raise StateError(f"'{self.path}' cannot be written: {error.strerror}.") from error
+
+    def read(self, offset: int, size: int) -> bytes:
+        """What was written there."""
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def close(self) -> None:
+        """Write no more."""
+        self._file.close()
+
+
+class Place:
+    """One update on its way into the file (see ``edge_fl.transport.transfer.Parts``)."""
+
+    def __init__(self, file: UpdateFile, offset: int, size: int) -> None:
+        self._file, self._offset, self._size = file, offset, size
+
+    def put(self, index: int, chunk: bytes) -> None:
+        """Write a chunk where it belongs."""
+        self._file.write(self._offset + index * CHUNK_SIZE, chunk)
+
+    def whole(self) -> bytes:
+        """All of them."""
+        return self._file.read(self._offset, self._size)

@@ -1,0 +1,211 @@
+"""What an agent needs on this machine, looked at one thing after another before it is left alone."""
+
+import ipaddress
+import os
+import shutil
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import edge_fl
+from edge_fl.agent.state import owner_of
+from edge_fl.data.sources.base import open_source
+from edge_fl.errors import BrokerError, EdgeFLError, StateError
+from edge_fl.runtimes.base import find_runtime
+from edge_fl.transport.connection import BrokerAddress, Connection, Message
+from edge_fl.wire.messages import Topics
+
+__all__ = ["Examined", "Finding", "examine"]
+
+_ROUND_TRIP_SECONDS = 5.0
+_CLOCK_SECONDS = 60.0  # by which file systems and clocks may differ
+_LEAST_DISK = 64 << 20  # bytes: a bundle, the model's state, and room for the next
+_LEAST_MEMORY = 256 << 20  # bytes: what the README says of an agent's peak, and the model's own
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The agent that is to run, as :class:`edge_fl.agent.agent.AgentSettings` and ``--data`` have it."""
+
+    broker: BrokerAddress
+    client: str
+    data: str
+    state: Path
+    runtime: str
+    fleet: str
+    connect_timeout: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one check, in a sentence; ``code`` is the exit code that an agent would end with, else 0."""
+
+    check: str
+    level: Literal["ok", "warning", "failed"]
+    sentence: str
+    code: int = 0
+
+
+def examine(agent: Examined) -> Iterator[Finding]:
+    """Every check in turn; none stops the others."""
+    for check, look in _CHECKS.items():
+        try:
+            sentence, wrong = look(agent)
+            yield Finding(check, "warning" if wrong else "ok", sentence)
+        except EdgeFLError as error:
+            yield Finding(check, "failed", str(error), error.exit_code)
+        except OSError as error:
+            where = f"'{error.filename}'" if error.filename else "The state folder"
+            said = f"{where} cannot be looked at: {error.strerror}; run the doctor as the agent's user."
+            yield Finding(check, "failed", said, StateError.exit_code)
+
+
+_Seen = tuple[str, bool]
+"""A sentence, and whether it is a warning."""
+
+
+def _broker(agent: Examined) -> _Seen:
+    """A session of its own, which leaves that of an agent that runs alone, and a message to itself."""
+    name = f"doctor-{uuid.uuid4().hex[:16]}"
+    topic = Topics(agent.fleet).doctor(name)
+    connection = Connection(address=agent.broker, client_id=name, subscriptions=[topic])
+    connection.open(timeout=agent.connect_timeout)
+    try:
+        began = time.monotonic()
+        connection.publish(topic, name.encode())
+        while (left := began + _ROUND_TRIP_SECONDS - time.monotonic()) > 0:
+            if connection.next(left) == Message(topic, name.encode()):
+                return (
+                    f"{agent.broker} answers, a message takes {1000 * (time.monotonic() - began):.0f} ms.",
+                    False,
+                )
+    finally:
+        connection.close()
+    raise BrokerError(
+        f"{agent.broker} takes the connection, and a message to '{topic}' does not come back: let a device publish and "
+        "subscribe there."
+    )
+
+
+def _certificate(agent: Examined) -> _Seen:
+    """Connections are not encrypted in this version (edge_fl/transport/connection.py): there is none to look at."""
+    try:
+        here = agent.broker.host == "localhost" or ipaddress.ip_address(agent.broker.host).is_loopback
+    except ValueError:  # a name
+        here = False
+    if here:
+        return f"There is none, and {agent.broker} is this machine.", False
+    return (
+        f"There is none: mqtt:// is not encrypted, so keep {agent.broker} and this device on a network you trust.",
+        True,
+    )
+
+
+def _clock(agent: Examined) -> _Seen:
+    """It cannot be earlier than what was written here."""
+    now = time.time()
+    package = Path(edge_fl.__file__)
+    known = {path: found.st_mtime for path, found in _files(agent.state).items()} | {
+        package: package.stat().st_mtime
+    }
+    newest = max(known, key=lambda path: known[path])
+    written = known[newest]
+    if now + _CLOCK_SECONDS < written:
+        return (
+            f"The clock says {_date(now)}, and '{newest}' was written at {_date(written)}: set it, for instance by "
+            "NTP, for logs are dated by it.",
+            True,
+        )
+    return f"It says {_date(now)}.", False
+
+
+def _runtime(agent: Examined) -> _Seen:
+    return f"{find_runtime(agent.runtime).installed()}.", False
+
+
+def _data(agent: Examined) -> _Seen:
+    samples = open_source(agent.data).samples()
+    classes = f"classes {samples.y.min()} to {samples.y.max()}"
+    return f"{len(samples.y)} samples of shape {samples.x.shape[1:]} in {samples.x.dtype}, {classes}.", False
+
+
+def _state(agent: Examined) -> _Seen:
+    owner = owner_of(agent.state)
+    if owner not in (None, agent.client):
+        raise StateError(f"The state folder '{agent.state}' belongs to client '{owner}', not to '{agent.client}'.")
+    folder = _nearest(agent.state)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(4096))
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise StateError(
+            f"'{folder}' cannot be written: {error.strerror}; give it to this user, or name another with --state."
+        ) from error
+    return f"'{agent.state}' can be written" + (f", and is {agent.client}'s." if owner else ", and is new."), False
+
+
+def _disk(agent: Examined) -> _Seen:
+    held = sum(found.st_size for found in _files(agent.state).values())
+    wanted = max(_LEAST_DISK, 2 * held)  # its next bundle may be larger than the one it has
+    free = shutil.disk_usage(_nearest(agent.state)).free
+    if free < wanted:
+        raise StateError(f"'{agent.state}' has {_mb(free)} left, and an agent wants {_mb(wanted)}: free some.")
+    return f"{_mb(free)} are free, and the state folder takes {_mb(held)}.", False
+
+
+def _memory(_agent: Examined) -> _Seen:
+    free = _available_memory()
+    if free < _LEAST_MEMORY:
+        return f"{_mb(free)} are available, and an agent may take {_mb(_LEAST_MEMORY)}: end something else.", True
+    return f"{_mb(free)} are available.", False
+
+
+_CHECKS: dict[str, Callable[[Examined], _Seen]] = {
+    "broker": _broker,
+    "certificate": _certificate,
+    "clock": _clock,
+    "runtime": _runtime,
+    "data": _data,
+    "state": _state,
+    "disk": _disk,
+    "memory": _memory,
+}
+
+
+def _files(folder: Path) -> dict[Path, os.stat_result]:
+    """All that are there, but for those that an agent at work takes away meanwhile."""
+    found = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            found[path] = path.stat()
+    return {path: seen for path, seen in found.items() if stat.S_ISREG(seen.st_mode)}
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder itself, or the one that it would be made in."""
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+
+
+def _available_memory() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):  # not Linux
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _date(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"

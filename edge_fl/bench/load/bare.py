@@ -1,0 +1,111 @@
+"""What the coordinator is held against: a plain paho program that moves the same bytes, and nothing else.
+
+It publishes the chunks of a model to each device, each of which publishes an update back as soon as it has them all.
+Both ends count what arrives; nobody asks, hashes, checks or keeps anything.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
+
+from device_sim.sessions import Publish
+from edge_fl.errors import RunError
+from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.transfer import cut
+
+__all__ = ["BareDevice", "Moved", "main"]
+
+_ROUND_SECONDS = 600.0
+_DOWN, _UP = "bare/down", "bare/up"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a round took: ``seconds`` and ``cpu`` (of this process), from the first chunk to the last update."""
+
+    seconds: float
+    cpu: float
+
+
+class BareDevice:
+    """A device's part, on whatever session is given.
+
+    Parameters
+    ----------
+    client
+        Its name.
+    model
+        Bytes that come a round.
+    update
+        What goes back.
+    publish
+        Publishes in its name, which does no more than paho.
+    """
+
+    def __init__(self, client: str, *, model: int, update: bytes, publish: Publish) -> None:
+        self._up, self._model, self._update, self._publish = f"{_UP}/{client}", model, update, publish
+        self._arrived = 0
+
+    @staticmethod
+    def subscription(client: str) -> str:
+        """The topic filter of its session."""
+        return f"{_DOWN}/{client}/#"
+
+    def is_mine(self, topic: str) -> bool:
+        """Whether a message is for it."""
+        return topic.startswith(_DOWN)
+
+    def received(self, payload: bytes) -> None:
+        """Count a chunk; answer when all are there."""
+        self._arrived += len(payload)
+        if self._arrived == self._model:
+            self._arrived = 0
+            self._publish(self._up, self._update)
+
+
+def main(pipe: Connection, address: BrokerAddress, model: int, update: int) -> None:
+    """Make a round whenever the pipe names clients to make it with, until it says None."""
+    arrived, complete = _Count(), threading.Event()
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="bare", protocol=mqtt.MQTTv311)
+    client.on_message = lambda _c, _u, message: arrived.add(len(message.payload), complete.set)
+    ready = threading.Event()
+    client.on_subscribe = lambda *_: ready.set()
+    client.connect(address.host, address.port)
+    client.loop_start()
+    client.subscribe(f"{_UP}/+", qos=1)
+    ready.wait()
+    chunks = cut(os.urandom(model))
+    while (clients := pipe.recv()) is not None:
+        arrived.expect(update * len(clients))
+        complete.clear()
+        begun, cpu = time.perf_counter(), time.process_time()
+        for name in clients:
+            for index, chunk in enumerate(chunks):
+                client.publish(f"{_DOWN}/{name}/{index}", chunk, qos=1)
+        if not complete.wait(_ROUND_SECONDS):
+            raise RunError(f"{arrived.missing} bytes were lost.")
+        pipe.send(Moved(time.perf_counter() - begun, time.process_time() - cpu))
+    client.disconnect()
+    client.loop_stop()
+
+
+class _Count:
+    """Bytes still to come."""
+
+    def __init__(self) -> None:
+        self.missing = 0
+
+    def expect(self, count: int) -> None:
+        self.missing = count
+
+    def add(self, count: int, complete: Callable[[], Any]) -> None:
+        self.missing -= count
+        if self.missing == 0:
+            complete()

@@ -1,0 +1,154 @@
+"""Leads the processes: a round of the bare program, a round of the coordinator, and so on."""
+
+import resource
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.config import RunConfig
+from broker.model import GlobalModel
+from device_sim.crowd import ReadyUpdates
+from device_sim.mosquitto import Mosquitto
+from edge_fl.bench.load import bare, coordinator, devices
+from edge_fl.bench.load.bare import Moved
+from edge_fl.bench.load.child import Child, Place, cpu_seconds, patient_config
+from edge_fl.bench.load.coordinator import Asking, Served
+from edge_fl.bundle import Bundle
+from edge_fl.errors import ConfigError, RunError
+from edge_fl.recipe import open_recipe
+
+__all__ = ["Fleet", "Turn", "allow_files", "take_turns"]
+
+_METHOD, _PARAMETERS = "fedbiad", {"dropout": [500]}
+_WAIT_SECONDS = 600.0
+_SPARE_FILES = 200
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """So many ``agents`` are registered, of which ``selected`` are asked a round."""
+
+    agents: int
+    selected: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Fleet":
+        """Read ``AGENTS`` or ``AGENTS/SELECTED``; raises ConfigError on anything else."""
+        agents, slash, selected = text.partition("/")
+        numbers = [int(part) if part.isdecimal() else 0 for part in (agents, selected if slash else agents)]
+        if not 0 < numbers[1] <= numbers[0]:
+            raise ConfigError(f"A fleet is so many agents, or agents/selected a round, unlike '{text}'.")
+        return cls(*numbers)
+
+    def __str__(self) -> str:
+        return f"{self.agents}/{self.selected}"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One round of the bare program and one of the coordinator, with model frames of ``model`` bytes.
+
+    ``moved_around`` and ``served_around`` are CPU seconds of Mosquitto and of the devices meanwhile.
+    """
+
+    model: int
+    moved: Moved
+    moved_around: tuple[float, float]
+    served: Served
+    served_around: tuple[float, float]
+
+
+def allow_files(fleet: Fleet) -> None:
+    """Let every process to come open as many files as it needs; ConfigError when this machine does not."""
+    needed = fleet.agents + _SPARE_FILES  # Mosquitto has a connection to each
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed > hard:
+        raise ConfigError(
+            f"{fleet.agents} agents need {needed} open files, and this machine allows {hard} (ulimit -Hn)."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+
+
+def take_turns(
+    fleet: Fleet,
+    *,
+    rounds: int,
+    processes: int,
+    bundle: Bundle,
+    folder: Path,
+    report: Callable[[str], None],
+) -> list[Turn]:
+    """Make a fleet's rounds, its devices spread over ``processes``, each after one of the bare program.
+
+    Raises
+    ------
+    BrokerError
+        When Mosquitto is not installed.
+    RunError
+        When a process fails or falls silent, or the devices were told of another number of accepted updates.
+    """
+    config = patient_config(
+        "load",
+        _METHOD,
+        _PARAMETERS,
+        rounds=rounds,
+        selected=fleet.selected,
+        registered=fleet.agents,
+        wait=_WAIT_SECONDS,
+    )
+    model, update = _sizes(bundle, config)
+    names = [_name(number) for number in range(fleet.agents)]
+    with ExitStack() as stack:
+        broker = stack.enter_context(Mosquitto(folder))
+        place = Place(broker.address, bundle.root, config)
+        lead = stack.enter_context(Child("coordinator", coordinator.main, place, folder / "run"))
+        crowds = [
+            stack.enter_context(Child("devices", devices.main, place, names[i::processes], model, update))
+            for i in range(processes)
+        ]
+        plain = stack.enter_context(Child("bare program", bare.main, broker.address, model, update))
+        around = (broker.pid, [crowd.pid for crowd in crowds])
+        turns = []
+        for number in range(1, rounds + 1):
+            asking: Asking = lead.receive(_WAIT_SECONDS)
+            report(f"{fleet.agents} agents, {fleet.selected} selected: round {number}")
+            for crowd in crowds:
+                crowd.send((number, asking.clients))
+            for crowd in crowds:
+                crowd.receive(_WAIT_SECONDS)
+            before = _cpu(*around)
+            plain.send(asking.clients)
+            moved: Moved = plain.receive(_WAIT_SECONDS)
+            between = _cpu(*around)
+            lead.send(None)
+            served: Served = lead.receive(_WAIT_SECONDS)
+            after = _cpu(*around)
+            turns.append(Turn(asking.model, moved, _less(between, before), served, _less(after, between)))
+        lead.receive(_WAIT_SECONDS)  # its farewell, before which the last devices may not know
+        for crowd in crowds:
+            crowd.send(None)
+        accepted = sum(crowd.receive(_WAIT_SECONDS) for crowd in crowds)
+    if accepted != rounds * fleet.selected:
+        raise RunError(f"The devices know of {accepted} accepted updates, not {rounds * fleet.selected}.")
+    return turns
+
+
+def _sizes(bundle: Bundle, config: RunConfig) -> tuple[int, int]:
+    """Bytes of a model frame and of an update."""
+    recipe = open_recipe(config.method, config.parameters)
+    model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run).frame()
+    updates = ReadyUpdates(bundle.layout, recipe, config.run)
+    return len(model), updates.make(_name(0), 1).ref.size
+
+
+def _name(number: int) -> str:
+    return f"device-{number:05d}"
+
+
+def _cpu(broker: int, crowds: Sequence[int]) -> tuple[float, float]:
+    return cpu_seconds(broker), sum(cpu_seconds(crowd) for crowd in crowds)
+
+
+def _less(after: tuple[float, float], before: tuple[float, float]) -> tuple[float, float]:
+    return after[0] - before[0], after[1] - before[1]

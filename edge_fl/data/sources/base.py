@@ -1,0 +1,231 @@
+"""What a data source is, and how one is opened by what ``--data`` says.
+
+A new source is one new file here, named as ``--data NAME:...`` shall name it, with a ``SOURCE``: a
+:class:`DataSource` that is made of the text behind the colon.
+"""
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.data import sources
+from edge_fl.data.partition import DataSpec, client_samples
+from edge_fl.data.registry import Samples
+from edge_fl.errors import DataError, said
+
+__all__ = [
+    "DataSource",
+    "FileSource",
+    "NamedShare",
+    "checked_samples",
+    "open_source",
+    "parse_shape",
+    "read_content",
+    "source_names",
+    "split_argument",
+]
+
+_Stamp = tuple[str, int, int, int]
+_Options = TypeVar("_Options", bound=msgspec.Struct)
+
+
+class DataSource(ABC):
+    """A device's own data."""
+
+    @abstractmethod
+    def samples(self) -> Samples:
+        """The data as it is now. The agent asks at its start and at the start of every task.
+
+        Returns
+        -------
+        At least one sample, always in the same order. Where nothing has changed it may be the very object of the call
+        before, which the agent then need not check again.
+
+        Raises
+        ------
+        DataError
+            In one sentence that names the file, and the line or the sample, that is wrong.
+        """
+
+
+class NamedShare(DataSource):
+    """A share of a data set that edge-fl knows, which never changes."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        self._spec = spec
+        self._samples: Samples | None = None
+
+    def samples(self) -> Samples:
+        """The client's part of the train split."""
+        if self._samples is None:
+            self._samples = client_samples(self._spec)
+        return self._samples
+
+
+class FileSource(DataSource):
+    """Data in files, read again once one of them is another than it was.
+
+    Parameters
+    ----------
+    path
+        The file, or the folder of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._held: tuple[list[_Stamp], Samples] | None = None
+
+    @abstractmethod
+    def files(self) -> list[Path]:
+        """Every file that the samples are made of, in a fixed order; raises DataError when there is none."""
+
+    @abstractmethod
+    def read(self) -> Samples:
+        """The samples in :meth:`files`; raises DataError when one cannot be read."""
+
+    def samples(self) -> Samples:
+        """What the files hold."""
+        stamps = [_stamp(file) for file in self.files()]  # before reading: a later change is seen the next time
+        if self._held is None or self._held[0] != stamps:
+            self._held = (stamps, self.read())
+        return self._held[1]
+
+
+def split_argument(argument: str, options: type[_Options]) -> tuple[Path, _Options]:
+    """Read ``PATH`` or ``PATH?OPTION=VALUE&OPTION=VALUE``, the fields of ``options``.
+
+    Raises
+    ------
+    DataError
+        When there is no path, no such option, or no such value of one.
+    """
+    path, _, settings = argument.partition("?")
+    if not path:
+        raise DataError("The data has no path; write --data NAME:PATH, as in 'csv:readings.csv'.")
+    pairs = [setting.partition("=")[::2] for setting in settings.split("&")] if settings else []
+    try:
+        return Path(path), msgspec.convert(dict(pairs), options, strict=False)
+    except msgspec.ValidationError as error:
+        known = ", ".join(options.__struct_fields__)
+        raise DataError(
+            f"The data '{argument}' takes {known} behind a '?', as in '?{known.split(',')[0]}=...': {error}."
+        ) from error
+
+
+def _stamp(file: Path) -> _Stamp:
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise DataError(f"The data file '{file}' cannot be read: {error.strerror}.") from error
+    return str(file), found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def read_content(file: Path) -> bytes:
+    """The bytes of a file of the user's; raises DataError."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"The data file '{file}' cannot be read: {error.strerror}.") from error
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """Read ``1x28x28``; raises DataError on anything else."""
+    sizes = text.split("x")
+    if not all(size.isascii() and size.isdigit() and 0 < int(size) < 2**31 for size in sizes):
+        raise DataError(f"'{text}' is no shape of a sample; write it as 1x28x28.")
+    return tuple(int(size) for size in sizes)
+
+
+def checked_samples(
+    x: object, y: object, where: str, *, place: Callable[[int], str] = "sample {} (from 0)".format
+) -> Samples:
+    """Arrays of a user's as samples.
+
+    Parameters
+    ----------
+    x
+        ``[n, ...]``: unsigned bytes are pixels, divided by 255; other floats become float32; other integers are tokens.
+    y
+        ``[n, ...]`` class indices of any integer dtype.
+    where
+        What they come from, for the error's sentence.
+    place
+        Tells, in words, where in it a sample is.
+
+    Raises
+    ------
+    DataError
+        When there is no sample, the two do not belong together, or a value is no number, not finite or negative where
+        it is a token or a class.
+    """
+    inputs, targets = _array(x, "x", where), _array(y, "y", where)
+    if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
+        raise DataError(
+            f"{where} gives x of shape {inputs.shape} and y of shape {targets.shape}; both need as many "
+            "samples on their first axis."
+        )
+    if not len(targets):
+        raise DataError(f"{where} holds no samples.")
+    if not np.issubdtype(targets.dtype, np.integer):
+        raise DataError(f"{where} gives y in {targets.dtype}; classes are integers from 0.")
+    labels = targets.astype(np.int64)
+    _refuse(labels < 0, "a class below 0", where, place)
+    return Samples(_inputs(inputs, where, place), labels)
+
+
+def _array(values: object, name: str, where: str) -> NDArray[np.generic]:
+    try:
+        return np.asarray(values)
+    except Exception as error:  # whatever the user gave may raise whatever it likes
+        raise DataError(f"{where} gives no array as {name}: {said(error)}.") from error
+
+
+def _inputs(
+    x: NDArray[np.generic], where: str, place: Callable[[int], str]
+) -> NDArray[np.float32] | NDArray[np.int64]:
+    if x.dtype == np.uint8:
+        pixels: NDArray[np.float32] = np.divide(x, 255, dtype=np.float32)
+        return pixels
+    if np.issubdtype(x.dtype, np.floating):
+        with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+            inputs = x.astype(np.float32)
+        _refuse(~np.isfinite(inputs), "a value that is not a finite number", where, place)
+        return inputs
+    if np.issubdtype(x.dtype, np.integer):
+        tokens = x.astype(np.int64)
+        _refuse(tokens < 0, "a token below 0", where, place)
+        return tokens
+    raise DataError(f"{where} gives x in {x.dtype}; it takes numbers.")
+
+
+def _refuse(wrong: NDArray[np.bool_], what: str, where: str, place: Callable[[int], str]) -> None:
+    if wrong.any():
+        first = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
+        raise DataError(f"{where} holds {what} in {place(first)}.")
+
+
+def source_names() -> Sequence[str]:
+    """The sources that this version knows besides its data sets."""
+    return sorted(module.name for module in pkgutil.iter_modules(sources.__path__) if module.name != "base")
+
+
+def open_source(text: str) -> DataSource:
+    """Open what ``--data`` says: ``NAME:...`` of a source, or a data set or a share of one.
+
+    Raises
+    ------
+    DataError
+        When there is no such source or data set, or it cannot be opened so.
+    """
+    name, colon, argument = text.partition(":")
+    if not colon or name not in source_names():
+        return NamedShare(DataSpec.parse(text))
+    source: Callable[[str], DataSource] = importlib.import_module(f"{sources.__name__}.{name}").SOURCE
+    return source(argument)

@@ -1,0 +1,48 @@
+"""A run as JSON lines, beside what is told on standard error."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from device_sim.fleet import AgentProcess, Fleet
+from device_sim.mosquitto import free_port
+from edge_fl.bundle import Bundle
+from edge_fl.transport.connection import BrokerAddress
+
+
+def test_a_run_is_logged_round_by_round(digits_bundle: Bundle, tmp_path: Path) -> None:
+    address = BrokerAddress("127.0.0.1", free_port())
+    options = ("--rounds", "2", "--clients-per-round", "1", "--local-steps", "1", "-o", tmp_path / "run", "--json")
+    log = ("--log-file", tmp_path / "serve.log", "--log-format", "json")
+    command = [
+        sys.executable,
+        "-m",
+        "edge_fl",
+        "serve",
+        digits_bundle.root,
+        "--port",
+        address.port,
+        *options,
+        *log,
+    ]
+    with (
+        (tmp_path / "out").open("w") as out,
+        subprocess.Popen([*map(str, command)], stdout=out, stderr=out) as serve,
+        Fleet(
+            [AgentProcess("client-0", "digits:0/10")], address=address, root=tmp_path / "fleet", connect_timeout=60
+        ) as fleet,
+    ):
+        fleet.wait(100)
+        until = time.monotonic() + 60
+        while serve.poll() is None:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    assert serve.returncode == 0, (tmp_path / "out").read_text()
+    lines = [json.loads(line) for line in (tmp_path / "serve.log").read_text().splitlines()]
+    assert {line["run"] for line in lines if line["logger"] == "broker.log_view"} == {lines[0]["run"]}
+    assert [line["round"] for line in lines if "accuracy" in line] == [1, 2]
+    accepted = [(line["round"], line["client"]) for line in lines if line.get("status") == "accepted"]
+    assert accepted == [(1, "client-0"), (2, "client-0")]
+    assert "round   1" in (tmp_path / "out").read_text()

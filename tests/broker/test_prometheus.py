@@ -1,0 +1,103 @@
+"""What Prometheus would scrape."""
+
+import math
+import re
+import socket
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from broker.config import RunConfig
+from broker.observer import Observer, Observers
+from broker.prometheus import metrics_server
+from broker.run_folder import RoundMetrics
+from edge_fl.errors import ConfigError, PortError
+from edge_fl.wire.messages import PROTOCOL, Register
+
+PROFILE = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1)
+ROUND = RoundMetrics(
+    round=3,
+    seconds=1.5,
+    accuracy=0.75,
+    loss=0.5,
+    train_loss=0.25,
+    uplink={"a": 100, "b": 20},
+    downlink={"a": 1000, "c": 500},
+    excused={"c": "lost"},
+    rejections={"late": 1},
+)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def scraped(port: int) -> dict[str, float]:
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    found = {m[1]: float(m[2]) for line in lines if (m := re.fullmatch(r"edge_fl_(\S+) (\S+)", line))}
+    return {name: value for name, value in found.items() if "_created" not in name}
+
+
+def tell(observer: Observer, config: RunConfig) -> None:
+    observer.started(config, 1000)
+    for client in "abc":
+        observer.registered(client, PROFILE)
+    observer.registered("a", PROFILE)
+    observer.round_started(3, ["a", "b", "c"])
+    for client, status in (("a", "accepted"), ("b", "accepted"), ("c", "gone")):
+        observer.device(client, status)
+    for code in ("late", "late", "stale"):
+        observer.rejected("b", code, "Why.")
+    observer.round_closed(ROUND)
+
+
+def test_a_run_is_scraped_while_it_lasts() -> None:
+    config = RunConfig(
+        run="r",
+        method="fedavg",
+        parameters={},
+        rounds=9,
+        clients_per_round=3,
+        local_steps=1,
+        batch=1,
+        lr=0.1,
+        seed=0,
+    )
+    port = free_port()
+    with metrics_server(f"127.0.0.1:{port}") as observer:
+        nothing = scraped(port)
+        assert nothing["devices"] == 0
+        assert math.isnan(nothing["accuracy"])
+        tell(Observers(Observer(), observer), config)
+        found = scraped(port)
+        with pytest.raises(PortError, match="cannot be served"), metrics_server(f"127.0.0.1:{port}"):
+            pass
+    assert found == {
+        "rounds": 9,
+        "round": 3,
+        "round_seconds": 1.5,
+        "accuracy": 0.75,
+        "loss": 0.5,
+        "train_loss": 0.25,
+        "devices": 2,
+        "asked": 3,
+        'device_events_total{status="accepted"}': 2,
+        'device_events_total{status="gone"}': 1,
+        'rejections_total{code="late"}': 2,
+        'rejections_total{code="stale"}': 1,
+        "excused_total": 1,
+        "uplink_bytes_total": 120,
+        "downlink_bytes_total": 1500,
+    }
+    with pytest.raises(URLError):
+        scraped(port)
+
+
+@pytest.mark.parametrize("address", ["9464", ":9464", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:99999"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="HOST:PORT"), metrics_server(address):
+        pass

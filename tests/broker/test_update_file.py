@@ -1,0 +1,49 @@
+"""Where updates are while they come, and afterwards."""
+
+from pathlib import Path
+
+import pytest
+
+from broker.rounds import Report
+from broker.update_file import UpdateFile
+from edge_fl.errors import StateError
+from edge_fl.transport.transfer import cut
+from edge_fl.wire.messages import CHUNK_SIZE
+
+ROOM = 2 * CHUNK_SIZE
+
+
+def test_chunks_of_many_clients_come_in_any_order(tmp_path: Path) -> None:
+    file = UpdateFile(tmp_path / "updates" / "00001.frames", ROOM)
+    contents = {client: client.encode() * (ROOM - number) for number, client in enumerate("abc")}
+    places = {client: file.place(client, len(content)) for client, content in contents.items()}
+    for index in (1, 0):
+        for client, content in contents.items():
+            places[client].put(index, cut(content)[index])
+    for client, content in contents.items():
+        assert places[client].whole() == content
+        assert Report(file.path, file.offset(client), 1, 0.0, len(content)).content() == content
+
+
+def test_another_update_of_a_client_takes_no_more_room(tmp_path: Path) -> None:
+    file = UpdateFile(tmp_path / "updates" / "00001.frames", ROOM)
+    for content in (b"first", b"second", b"3rd"):
+        place = file.place("a", len(content))
+        place.put(0, content)
+        assert place.whole() == content
+    assert file.path.stat().st_size == len(b"second")
+
+
+def test_what_a_killed_process_has_written_stays(tmp_path: Path) -> None:
+    path = tmp_path / "updates" / "00001.frames"
+    UpdateFile(path, ROOM).place("a", 5).put(0, b"taken")
+    again = UpdateFile(path, ROOM)
+    again.place("b", 5).put(0, b"later")
+    assert path.read_bytes() == b"takenlater"
+    assert Report(path, again.offset("b"), 1, 0.0, 5).content() == b"later"
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "updates").write_bytes(b"in the way")
+    with pytest.raises(StateError, match=r"updates.* cannot be written"):
+        UpdateFile(tmp_path / "updates" / "00001.frames", ROOM)

@@ -1,0 +1,120 @@
+"""Clients trained by several processes."""
+
+import multiprocessing
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from broker.config import RunConfig
+from broker.observer import Observer
+from device_sim.settings import Population, TrainerSettings
+from device_sim.simulate import Simulation
+from edge_fl.bundle import Bundle
+from edge_fl.errors import ConfigError, RunError, RuntimeMissingError
+
+
+def simulation(
+    bundle: Bundle, root: Path, trainer: TrainerSettings, observer: Observer | None = None, **changes
+) -> Simulation:
+    config = RunConfig(
+        run="test",
+        method="fedbiad+dgc",
+        parameters={},
+        rounds=2,
+        clients_per_round=9,
+        local_steps=5,
+        batch=20,
+        seed=3,
+        **{"lr": 0.1, **changes},
+    )
+    return Simulation(
+        bundle=bundle,
+        config=config,
+        population=Population(9),
+        trainer=trainer,
+        root=root,
+        observer=observer or Observer(),
+    )
+
+
+@pytest.mark.parametrize("kind", ["runtime", "stacked"])
+def test_two_processes_train_what_one_does(torch_bundle: Bundle, tmp_path: Path, kind: str) -> None:
+    one = load_file(simulation(torch_bundle, tmp_path / "one", TrainerSettings(kind)).run().weights)
+    two = load_file(simulation(torch_bundle, tmp_path / "two", TrainerSettings(kind, processes=2)).run().weights)
+    for name, array in one.items():
+        if kind == "runtime":
+            assert array.tobytes() == two[name].tobytes()
+        np.testing.assert_allclose(two[name], array, rtol=0, atol=1e-5)
+    assert not multiprocessing.active_children()
+
+
+def test_what_goes_wrong_in_a_process_is_told_as_it_is(torch_bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="lower the step size"):
+        simulation(torch_bundle, tmp_path / "run", TrainerSettings("runtime", processes=2), lr=1e30).run()
+    without = TrainerSettings("runtime", "ort_training", processes=2)
+    with pytest.raises(RuntimeMissingError, match="not for 'ort_training'"):
+        simulation(torch_bundle, tmp_path / "other", without)
+
+
+class Killer(Observer):
+    """Kills a process once the first client is done."""
+
+    def device(self, client: str, status: str) -> None:
+        if client == "client-0":
+            multiprocessing.active_children()[0].kill()
+
+
+def test_a_process_that_is_killed_ends_the_run_with_the_way_on(torch_bundle: Bundle, tmp_path: Path) -> None:
+    trainer, root = TrainerSettings("runtime", processes=2), tmp_path / "run"
+    with pytest.raises(RunError, match="continue the run with --resume"):
+        simulation(torch_bundle, root, trainer, Killer()).run()
+    Simulation.resume(root, observer=Observer()).run()
+
+
+def children(parent: int) -> set[int]:
+    found = set()
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            fields = status.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == parent and fields[0] != "Z":
+                found.add(int(status.parent.name))
+    return found
+
+
+def test_processes_end_with_a_parent_that_is_killed(torch_bundle: Bundle, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "edge_fl",
+        "simulate",
+        str(torch_bundle.root),
+        "--processes=2",
+        "--rounds=1000",
+    ]
+    with subprocess.Popen([*command, f"--output={tmp_path / 'run'}"], stderr=subprocess.DEVNULL) as parent:
+        limit = time.monotonic() + 120
+        while not (tmp_path / "run" / "metrics.jsonl").exists() or len(started := children(parent.pid)) < 2:
+            assert time.monotonic() < limit
+            time.sleep(0.1)
+        while not (tmp_path / "run" / "metrics.jsonl").read_bytes():
+            assert time.monotonic() < limit
+            time.sleep(0.1)
+        started = children(parent.pid)
+        parent.kill()
+    while any(Path(f"/proc/{child}").exists() for child in started):
+        assert time.monotonic() < limit, "orphans"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tiers": "auto"}, {"selection": "capability"}, {"buffer": 1}], ids=lambda c: next(iter(c))
+)
+def test_what_a_simulation_cannot_tell_apart_is_refused(torch_bundle: Bundle, tmp_path: Path, changes) -> None:
+    with pytest.raises(ConfigError, match="has no buffer"):
+        simulation(torch_bundle, tmp_path / "run", TrainerSettings("runtime"), **changes)
