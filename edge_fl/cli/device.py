@@ -38,6 +38,13 @@ def device(
     tier: Annotated[int, typer.Option(min=0, help="Class of hardware: picks the dropout rate of that tier.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a train step may use.")] = 1,
     once: Annotated[bool, typer.Option("--once", help="Exit when the run is over.")] = False,
+    least_battery: Annotated[
+        int | None, typer.Option(min=0, max=100, help="Decline a task below this percent, unless charged.")
+    ] = None,
+    unmetered: Annotated[bool, typer.Option("--unmetered", help="Decline tasks on a metered network.")] = False,
+    most_busy: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Decline while others use more of the CPUs than this share.")
+    ] = None,
     connect_timeout: ConnectTimeout = 15.0,
     fleet: Fleet = "edge-fl",
     log_file: LogFile = None,
@@ -53,6 +60,7 @@ def device(
         if not value:  # typer would ask a subcommand for it too, were it declared as required
             raise typer.BadParameter("it is required.", param_hint=f"'{option}'")
     from edge_fl.agent.agent import Agent, AgentSettings
+    from edge_fl.agent.consent import Conditions
     from edge_fl.data.sources.base import open_source
     from edge_fl.runtimes.base import runtime_names
     from edge_fl.transport.connection import BrokerAddress
@@ -71,5 +79,6 @@ def device(
         connect_timeout=connect_timeout,
         fleet=fleet,
     )
+    conditions = Conditions(least_battery, unmetered, most_busy)
     with logging_to(log_file, log_format, client=client):
-        Agent(settings, open_source(data)).run()
+        Agent(settings, open_source(data), consent=conditions.check).run()
