@@ -9,7 +9,7 @@ ORT := .venv-ort
 ORT_READY := $(ORT)/.ready
 WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
-.PHONY: demo test test-all lint vectors clean
+.PHONY: demo test test-all test-rest lint vectors clean
 
 demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)
@@ -17,9 +17,11 @@ demo: $(READY)
 test: lint $(ORT_READY)
 	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal
 
-# What takes longer: whole environments of their own.
-test-all: test
-	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal -m packaging
+test-all: test test-rest
+
+# What takes longer: whole environments of their own, and every optimiser with every model and runtime.
+test-rest: $(READY) $(ORT_READY)
+	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal -m 'packaging or matrix'
 
 lint: $(READY)
 	$(BIN)/ruff check .

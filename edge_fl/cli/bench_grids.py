@@ -147,6 +147,7 @@ def dropout_rate(
     clients: Clients = None,
     local_steps: LocalSteps = None,
     lr: Lr = None,
+    evaluate_every: EvaluateEvery = 1,
     time_budget: Budget = None,
     results: Results = RESULTS,
     cache: Cache = None,
@@ -168,6 +169,7 @@ def dropout_rate(
         clients=clients,
         local_steps=local_steps,
         lr=lr,
+        evaluate_every=evaluate_every,
     )
     rates = tuple(thousandths(p) for p in rate) if rate else RATES
     with filling("bench dropout-rate", results, cache, time_budget) as how:
@@ -191,6 +193,7 @@ def aggregation_rule(
         list[int] | None,
         typer.Option(min=0, help="R_b, besides the paper's, with the default rule; repeat [default: 30, 0]."),
     ] = None,
+    evaluate_every: EvaluateEvery = 1,
     time_budget: Budget = None,
     results: Results = RESULTS,
     cache: Cache = None,
@@ -203,7 +206,7 @@ def aggregation_rule(
     """
     from edge_fl.bench.aggregation_rule import BOUNDARIES, LOCAL_STEPS, RATES, bench_aggregation_rule
 
-    choice = chosen(dataset or IMAGES, seed, rounds=rounds, clients=clients)
+    choice = chosen(dataset or IMAGES, seed, rounds=rounds, clients=clients, evaluate_every=evaluate_every)
     with filling("bench aggregation-rule", results, cache, time_budget) as how:
         result = bench_aggregation_rule(
             choice, how, lr or RATES, local_steps or LOCAL_STEPS, stage_boundary or BOUNDARIES
