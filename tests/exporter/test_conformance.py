@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from _pytest.mark import ParameterSet
 import torch
+from _pytest.mark import ParameterSet
 from torch import nn
 
 from edge_fl.bench.cases import find_case
@@ -53,8 +53,6 @@ def target(what: Architecture, runtime: str, optimizer: Optimizer) -> Target:
         batch=6,
         optimizer=optimizer,
     )
-
-
 
 
 def cases() -> Iterator[ParameterSet]:
