@@ -9,7 +9,7 @@ import typer
 from edge_fl.cli.bench_bound import bound
 from edge_fl.cli.bench_chaos import chaos
 from edge_fl.cli.bench_fleet import fleet
-from edge_fl.cli.bench_grids import aggregation_rule, dropout_rate, table1, table2, tta
+from edge_fl.cli.bench_grids import aggregation_rule, dropout_rate, table1, table2, tta, uplink
 from edge_fl.cli.bench_load import load
 from edge_fl.cli.bench_options import Json as _Json
 from edge_fl.cli.bench_options import Output as _Output
@@ -226,6 +226,7 @@ app.command("table1")(table1)
 app.command("table2")(table2)
 app.command("tta")(tta)
 app.command("dropout-rate")(dropout_rate)
+app.command("uplink")(uplink)
 app.command("aggregation-rule")(aggregation_rule)
 app.command("bound")(bound)
 app.command("chaos")(chaos)

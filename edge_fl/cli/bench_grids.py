@@ -23,7 +23,7 @@ from edge_fl.cli.grid_options import (
     filling,
 )
 
-__all__ = ["aggregation_rule", "dropout_rate", "table1", "table2", "tta"]
+__all__ = ["aggregation_rule", "dropout_rate", "table1", "table2", "tta", "uplink"]
 
 
 def table1(
@@ -211,4 +211,41 @@ def aggregation_rule(
         result = bench_aggregation_rule(
             choice, how, lr or RATES, local_steps or LOCAL_STEPS, stage_boundary or BOUNDARIES
         )
+    show(result, output, as_json=json)
+
+
+def uplink(
+    *,
+    dataset: Datasets = None,
+    method: Methods = None,
+    seed: Seeds = None,
+    rounds: Rounds = 60,
+    clients: Clients = None,
+    local_steps: LocalSteps = None,
+    lr: Lr = None,
+    evaluate_every: EvaluateEvery = 1,
+    time_budget: Budget = None,
+    results: Results = RESULTS,
+    cache: Cache = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """Accuracy against uplink: every method, compressor and preset on one plane.
+
+    Example: edge-fl bench uplink --method fedbiad+dgc --method best-uplink -o docs/benchmarks/uplink.md
+    """
+    from edge_fl.bench.uplink import bench_uplink
+
+    choice = chosen(
+        dataset or ("fashion-mnist",),
+        seed,
+        methods=method,
+        rounds=rounds,
+        clients=clients,
+        local_steps=local_steps,
+        lr=lr,
+        evaluate_every=evaluate_every,
+    )
+    with filling("bench uplink", results, cache, time_budget) as how:
+        result = bench_uplink(choice, how)
     show(result, output, as_json=json)

@@ -9,6 +9,7 @@ import typer
 
 from edge_fl.errors import ConfigError
 from edge_fl.pattern import thousandths
+from edge_fl.presets import expanded
 
 __all__ = [
     "Batch",
@@ -27,14 +28,17 @@ __all__ = [
     "Rule",
     "Seed",
     "Settings",
-    "method_parameters",
+    "recipe_of",
     "refuse_settings",
     "runtime_name",
     "show_summary",
 ]
 
 Recipe = Annotated[
-    str, typer.Option("--method", help="A method, such as fjord+kd, a method+compressor, or a compressor.")
+    str,
+    typer.Option(
+        "--method", help="A method, such as fjord+kd, a method+compressor, a compressor, or best-uplink."
+    ),
 ]
 Dropout = Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")]
 Mode = Annotated[str | None, typer.Option(help="rows (a kept row whole) or units (without dropped columns).")]
@@ -63,10 +67,10 @@ Output = Annotated[Path | None, typer.Option("--output", "-o", help="Run folder 
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
 
 
-def method_parameters(
-    dropout: str | None, mode: str | None, rule: str | None, settings: Sequence[str]
-) -> dict[str, Any]:
-    """A method's parameters from ``--dropout 0.2,0.5``, ``--mode``, ``--rule`` and ``--set key=value``.
+def recipe_of(
+    method: str, *, dropout: str | None, mode: str | None, rule: str | None, settings: Sequence[str]
+) -> tuple[str, dict[str, Any]]:
+    """A recipe and its parameters from ``--method``, ``--dropout 0.2,0.5``, ``--mode``, ``--rule`` and ``--set``.
 
     A value with a comma in it is a list: ``--set widths=1000,500``.
     """
@@ -85,7 +89,7 @@ def method_parameters(
         if not found or not key:
             raise ConfigError(f"--set takes key=value, not '{setting}'.")
         parameters[key] = value.split(",") if "," in value else value
-    return parameters
+    return expanded(method, parameters)
 
 
 def runtime_name(text: str) -> str:

@@ -25,7 +25,7 @@ from edge_fl.cli.options import (
     Rule,
     Seed,
     Settings,
-    method_parameters,
+    recipe_of,
     refuse_settings,
     show_summary,
 )
@@ -153,10 +153,11 @@ def serve(
         source = context.get_parameter_source("quorum")
         if buffer and source is not None and source.name == "COMMANDLINE":
             raise ConfigError("A buffered round closes with its buffer, not with a quorum: leave --quorum out.")
+        recipe, parameters = recipe_of(method, dropout=dropout, mode=mode, rule=rule, settings=set_ or [])
         config = RunConfig(
             run=run,
-            method=method,
-            parameters=method_parameters(dropout=dropout, mode=mode, rule=rule, settings=set_ or []),
+            method=recipe,
+            parameters=parameters,
             rounds=rounds,
             clients_per_round=clients_per_round,
             local_steps=local_steps,

@@ -22,7 +22,7 @@ from edge_fl.cli.options import (
     Rule,
     Seed,
     Settings,
-    method_parameters,
+    recipe_of,
     refuse_settings,
     runtime_name,
     show_summary,
@@ -122,10 +122,11 @@ def simulate(
         if bundle is None:
             raise ConfigError("A simulation needs a bundle to train, or --resume with the folder of a run.")
         population = Population(clients, tiers, Kind.parse(partition))
+        recipe, parameters = recipe_of(method, dropout=dropout, mode=mode, rule=rule, settings=set_ or [])
         config = RunConfig(
             run=run,
-            method=method,
-            parameters=method_parameters(dropout=dropout, mode=mode, rule=rule, settings=set_ or []),
+            method=recipe,
+            parameters=parameters,
             rounds=rounds,
             clients_per_round=population.share(fraction),
             local_steps=local_steps,

@@ -1,0 +1,111 @@
+"""Every method and compressor, and the presets, on one plane: accuracy against the bytes that a client sends."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import mean, stdev
+
+from edge_fl.bench.figures import accuracy_figures, by_dataset, finals, notes_of
+from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
+from edge_fl.bench.paper_tables import METHODS_1, METHODS_2, setting_text
+from edge_fl.bench.plots import panels
+from edge_fl.bench.table import Picture, Result, Row
+from edge_fl.presets import PRESETS
+
+__all__ = ["METHODS", "bench_uplink", "verdict"]
+
+METHODS = tuple(
+    dict.fromkeys(
+        (*METHODS_1, *METHODS_2, "fedavg+topk", "fedavg+randk", "fedavg+fractional", "fedavg+tcs", *PRESETS)
+    )
+)
+_DENSE = "fedavg"
+_STEADY = 10  # one round of so many, at the end, is taken for a steady one
+_GOAL = 500.0
+
+
+def bench_uplink(choice: Choice, how: Filling) -> Result:
+    """Run each method, compressor and preset; raises as :func:`edge_fl.bench.grid.fill` does."""
+    methods = tuple(dict.fromkeys((_DENSE, *(choice.methods or METHODS))))
+    found, missing = fill([_entry(choice, d, method) for d in choice.datasets for method in methods], how)
+    groups = by_dataset(found)
+    return Result(
+        title="Accuracy against uplink",
+        command=choice.command("uplink"),
+        about="What a client sends in a steady round (the mean encoded frame of the last tenth of the rounds) and in "
+        "all rounds together, warm-ups included, beside FedAvg's dense frames. "
+        f"{setting_text(choice)}Accuracy is that of [Table I](table1.md). The goal is the project's own: at least "
+        f"{_GOAL:g} times fewer bytes a steady round at FedAvg's accuracy, within its seeds' deviation. Presets are "
+        "those of `edge_fl/presets.py`.",
+        rows=[_row(filled, group) for group in groups.values() for filled in group],
+        notes=notes_of(found, missing),
+        pictures=[
+            Picture(
+                dataset,
+                f"Accuracy on {dataset} against the bytes of a steady round",
+                partial(_draw, dataset, group),
+            )
+            for dataset, group in groups.items()
+        ],
+    )
+
+
+def _entry(choice: Choice, dataset: str, method: str) -> Entry:
+    preset = PRESETS.get(method)
+    if preset is None:
+        return entry(choice, dataset, method, {"method": method})
+    return entry(choice, dataset, preset.recipe, {"method": method}, preset.parameters)
+
+
+def _steady(filled: Filled) -> float:
+    """Bytes that a client sends in a round at the end, the mean over seeds."""
+    return mean(m.uplink for r in filled.records for m in r.rounds[-max(len(r.rounds) // _STEADY, 1) :])
+
+
+def _total(filled: Filled) -> float:
+    """Bytes that a client sends who takes part in every round, the mean over seeds."""
+    return mean(sum(m.uplink for m in r.rounds) for r in filled.records)
+
+
+def _row(filled: Filled, group: Sequence[Filled]) -> Row:
+    dense = next((other for other in group if other.entry.columns["method"] == _DENSE), None)
+    row: dict[str, str | float] = {
+        "data set": filled.run.dataset,
+        **filled.entry.columns,
+        **accuracy_figures(filled),
+        "a steady round (kB)": _steady(filled) / 1000,
+        "all rounds (MB)": _total(filled) / 1e6,
+    }
+    if dense is None:
+        return row | dict.fromkeys(("- FedAvg's", "dense / steady", "dense / all", "goal"), "")
+    difference, ratio = mean(finals(filled)) - mean(finals(dense)), _steady(dense) / _steady(filled)
+    return row | {
+        "- FedAvg's": difference,
+        "dense / steady": ratio,
+        "dense / all": _total(dense) / _total(filled),
+        "goal": verdict(difference, ratio, finals(dense)),
+    }
+
+
+def verdict(difference: float, ratio: float, dense: Sequence[float]) -> str:
+    """Whether the goal is reached, where the bytes are few enough; FedAvg's deviation takes two seeds."""
+    if ratio < _GOAL or len(dense) < 2:
+        return ""
+    return "reached" if difference >= -stdev(dense) else "missed by accuracy"
+
+
+def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
+    with panels(path, columns=2, title=dataset) as drawn:
+        for panel, bytes_of, axis in zip(
+            drawn,
+            (_steady, _total),
+            ("uplink of a client in a steady round (bytes)", "uplink of a client in all rounds (bytes)"),
+            strict=True,
+        ):
+            for filled in group:
+                values = finals(filled)
+                error = stdev(values) if len(values) > 1 else 0.0
+                panel.errorbar(
+                    bytes_of(filled), mean(values), error, marker="o", capsize=3, label=filled.entry.label
+                )
+            panel.set(xlabel=axis, ylabel="held-out accuracy after the last round (%)", xscale="log")

@@ -1,0 +1,42 @@
+"""The plane of accuracy and uplink."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from edge_fl.bench.grid import Choice, Filling
+from edge_fl.bench.uplink import bench_uplink, verdict
+from edge_fl.presets import PRESETS
+
+
+def test_a_preset_is_beside_dense_updates_with_its_warm_up_counted(
+    tiny: Callable[..., Choice], filling: Callable[..., Filling], tmp_path: Path
+) -> None:
+    warmup = PRESETS["best-uplink"].parameters["tcs.warmup"]
+
+    result = bench_uplink(tiny("best-uplink", rounds=warmup + 5), filling())
+
+    dense, ours = result.rows
+    assert (dense["method"], ours["method"]) == ("fedavg", "best-uplink")
+    assert dense["dense / steady"] == dense["dense / all"] == 1
+    steady, total = float(ours["dense / steady"]), float(ours["dense / all"])
+    assert steady > 20, "of so small a model the frame's header is the larger part"
+    assert 1 < total < (warmup + 5) / warmup * 4, "a round of the warm-up sends every kept entry: a quarter"
+    result.write(tmp_path / "uplink.md")
+    assert (tmp_path / "uplink-digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("difference", "ratio", "dense", "says"),
+    [
+        (-0.1, 600, [84.0, 84.4], "reached"),
+        (-0.5, 600, [84.0, 84.4], "missed by accuracy"),
+        (2.0, 499, [84.0, 84.4], ""),
+        (2.0, 600, [84.0], ""),
+    ],
+)
+def test_the_goal_takes_few_bytes_and_the_accuracy_of_dense_updates(
+    difference: float, ratio: float, dense: list[float], says: str
+) -> None:
+    assert verdict(difference, ratio, dense) == says
