@@ -1,16 +1,13 @@
 """A trainer whose clients are trained by several processes, each with a trainer of its own."""
 
 import multiprocessing
-import os
 import signal
-import threading
-from collections import deque
+import traceback
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from device_sim.trainer import Call, Trainer, power_of_two
 from edge_fl.bundle import Bundle
@@ -20,16 +17,16 @@ from edge_fl.update import Update
 __all__ = ["ProcessesTrainer"]
 
 _PARTS = 4  # of a round for each process, so that all end at about the same time
-_AHEAD = 2  # parts that wait for each process, or whose updates wait to be taken
-
-_trainer: Trainer | None = None  # a process's own
+_AHEAD = 2  # parts a process that are trained, or whose updates wait to be taken
 
 
 class ProcessesTrainer(Trainer):
     """Shares out the clients of a round, in parts that depend on nothing but how many there are of both.
 
     A trainer that trains several clients at once sees those of one part alone, so that results depend on the number of
-    processes, by rounding; with one that trains one after another they are the same bits.
+    processes, by rounding; with one that trains one after another they are the same bits. A process has one part at a
+    time and a pipe of its own, so that one which is killed is seen at once and blocks nobody (of concurrent.futures a
+    killed process may block its pool for ever: https://github.com/python/cpython/issues/94777).
 
     Parameters
     ----------
@@ -42,57 +39,87 @@ class ProcessesTrainer(Trainer):
     """
 
     def __init__(self, bundle: Bundle, open: Callable[[Bundle], Trainer], processes: int) -> None:
-        self._processes = processes
-        # Not forked: torch's threads do not survive that.
-        self._pool = ProcessPoolExecutor(
-            processes, multiprocessing.get_context("spawn"), _begin, (bundle.root, open)
-        )
+        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        self._workers: dict[Connection, multiprocessing.process.BaseProcess] = {}
+        for _ in range(processes):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, bundle.root, open), daemon=True)
+            process.start()
+            theirs.close()  # so that the end of the process is the end of its pipe
+            self._workers[ours] = process
 
     def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
-        """Have parts of the calls done, a few ahead of the one whose updates are taken."""
-        waiting, size = iter(calls), power_of_two(max(count // (_PARTS * self._processes), 1))
-        begun: deque[Future[list[Update]]] = deque()
-        try:
-            while True:
-                while len(begun) < _AHEAD * self._processes and (part := list(islice(waiting, size))):
-                    begun.append(self._pool.submit(_updates, model, part))
-                if not begun:
-                    return
-                yield from begun.popleft().result()
-        except BrokenProcessPool as error:
-            self._unblock()
-            raise RunError(
-                "A process that trained clients was ended from outside, perhaps for want of memory; "
-                "continue the run with --resume, or begin one with fewer --processes."
-            ) from error
-
-    def _unblock(self) -> None:
-        """Let the pool's own thread end: before Python 3.12 it may wait for ever to write to processes that are no more
-        (https://github.com/python/cpython/issues/94777).
-        """
-        queue: Any = self._pool._call_queue  # type: ignore[attr-defined]
-        queue._reader.close()
+        """Have parts of the calls done, a few ahead of the one whose updates are taken; RunError without a process."""
+        size = power_of_two(max(count // (_PARTS * len(self._workers)), 1))
+        waiting, idle = iter(calls), list(self._workers)
+        busy: dict[Connection, int] = {}
+        done: dict[int, list[Update]] = {}
+        begun = taken = 0
+        while True:
+            while idle and begun - taken < _AHEAD * len(self._workers) and (part := list(islice(waiting, size))):
+                worker = idle.pop()
+                _send(worker, (model, part))
+                busy[worker], begun = begun, begun + 1
+            if taken == begun:
+                return
+            while taken not in done:
+                for ready in cast("list[Connection]", wait(busy)):
+                    done[busy.pop(ready)] = _received(ready)
+                    idle.append(ready)
+            yield from done.pop(taken)
+            taken += 1
 
     def close(self) -> None:
-        """End the processes."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the processes, whatever they do."""
+        for connection, process in self._workers.items():
+            connection.close()
+            process.terminate()
+            process.join()
+        self._workers.clear()
 
 
-def _begin(root: Path, open: Callable[[Bundle], Trainer]) -> None:
-    global _trainer  # noqa: PLW0603  (what an initializer of a process is for)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent tells them
-    threading.Thread(target=_follow, daemon=True).start()
-    _trainer = open(Bundle.load(root))
+def _send(worker: Connection, work: tuple[bytes, list[Call]]) -> None:
+    try:
+        worker.send(work)
+    except OSError as error:
+        raise _ended() from error
 
 
-def _follow() -> None:
-    """End with a parent that was killed: its pool holds both ends of what this process waits on."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
+def _received(worker: Connection) -> list[Update]:
+    """A process's updates; raises what its trainer raised."""
+    try:
+        answer = worker.recv()
+    except (EOFError, OSError) as error:
+        raise _ended() from error
+    if isinstance(answer, Exception):
+        raise answer
+    return cast("list[Update]", answer)
 
 
-def _updates(model: bytes, calls: list[Call]) -> list[Update]:
-    assert _trainer is not None
-    return list(_trainer.updates(model, calls, len(calls)))
+def _ended() -> RunError:
+    return RunError(
+        "A process that trained clients was ended from outside, perhaps for want of memory; continue the run with "
+        "--resume, or begin one with fewer --processes."
+    )
+
+
+def _serve(parent: Connection, root: Path, open: Callable[[Bundle], Trainer]) -> None:
+    """Train what comes, until the parent is no more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
+    trainer: Trainer | None = None
+    while True:
+        try:
+            model, calls = parent.recv()
+        except EOFError:
+            return
+        answer: Any
+        try:
+            trainer = trainer or open(Bundle.load(root))
+            answer = list(trainer.updates(model, calls, len(calls)))
+        except Exception as error:  # the parent's to raise
+            error.add_note(traceback.format_exc())
+            answer = error
+        try:
+            parent.send(answer)
+        except OSError:
+            return
