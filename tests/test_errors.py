@@ -7,7 +7,7 @@ import pytest
 from edge_fl import errors
 from edge_fl.errors import EdgeFLError, FrameError
 
-ALL = [getattr(errors, name) for name in errors.__all__]
+ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EdgeFLError)]
 
 
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
