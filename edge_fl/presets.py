@@ -25,6 +25,7 @@ PRESETS: Mapping[str, Preset] = {
             "tcs.local_ratio": 0.001,
             "tcs.bits": 5,
             "tcs.warmup": 20,
+            "tcs.momentum": 0.5,
         },
     ),
 }
