@@ -38,6 +38,14 @@ class PrometheusMetrics(Observer):
         self._seconds = gauge("round_seconds", "How long that round took.")
         self._accuracy = gauge("accuracy", "Share of held-out samples that the model is right about.")
         self._loss = gauge("loss", "Mean loss on held-out data.")
+        self._on_devices = {
+            field: Gauge(f"edge_fl_device_{field}", f"{text} that devices hold out.", ["tier"], registry=registry)
+            for field, text in (
+                ("accuracy", "Share that the model is right about, of the samples"),
+                ("loss", "Mean loss on the samples"),
+                ("samples", "How many samples were evaluated, of those"),
+            )
+        }
         self._train_loss = gauge("train_loss", "Mean loss of the clients in training.")
         self._devices = gauge("devices", "Devices that are there.")
         self._asked = gauge("asked", "Devices asked in the round under way, in its newest attempt.")
@@ -80,6 +88,9 @@ class PrometheusMetrics(Observer):
         if metrics.accuracy is not None and metrics.loss is not None:
             self._accuracy.set(metrics.accuracy)
             self._loss.set(metrics.loss)
+        for tier, score in metrics.on_devices.items():
+            for field, tiers in self._on_devices.items():
+                tiers.labels(tier).set(getattr(score, field))
         self._train_loss.set(metrics.train_loss)
         self._excused.inc(len(metrics.excused))
         self._up.inc(sum(metrics.uplink.values()))

@@ -62,10 +62,13 @@ def score(
     kept = masked(weights, Pattern.prefix(runtime.bundle.layout, width))
     outputs_each = manifest.classes * int(np.prod(manifest.target.shape, dtype=np.int64))
     loss = correct = 0.0
-    for batch in eval_batches(samples, size=min(max(_OUTPUTS // outputs_each, 1), _BATCH)):
-        batch_loss, outputs = run(kept, batch, width=statistics)
-        loss += batch_loss * float(batch.weight.sum())
-        correct += float((share_right(outputs, batch.y, top) * batch.weight).sum())
+    try:
+        for batch in eval_batches(samples, size=min(max(_OUTPUTS // outputs_each, 1), _BATCH)):
+            batch_loss, outputs = run(kept, batch, width=statistics)
+            loss += batch_loss * float(batch.weight.sum())
+            correct += float((share_right(outputs, batch.y, top) * batch.weight).sum())
+    finally:
+        runtime.settle()
     count = len(samples.y)
     if not math.isfinite(loss):
         raise RunError(f"The model's loss on held-out data is {loss}; lower the step size.")
