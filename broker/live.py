@@ -29,7 +29,7 @@ _COLOURS = {
 }
 _LINES = 40  # devices shown at the most: drawing a thousand takes longer than the time until the next picture
 _NAMED = 10  # clients named in a sentence, at the most
-_FIRST = ("rejected", "failed", "gone", "training")  # shown before others, where not all are
+_FIRST = ("rejected", "failed", "gone", "training", "evaluating")  # shown before others, where not all are
 
 
 @contextmanager

@@ -104,8 +104,8 @@ class Agent:
     open
         Opens the bundle in the runtime (:func:`edge_fl.runtimes.base.open_runtime`).
     consent
-        Called before a task is trained; raises EdgeFLError where the device would rather not, which the coordinator is
-        told.
+        Called before a model is trained or evaluated; raises EdgeFLError where the device would rather not, which the
+        coordinator is told.
 
     Raises
     ------

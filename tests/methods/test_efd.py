@@ -57,6 +57,11 @@ def test_every_unit_of_the_prefix_is_kept_as_often_anew_each_client_and_round() 
     assert len({mask.tobytes() for mask in masks}) > 1500  # of 15 * 495
 
 
+def test_every_device_evaluates_the_model_of_the_run() -> None:
+    method = open_method("efd", {"width": 600, "widths": [1000, 200]})
+    assert [method.evaluated_width(tier) for tier in range(2)] == [600, 600]
+
+
 def test_an_update_of_another_pattern_is_refused() -> None:
     method = open_method("efd", {})
     with pytest.raises(FrameError, match="not the one that was assigned"):
