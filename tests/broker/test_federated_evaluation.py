@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from broker.embedded import EmbeddedBroker
 from broker.evaluation import Evaluator
@@ -126,16 +128,21 @@ def test_a_score_is_asked_for_until_it_comes_and_of_who_comes_back(
     assert TASK not in wire.received
 
 
-def test_a_device_that_never_answers_costs_no_more_than_the_deadline(wire: Wire, digits_bundle: Bundle) -> None:
-    recipe, config = open_recipe("fedavg", {}), msgspec.structs.replace(CONFIG, evaluate_on=5, deadline=0.5)
-    evaluator = FederatedEvaluator(
-        config=config,
+def impatient(wire: Wire, weights: dict[str, NDArray[np.float32]], method: str) -> FederatedEvaluator:
+    """One that waits for half a second."""
+    bundle, recipe = wire.bundle, open_recipe(method, {})
+    return FederatedEvaluator(
+        config=msgspec.structs.replace(CONFIG, evaluate_on=5, deadline=0.5),
         recipe=recipe,
-        model=GlobalModel(digits_bundle.layout, digits_bundle.weights(), recipe=recipe, run=RUN),
+        model=GlobalModel(bundle.layout, weights, recipe=recipe, run=RUN),
         gateway=wire.gateway,
         tiers=Tiers(),
-        evaluator=Evaluator(digits_bundle, load_dataset("digits")),
+        evaluator=Evaluator(bundle, load_dataset("digits")),
     )
+
+
+def test_a_device_that_never_answers_costs_no_more_than_the_deadline(wire: Wire, digits_bundle: Bundle) -> None:
+    evaluator = impatient(wire, digits_bundle.weights(), "fedavg")
     started = time.monotonic()
     assert evaluator.scores(ROUND) == {}
     assert time.monotonic() - started >= 0.5

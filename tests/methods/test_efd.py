@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.config import RunConfig
-from broker.evaluation import Evaluator, Score
+from broker.evaluation import Evaluator
 from broker.observer import Observer
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
@@ -17,6 +17,7 @@ from edge_fl.bench.models import mlp_layout
 from edge_fl.bundle import Bundle
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError, FrameError
+from edge_fl.evaluation import Score
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Ask, Job, Method, open_method
 from edge_fl.pattern import Pattern, Prefix
