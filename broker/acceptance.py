@@ -1,5 +1,6 @@
-"""What an update must be to touch the model."""
+"""What an update must be to touch the model, and a score to count."""
 
+import math
 from dataclasses import dataclass
 
 from edge_fl.errors import FrameError
@@ -7,8 +8,9 @@ from edge_fl.layout import Layout
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import Recipe
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
+from edge_fl.wire.messages import Evaluated
 
-__all__ = ["Expected", "check_update"]
+__all__ = ["Expected", "check_score", "check_update"]
 
 
 @dataclass(frozen=True)
@@ -56,3 +58,21 @@ def check_update(content: bytes, expected: Expected) -> Frame:
         raise FrameError("loss", f"The update's loss is {header.loss}.")
     recipe.method.check(frame.pattern, expected.tier, expected.assigned)
     return frame
+
+
+def check_score(answer: Evaluated, held_out: int) -> None:
+    """Hold a device's score against what can be, where it registered ``held_out`` samples to evaluate on.
+
+    Raises
+    ------
+    FrameError
+        ``samples``, ``not-finite``, ``loss`` or ``accuracy``.
+    """
+    if not 0 < answer.samples <= held_out:
+        raise FrameError("samples", f"The score claims {answer.samples} of {held_out} samples.")
+    if not math.isfinite(answer.loss):
+        raise FrameError("not-finite", f"The score's loss is {answer.loss}.")
+    if answer.loss < 0:
+        raise FrameError("loss", f"The score's loss is {answer.loss}.")
+    if not 0 <= answer.accuracy <= 1:
+        raise FrameError("accuracy", f"The score's accuracy is {answer.accuracy}.")

@@ -23,7 +23,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     rounds the step size is a tenth of what it was. ``tiers`` says whether a device trains in the tier it ``registered``
     with, or (``auto``) in the ablest whose round it can finish in time by its own figures.
     ``selection`` says who of those that are there is picked (:class:`~broker.client_selection.ClientSelection`).
-    The model is evaluated after every ``evaluate_every``-th round, and after the last. With a ``buffer`` rounds do not
+    The model is evaluated after every ``evaluate_every``-th round, and after the last, by ``evaluate_on`` devices, too,
+    on samples that they hold out. With a ``buffer`` rounds do not
     wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's (:mod:`broker.buffered`).
     """
 
@@ -45,6 +46,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tiers: Literal["registered", "auto"] = "registered"
     selection: SelectionPolicy = "random"
     evaluate_every: int = 1
+    evaluate_on: int = 0
     buffer: int = 0
 
     def __post_init__(self) -> None:
@@ -58,6 +60,13 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ConfigError(
                 f"A buffer of {self.buffer} updates never fills while {self.clients_per_round} clients train at a "
                 "time: raise --clients-per-round."
+            )
+        if self.evaluate_on < 0:
+            raise ConfigError(f"Models are evaluated on 0 devices or more, not on {self.evaluate_on}.")
+        if self.evaluate_on and self.buffer:
+            raise ConfigError(
+                "An evaluation on devices would break off the training that some are always at in a buffered run: "
+                "leave --evaluate-on or --buffer out."
             )
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"A seed is a whole number from 0 to 2^63 - 1, not {self.seed}.")

@@ -9,16 +9,18 @@ from pathlib import Path
 from broker.client_selection import ClientSelection
 from broker.config import RunConfig
 from broker.evaluation import Evaluator
+from broker.federated_evaluation import FederatedEvaluator
 from broker.gateway import RETURN_SECONDS, Gateway
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.rounds import Report, Round
-from broker.run_folder import RoundMetrics, RunFolder
+from broker.run_folder import RoundMetrics, RunFolder, TierScore
 from broker.store import Store, UnderWay
 from broker.summary import RunSummary
 from broker.tasks import make_task
 from broker.tiers import Tiers
 from edge_fl.errors import RunError
+from edge_fl.evaluation import Score
 from edge_fl.recipe import Recipe
 from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import Ref, Task
@@ -76,6 +78,9 @@ class Coordinator:
         self._config, self._recipe, self._model, self._dense = config, recipe, model, dense
         self._gateway, self._folder, self._store = gateway, folder, store
         self._tiers, self._evaluator, self._observer = tiers, evaluator, observer
+        self._on_devices = FederatedEvaluator(
+            config=config, recipe=recipe, model=model, gateway=gateway, tiers=tiers, evaluator=evaluator
+        )
         self._selection = ClientSelection(config.selection, config.seed)
         known = bool(store.devices())  # when the run was broken off
         self._patience = time.monotonic() + RETURN_SECONDS + config.gone_after if known else 0.0
@@ -205,10 +210,6 @@ class Coordinator:
             self._gateway.ask(client, task)
 
     def _task(self, client: str, current: Round, model: Ref) -> Task:
-        device = self._gateway.registry[client]
-        changes: tuple[Ref, ...] | None = None
-        if self._recipe.sends_changes:
-            changes = self._gateway.offer_changes(self._model.changes_since(device.accepted - 1) or ())
         return make_task(
             self._config,
             self._recipe,
@@ -216,9 +217,9 @@ class Coordinator:
             client=client,
             tier=current.tiers[client],
             round=current.number,
-            accepted=device.accepted,
+            accepted=self._gateway.registry[client].accepted,
             model=model,
-            changes=changes,
+            changes=self._gateway.changes_for(client, self._model),
         )
 
     def _close(self, current: Round, started: float) -> RoundMetrics:
@@ -227,9 +228,7 @@ class Coordinator:
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
         train_loss = self._model.aggregate(self._updates(reports, current.tiers))
-        score = None
-        if self._config.evaluates(number):
-            score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
+        score, on_devices = self._evaluate(number) if self._config.evaluates(number) else (None, {})
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,
@@ -245,6 +244,7 @@ class Coordinator:
             },
             took=dict(sorted(took.items())),
             stale={client: number - first for client in reports if (first := current.round_of(client)) < number},
+            on_devices=on_devices,
         )
         self._gateway.rejections.clear()
         self._gateway.sent.clear()
@@ -253,6 +253,15 @@ class Coordinator:
         self._folder.close_round(metrics)
         self._observer.round_closed(metrics)
         return metrics
+
+    def _evaluate(self, number: int) -> tuple[Score, dict[int, TierScore]]:
+        """Score the model here, and on devices where that is asked for."""
+        score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
+        if not self._config.evaluate_on:
+            return score, {}
+        while self._returning():
+            self._gateway.pump()
+        return score, self._on_devices.scores(number)
 
     def _part(self, current: Round) -> dict[str, float]:
         """Wait no longer for whoever is awaited; seconds that each client took, or takes by now."""

@@ -12,11 +12,13 @@ import msgspec
 
 from broker.acceptance import Expected, check_update
 from broker.contents import Contents
+from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.programs import missing_program
 from broker.registry import Device, Registry
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
+from broker.score_round import ScoreRound
 from broker.store import Judged, Store
 from broker.tiers import Tiers
 from broker.update_file import Place, UpdateFile
@@ -30,6 +32,7 @@ from edge_fl.update import assigned_pattern
 from edge_fl.wire.frame import largest_frame
 from edge_fl.wire.messages import (
     PROTOCOL,
+    Evaluated,
     Failed,
     Finished,
     Gone,
@@ -129,6 +132,7 @@ class Gateway:
         self._ticked = 0.0  # monotonic seconds
         self._over: Finished | None = None
         self._round: Round | None = None
+        self._scores = ScoreRound(0, closed=True)  # the newest
 
     @staticmethod
     def subscriptions(topics: Topics) -> list[str]:
@@ -143,6 +147,18 @@ class Gateway:
         self._round = current
         self._updates = self._folder.open_updates(current.number, self._largest)
         return self._contents.offer_model(model, {task.model.digest for task in current.tasks.values()})
+
+    def offer_model(self, model: bytes) -> Ref:
+        """Give out this ``model`` frame and no other."""
+        return self._contents.offer_model(model)
+
+    def changes_for(self, client: str, model: GlobalModel) -> tuple[Ref, ...] | None:
+        """Give out the changes, too, that lead to ``model`` from the one that the client trained last; None where
+        models travel whole.
+        """
+        if not self._recipe.sends_changes:
+            return None
+        return self.offer_changes(model.changes_since(self.registry[client].accepted - 1) or ())
 
     def offer_changes(self, frames: Sequence[bytes]) -> tuple[Ref, ...]:
         """Give out the changes that lead to the round's model, too."""
@@ -167,6 +183,17 @@ class Gateway:
         self._unheard.pop(client, None)
         self._unheard[client] = time.monotonic()
         self._send(client, task)
+
+    def open_scores(self, current: ScoreRound) -> None:
+        """Ask for the scores of ``current``, of each client again until it answers, and take them."""
+        self._scores = current
+        for client in current.tasks:
+            self._observer.device(client, "evaluating")
+            self._ask_score(client)
+
+    def _ask_score(self, client: str) -> None:
+        self._scores.sent_at[client] = time.monotonic()
+        self._send(client, self._scores.tasks[client])
 
     def finish(self, rounds: int) -> None:
         """Tell all devices that the run is over, and every one that registers from now on."""
@@ -209,13 +236,15 @@ class Gateway:
                 self._take(topic, payload)
 
     def _remind(self) -> None:
-        """A lost task would cost the round its deadline."""
+        """A lost task would cost the round its deadline, and so would a lost score."""
         overdue = time.monotonic() - _REMIND_SECONDS
         while self._unheard and next(iter(self._unheard.values())) < overdue:  # the oldest is first
             client = next(iter(self._unheard))
             del self._unheard[client]
             if self._round is not None and self._round.awaits(client):
                 self._say(client, self._round.tasks[client])
+        for client in self._scores.overdue(overdue):
+            self._ask_score(client)
 
     def _take(self, topic: str, payload: bytes) -> None:
         client = ""
@@ -234,6 +263,8 @@ class Gateway:
                     self._serve(client, message)
                 case Offer() as message:
                     self._consider(client, message)
+                case Evaluated() as message:
+                    self._take_score(client, message)
                 case Failed() as message:
                     self._take_failure(client, message)
                 case Gone() if self.registry.get(client) is not None:
@@ -264,12 +295,17 @@ class Gateway:
             self._send(client, self._over)
         if self._round is not None and self._round.awaits(client):
             self.ask(client, self._round.tasks[client])
+        if self._scores.awaits(client):
+            self._ask_score(client)
 
     def _refusal(self, profile: Register) -> tuple[str, str] | None:
         if profile.protocol != PROTOCOL:
             return "protocol", f"It speaks protocol {profile.protocol}, not {PROTOCOL}."
-        if not 0 < profile.samples <= _MOST_SAMPLES or profile.tier < 0:
-            return "profile", f"It registers {profile.samples} samples and tier {profile.tier}."
+        samples, held_out = profile.samples, profile.test_samples
+        if not (0 < samples <= _MOST_SAMPLES and 0 <= held_out <= _MOST_SAMPLES and profile.tier >= 0):
+            return "profile", (
+                f"It registers {samples} samples, {held_out} to evaluate on, and tier {profile.tier}."
+            )
         if reason := self._tiers.unfit(profile):
             return "profile", reason
         method, batch = self._recipe.method, self._batch
@@ -370,6 +406,28 @@ class Gateway:
         if current is not None and (failed.run, failed.round) == (self._folder.run, current.round_of(client)):
             current.excuse(client, f"failed: {failed.reason[:_LONGEST_REASON]}")
             self._observer.device(client, "failed")
+        elif (failed.run, failed.round) == (self._folder.run, self._scores.number) and self._scores.awaits(client):
+            _log.warning(
+                "'%s' has no score after round %d: %s", client, failed.round, failed.reason[:_LONGEST_REASON]
+            )
+            self._scores.excused.add(client)
+            self._observer.device(client, "failed")
+
+    def _take_score(self, client: str, answer: Evaluated) -> None:
+        device = self.registry.get(client)
+        if device is None:
+            raise FrameError("unregistered", "The client is not registered.")
+        if answer.run != self._folder.run:
+            raise FrameError("late", f"Run '{answer.run}' is not under way.")
+        awaited = self._scores.awaits(client)
+        try:
+            taken = self._scores.take(client, answer, device.profile.test_samples)
+        except FrameError:
+            if awaited:
+                self._observer.device(client, "rejected")
+            raise
+        if taken:
+            self._observer.device(client, "evaluated")
 
     # --- what goes out
 

@@ -2,7 +2,7 @@
 
 import heapq
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, Group
@@ -12,16 +12,24 @@ from rich.text import Text
 
 from broker.config import RunConfig
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics
+from broker.run_folder import RoundMetrics, TierScore
 from broker.summary import size_text
 from edge_fl.wire.messages import Register
 
 __all__ = ["LiveView", "PlainView", "view"]
 
-_COLOURS = {"training": "yellow", "accepted": "green", "rejected": "red", "failed": "red", "gone": "red"}
+_COLOURS = {
+    "training": "yellow",
+    "evaluating": "yellow",
+    "accepted": "green",
+    "evaluated": "green",
+    "rejected": "red",
+    "failed": "red",
+    "gone": "red",
+}
 _LINES = 40  # devices shown at the most: drawing a thousand takes longer than the time until the next picture
 _NAMED = 10  # clients named in a sentence, at the most
-_FIRST = ("rejected", "failed", "gone", "training")  # shown before others, where not all are
+_FIRST = ("rejected", "failed", "gone", "training", "evaluating")  # shown before others, where not all are
 
 
 @contextmanager
@@ -76,6 +84,7 @@ class LiveView(Observer):
         self._number = 0
         self._closed: RoundMetrics | None = None
         self._accuracy: float | None = None
+        self._on_devices: dict[int, TierScore] = {}
         self._up = self._down = 0
         self._devices: dict[str, tuple[Register, str]] = {}
         self._last: dict[str, int] = {}
@@ -121,6 +130,7 @@ class LiveView(Observer):
         """Show what it gave."""
         self._closed = metrics
         self._accuracy = self._accuracy if metrics.accuracy is None else metrics.accuracy
+        self._on_devices = metrics.on_devices or self._on_devices
         self._up += sum(metrics.uplink.values())
         self._down += sum(metrics.downlink.values())
         self._last.update(metrics.uplink)
@@ -132,7 +142,7 @@ class LiveView(Observer):
     def _head(self) -> Text:
         if self._config is None:
             return Text("waiting for the coordinator")
-        accuracy = "-" if self._accuracy is None else f"{self._accuracy:.1%}"
+        accuracy = "-" if self._accuracy is None else f"{self._accuracy:.1%}{_on_devices(self._on_devices)}"
         if not self._number:
             present = sum(status != "gone" for _, status in self._devices.values())
             return Text(f"{self._config.method}: {present} of {self._config.clients_per_round} devices are here")
@@ -182,13 +192,19 @@ def _named(clients: Iterable[str]) -> str:
     return ", ".join(ids[:_NAMED]) + more
 
 
+def _on_devices(scores: Mapping[int, TierScore]) -> str:
+    """The accuracy that each tier's devices found, where any were asked."""
+    tiers = ", ".join(f"{score.accuracy:.1%} in tier {tier}" for tier, score in scores.items())
+    return f" (on devices {tiers})" if tiers else ""
+
+
 def round_line(metrics: RoundMetrics) -> str:
     """One round in one line."""
     up = sum(metrics.uplink.values())
     excused = f"  without {_named(metrics.excused)}" if metrics.excused else ""
     score = ""
     if metrics.accuracy is not None and metrics.loss is not None:
-        score = f"accuracy {metrics.accuracy:6.1%}  loss {metrics.loss:.4f}  "
+        score = f"accuracy {metrics.accuracy:6.1%}{_on_devices(metrics.on_devices)}  loss {metrics.loss:.4f}  "
     return (
         f"round {metrics.round:>3}  {score}"
         f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(sum(metrics.downlink.values()))}  "

@@ -2,6 +2,8 @@
 
 import logging
 
+import msgspec
+
 from broker.config import RunConfig
 from broker.observer import Observer
 from broker.run_folder import RoundMetrics
@@ -52,6 +54,15 @@ class LogView(Observer):
         }
         accuracy = "not evaluated" if metrics.accuracy is None else f"accuracy {metrics.accuracy:.4f}"
         self._say("round %d: %s, %d updates", metrics.round, accuracy, len(metrics.uplink), **figures)
+        for tier, score in metrics.on_devices.items():
+            self._say(
+                "round %d: tier %d on devices: accuracy %.4f",
+                metrics.round,
+                tier,
+                score.accuracy,
+                tier=tier,
+                on_devices=msgspec.to_builtins(score),
+            )
 
     def _say(self, text: str, *values: object, **fields: object) -> None:
         with log_fields(run=self._run, round=self._round, **fields):

@@ -49,6 +49,12 @@ class GlobalModel:
         """The model as it goes to devices in the round that is to come."""
         return encode_frame(self._header(), Pattern.full(self.layout), self.weights)
 
+    def outcome_frame(self) -> bytes:
+        """What the run gives if it ends now, as it goes to devices: the very bytes of :meth:`frame`, unless the recipe
+        gives another model than it trains.
+        """
+        return encode_frame(self._header(), Pattern.full(self.layout), self.outcome)
+
     @property
     def outcome(self) -> Weights:
         """What the run gives if it ends now: full tensors by name."""

@@ -17,7 +17,7 @@ class Observer:
         """A device is in."""
 
     def device(self, client: str, status: str) -> None:
-        """A device's part in the round changed: asked, accepted, rejected, failed, gone."""
+        """A device's part in the round changed: training, accepted, rejected, failed, evaluating, evaluated, gone."""
 
     def rejected(self, client: str, code: str, reason: str) -> None:
         """A message or an update was turned away."""

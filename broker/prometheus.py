@@ -1,14 +1,14 @@
 """A run's figures for Prometheus, over HTTP."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from broker.config import RunConfig
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics
+from broker.run_folder import RoundMetrics, TierScore
 from edge_fl.errors import ConfigError, PortError
 from edge_fl.wire.messages import Register
 
@@ -38,6 +38,14 @@ class PrometheusMetrics(Observer):
         self._seconds = gauge("round_seconds", "How long that round took.")
         self._accuracy = gauge("accuracy", "Share of held-out samples that the model is right about.")
         self._loss = gauge("loss", "Mean loss on held-out data.")
+        self._on_devices = {
+            field: Gauge(f"edge_fl_device_{field}", f"{text} that devices hold out.", ["tier"], registry=registry)
+            for field, text in (
+                ("accuracy", "Share that the model is right about, of the samples"),
+                ("loss", "Mean loss on the samples"),
+                ("samples", "How many samples were evaluated, of those"),
+            )
+        }
         self._train_loss = gauge("train_loss", "Mean loss of the clients in training.")
         self._devices = gauge("devices", "Devices that are there.")
         self._asked = gauge("asked", "Devices asked in the round under way, in its newest attempt.")
@@ -80,10 +88,19 @@ class PrometheusMetrics(Observer):
         if metrics.accuracy is not None and metrics.loss is not None:
             self._accuracy.set(metrics.accuracy)
             self._loss.set(metrics.loss)
+        if metrics.on_devices:
+            self._tell_tiers(metrics.on_devices)
         self._train_loss.set(metrics.train_loss)
         self._excused.inc(len(metrics.excused))
         self._up.inc(sum(metrics.uplink.values()))
         self._down.inc(sum(metrics.downlink.values()))
+
+    def _tell_tiers(self, scores: Mapping[int, TierScore]) -> None:
+        """What was found before, by tiers that nobody answered for now, is no longer known."""
+        for field, tiers in self._on_devices.items():
+            tiers.clear()
+            for tier, score in scores.items():
+                tiers.labels(tier).set(getattr(score, field))
 
 
 @contextmanager

@@ -26,7 +26,21 @@ from edge_fl.atomic import write_atomically
 from edge_fl.errors import StateError
 from edge_fl.selection import Weights
 
-__all__ = ["RoundMetrics", "RunFolder", "check_no_run", "run_of"]
+__all__ = ["RoundMetrics", "RunFolder", "TierScore", "check_no_run", "run_of"]
+
+
+class TierScore(msgspec.Struct, frozen=True):
+    """What the devices of a tier found of a model on the samples that they hold out.
+
+    ``clients`` answered, who hold out ``samples``; ``loss`` and ``accuracy`` (a fraction) are means over these. They
+    evaluated the first units of each block, as many as ``width`` (thousandths) says.
+    """
+
+    clients: int
+    samples: int
+    loss: float
+    accuracy: float
+    width: int
 
 
 class RoundMetrics(msgspec.Struct, frozen=True):
@@ -37,8 +51,8 @@ class RoundMetrics(msgspec.Struct, frozen=True):
 
     ``tiers`` and ``took`` say in which tier each client was asked, and how many seconds later its update was taken (or
     the round closed without it); ``stale`` says of updates that were trained from an older model than the round's, how
-    many rounds older. Of a round that was broken off and gone on with, ``seconds``, ``took`` and ``downlink`` are those
-    since.
+    many rounds older. ``on_devices`` are the scores of the devices that were asked for them, by tier. Of a round that
+    was broken off and gone on with, ``seconds``, ``took`` and ``downlink`` are those since.
     """
 
     round: int
@@ -53,6 +67,7 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     tiers: dict[str, int] = {}
     took: dict[str, float] = {}
     stale: dict[str, int] = {}
+    on_devices: dict[int, TierScore] = {}
 
 
 class RunFolder:

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
+from typing import Any
+
+import msgspec
 
 from broker.config import RunConfig
-from broker.run_folder import RoundMetrics
+from broker.run_folder import RoundMetrics, TierScore
 
-__all__ = ["RunSummary", "draw", "size_text"]
+__all__ = ["RunSummary", "draw", "size_text", "tier_text"]
 
 _LABELS = 40
 
@@ -38,13 +41,17 @@ class RunSummary:
         """Mean bytes of an update: one client, one round."""
         return mean(size for metrics in self.rounds for size in metrics.uplink.values())
 
-    def figures(self) -> dict[str, float | int | str]:
+    def figures(self) -> dict[str, Any]:
         """The summary as plain values."""
+        on_devices = (
+            {"on_devices": msgspec.to_builtins(self.rounds[-1].on_devices)} if self.config.evaluate_on else {}
+        )
         return {
             "run": self.config.run,
             "method": self.config.method,
             "rounds": len(self.rounds),
             "accuracy": self.accuracy,
+            **on_devices,
             "uplink_bytes": round(self.uplink),
             "dense_bytes": self.dense,
             "uplink_ratio": self.uplink / self.dense,
@@ -56,11 +63,20 @@ class RunSummary:
         """The summary for a person."""
         return [
             f"accuracy {self.accuracy:.1%} after {len(self.rounds)} rounds of {self.config.method}",
+            *(tier_text(tier, score) for tier, score in self.rounds[-1].on_devices.items()),
             f"uplink {size_text(self.uplink)} a client and round, {self.uplink / self.dense:.1%} of the "
             f"{size_text(self.dense)} of dense FedAvg (encoded frames)",
             f"weights {self.weights}",
             f"plot {self.plot}",
         ]
+
+
+def tier_text(tier: int, score: TierScore) -> str:
+    """What a tier's devices found, for a person."""
+    return (
+        f"on devices of tier {tier}: accuracy {score.accuracy:.1%}, loss {score.loss:.4f} at width "
+        f"{score.width / 1000:g} ({score.samples} samples of {score.clients} devices)"
+    )
 
 
 def size_text(size: float) -> str:

@@ -50,6 +50,7 @@ class EmulatedAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     state: str
     runtime: str
     tier: int
+    test_share: float
     share: float
     scale: float
     memory_mb: int
@@ -105,6 +106,7 @@ class EmulatedProcess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
             state=Path(agent.state),
             runtime=agent.runtime,
             tier=agent.tier,
+            test_share=agent.test_share,
             once=self.once,
             connect_timeout=self.connect_timeout,
         )

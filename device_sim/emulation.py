@@ -61,6 +61,7 @@ class _Process:
             state=str(root / device.client),
             runtime=self.runtime,
             tier=device.group.tier,
+            test_share=device.group.test_share,
             share=device.share,
             scale=device.scale,
             memory_mb=device.memory_mb,

@@ -51,7 +51,8 @@ class FleetProcess(Protocol):
 
 @dataclass(frozen=True)
 class AgentProcess:
-    """One device: its id, the data it trains on (as ``edge-fl device --data``), its tier and runtime.
+    """One device: its id, the data it trains on (as ``edge-fl device --data``), its tier, its runtime, and the share of
+    the data that it holds out.
 
     ``python`` is the command that starts its Python: this one, or another that has edge-fl's device extra.
     """
@@ -61,6 +62,7 @@ class AgentProcess:
     tier: int = 0
     runtime: str = "onnx"
     python: tuple[str, ...] = (sys.executable,)
+    test_share: float = 0.0
 
     def command(self, around: Surroundings) -> list[str]:
         """`edge-fl device`."""
@@ -68,7 +70,7 @@ class AgentProcess:
             *(*self.python, "-m", "edge_fl", "device", *(["--once"] if around.once else [])),
             *("--broker", str(around.address), "--data", self.data, "--id", self.client),
             *("--state", str(around.root / self.client), "--tier", str(self.tier), "--runtime", self.runtime),
-            f"--connect-timeout={around.connect_timeout:g}",
+            *(f"--connect-timeout={around.connect_timeout:g}", f"--test-share={self.test_share:g}"),
         ]
 
 

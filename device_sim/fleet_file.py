@@ -29,6 +29,8 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         What they say theirs is, as ``edge-fl device --tier``.
     memory_mb
         Takes the place of the profile's.
+    test_share
+        Of its data, what each keeps out of training, as ``edge-fl device --test-share``.
     online
         When they are there; empty for always.
     battery
@@ -41,6 +43,7 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     count: int = 1
     tier: int = 0
     memory_mb: int | None = None
+    test_share: float = 0.0
     online: Times = ()
     battery: float = 1.0
     charging: Times = ()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from broker.acceptance import Expected, check_update
 from broker.client_selection import ClientSelection
 from broker.config import RunConfig
-from broker.evaluation import Evaluator, Score
+from broker.evaluation import Evaluator
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.registry import Device, Registry
@@ -28,6 +28,7 @@ from edge_fl.bundle import Bundle
 from edge_fl.data.partition import partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError
+from edge_fl.evaluation import Score
 from edge_fl.recipe import open_recipe
 from edge_fl.selection import Weights
 from edge_fl.server_half import State

@@ -12,9 +12,11 @@ from edge_fl.agent.state import StateFolder
 from edge_fl.atomic import write_atomically
 from edge_fl.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
 from edge_fl.data.fit import check_fit
+from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
 from edge_fl.downlink import decode_model, follow
-from edge_fl.errors import BundleError, EdgeFLError, FrameError, RefusedError
+from edge_fl.errors import BundleError, DataError, EdgeFLError, FrameError, RefusedError
+from edge_fl.evaluation import score
 from edge_fl.layout import Layout
 from edge_fl.log import log_fields
 from edge_fl.runtimes.base import Runtime, open_runtime
@@ -22,8 +24,10 @@ from edge_fl.server_half import State
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender, cut, ref_of
 from edge_fl.update import Update, make_update
-from edge_fl.wire.frame import largest_frame
+from edge_fl.wire.frame import Frame, largest_frame
 from edge_fl.wire.messages import (
+    Evaluate,
+    Evaluated,
     Failed,
     Finished,
     FromDevice,
@@ -58,7 +62,8 @@ class AgentSettings:
     """How one device runs.
 
     ``tier`` is its class of hardware (0, 1, ...), ``once`` ends the process with the run, ``connect_timeout`` are
-    the seconds for which the first connection is tried (afterwards the agent never gives up).
+    the seconds for which the first connection is tried (afterwards the agent never gives up). ``test_share`` of its
+    samples are held out of training (:class:`edge_fl.data.held_out.HeldOut`).
     """
 
     broker: BrokerAddress
@@ -70,6 +75,17 @@ class AgentSettings:
     threads: int = 1
     connect_timeout: float = 15.0
     fleet: str = "edge-fl"
+    test_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class _HeldModel:
+    """A model that is kept for what comes after the task it was fetched for."""
+
+    run: str
+    version: int
+    ref: Ref
+    content: bytes
 
 
 class _Superseded(Exception):  # noqa: N818  (not an error: something newer is wanted)
@@ -84,17 +100,19 @@ class Agent:
     settings
         How it runs.
     source
-        Its own training data.
+        Its own data.
     open
         Opens the bundle in the runtime (:func:`edge_fl.runtimes.base.open_runtime`).
     consent
-        Called before a task is trained; raises EdgeFLError where the device would rather not, which the coordinator is
-        told.
+        Called before a model is trained or evaluated; raises EdgeFLError where the device would rather not, which the
+        coordinator is told.
 
     Raises
     ------
+    ConfigError
+        When no such share of the data can be held out.
     DataError
-        When the source has no data to begin with.
+        When the source has no data to begin with, or none is left to train on.
     StateError
         When the state folder cannot be used.
     """
@@ -108,7 +126,8 @@ class Agent:
         consent: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings, self._open, self._consent = settings, open, consent
-        self._source, self._samples = source, source.samples()
+        self._source = HeldOut(source, settings.test_share, settings.client)
+        self._data = self._source.split()
         self._folder = StateFolder(settings.state, settings.client)
         topics = Topics(settings.fleet)
         self._topics, self._up = topics, topics.up(settings.client)
@@ -124,13 +143,14 @@ class Agent:
         self._arrived: dict[str, bytes] = {}
         self._outgoing: dict[str, tuple[bytes, ...]] = {}
         self._registered: Registered | None = None
-        self._task: Task | None = None
+        self._task: Task | Evaluate | None = None
         self._newest = ("", 0)  # run and round of the newest task heard of
+        self._answered: tuple[Evaluate, Evaluated] | None = None  # the last, which may have been lost
         self._verdict: Verdict | None = None
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
         self._measured: Measured | None = None  # of the newest rehearsals
-        self._model: tuple[str, int, bytes] | None = None  # run, version and frame of the model trained last
+        self._model: _HeldModel | None = None  # the one that was worked on last
         self._connected_at, self._short_sessions = 0.0, 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
@@ -169,14 +189,14 @@ class Agent:
             return
         if self._runtime is None or self._runtime[0] != registered:
             bundle = self._fetch_bundle(registered)
-            check_fit(self._samples, bundle.manifest)
+            _check_fit(self._data, bundle.manifest)
             runtime = self._open(self._settings.runtime, bundle, threads=self._settings.threads)
             self._runtime = (registered, runtime)
             if registered.rehearsals:
                 self._measure(registered, runtime)
         if task is not None:
             with log_fields(run=task.run, round=task.round):
-                self._work(task, self._runtime[1])
+                self._do(task, self._runtime[1])
             self._task = None
 
     # --- what arrives
@@ -224,9 +244,8 @@ class Agent:
                 self._registered, self._finished = message, None
             case Refused(reason=reason):
                 raise RefusedError(f"The coordinator refused '{self._settings.client}': {reason}")
-            case Task() as message if message != self._task and self._is_mine(message.run):
-                if message.round >= self._newest[1] or message.run != self._newest[0]:  # else it was delayed
-                    self._task, self._newest = message, (message.run, message.round)
+            case (Task() | Evaluate()) as message if self._is_mine(message.run):
+                self._hear(message)
             case Want() as message:
                 self._serve(message)
             case Verdict() as message:
@@ -235,6 +254,13 @@ class Agent:
                 if self._finished != message:
                     _log.info("run %s is over after %d rounds", message.run, message.rounds)
                 self._finished, self._task = message, None
+
+    def _hear(self, task: Task | Evaluate) -> None:
+        """Take a task on, unless it is a repetition or was delayed; an answer that may be lost is given again."""
+        if self._answered is not None and task == self._answered[0]:
+            self._send(self._answered[1])
+        elif task != self._task and (task.round >= self._newest[1] or task.run != self._newest[0]):
+            self._task, self._newest = task, (task.run, task.round)
 
     def _is_mine(self, run: str) -> bool:
         """Whether a message is of the run this device is registered in; other coordinators may share the broker."""
@@ -247,10 +273,15 @@ class Agent:
             self._register()
 
     def _register(self) -> None:
-        s = self._settings
         self._asked = time.monotonic()
-        samples = len(self._samples.y)
-        self._send(registration(runtime=s.runtime, samples=samples, tier=s.tier, measured=self._measured))
+        message = registration(
+            runtime=self._settings.runtime,
+            samples=len(self._data.train.y),
+            tier=self._settings.tier,
+            test_samples=len(self._data.test.y),
+            measured=self._measured,
+        )
+        self._send(message)
 
     def _serve(self, want: Want) -> None:
         chunks = self._outgoing.get(want.digest)
@@ -305,10 +336,16 @@ class Agent:
 
     def _step_seconds(self, task: Task, runtime: Runtime) -> float | None:
         try:
-            return rehearse(task, client=self._settings.client, runtime=runtime, samples=self._samples)
+            return rehearse(task, client=self._settings.client, runtime=runtime, samples=self._data.train)
         except EdgeFLError as error:
             _log.warning("this device cannot do a task of one tier: %s", error)
             return None
+
+    def _do(self, task: Task | Evaluate, runtime: Runtime) -> None:
+        if isinstance(task, Evaluate):
+            self._evaluate(task, runtime)
+        else:
+            self._work(task, runtime)
 
     def _work(self, task: Task, runtime: Runtime) -> None:
         """Train one task and see its update accepted or rejected; a failure is told to the coordinator."""
@@ -328,8 +365,7 @@ class Agent:
         except RefusedError:
             raise
         except EdgeFLError as error:
-            _log.error("round %d failed: %s", task.round, error)
-            self._send(Failed(task.run, task.round, str(error.exit_code), str(error)))
+            self._fail(task, error)
             return
         if verdict.accepted:
             state.accept()
@@ -337,40 +373,78 @@ class Agent:
             state.discard()
             _log.warning("round %d was rejected (%s): %s", task.round, verdict.code, verdict.reason)
 
+    def _evaluate(self, task: Evaluate, runtime: Runtime) -> None:
+        """Score a model on what is held out, and say how it did; a failure is told to the coordinator."""
+        try:
+            self._consent()
+            self._look_at_data(runtime.bundle.manifest)
+            answer = self._score(task, runtime)
+        except RefusedError:
+            raise
+        except EdgeFLError as error:
+            self._fail(task, error)
+            return
+        _log.info("after round %d: accuracy %.4f, loss %.4f", task.round, answer.accuracy, answer.loss)
+        self._answered = task, answer
+        self._send(answer)
+
+    def _fail(self, task: Task | Evaluate, error: EdgeFLError) -> None:
+        _log.error("round %d failed: %s", task.round, error)
+        self._send(Failed(task.run, task.round, str(error.exit_code), str(error)))
+
     def _look_at_data(self, manifest: Manifest) -> None:
         """Take the data as it is now; no update may claim more samples than were registered."""
-        samples, before = self._source.samples(), len(self._samples.y)
-        if samples is self._samples:
+        data, before = self._source.split(), self._data
+        if data is before:
             return
-        check_fit(samples, manifest)
-        self._samples = samples
-        if len(samples.y) != before:
+        _check_fit(data, manifest)
+        self._data = data
+        if data.sizes != before.sizes:
             self._register()
 
     def _train(self, task: Task, runtime: Runtime, state: State) -> Update:
-        layout = runtime.bundle.layout
-        content = self._changed(task, layout) or self._fetch_for(task, task.model, layout)
-        model = decode_model(content, layout, run=task.run, round=task.round)
-        self._model = None if task.changes is None else (task.run, model.header.version, content)
         return make_update(
             task,
             client=self._settings.client,
-            model=model,
+            model=self._fetch_model(task, runtime.bundle.layout),
             runtime=runtime,
-            samples=self._samples,
+            samples=self._data.train,
             state=state,
         )
 
-    def _changed(self, task: Task, layout: Layout) -> bytes | None:
-        """The task's model made of the one that is held, where there is one that its changes lead on from."""
-        if self._model is None or task.changes is None or self._model[0] != task.run:
+    def _score(self, task: Evaluate, runtime: Runtime) -> Evaluated:
+        test = self._data.test
+        if not len(test.y):
+            raise DataError("No sample of this device is held out; start it with a --test-share.")
+        model = self._fetch_model(task, runtime.bundle.layout)
+        found = score(runtime, model.values, test, width=task.width, statistics=task.statistics, top=task.top)
+        return Evaluated(task.run, task.round, len(test.y), found.loss, found.accuracy)
+
+    def _fetch_model(self, task: Task | Evaluate, layout: Layout) -> Frame:
+        """The task's model: the one that is held, or made of it, or fetched. It is kept if it may be wanted again."""
+        content = self._changed(task, layout)
+        if content is None:
+            if task.changes is None:
+                self._model = None  # two would not fit into every device
+            content = self._fetch_for(task, task.model, layout)
+        evaluates = isinstance(task, Evaluate)
+        model = decode_model(content, layout, run=task.run, round=task.round + evaluates)
+        held = _HeldModel(task.run, model.header.version, task.model, content)
+        self._model = held if evaluates or task.changes is not None else None
+        return model
+
+    def _changed(self, task: Task | Evaluate, layout: Layout) -> bytes | None:
+        """The task's model, where it is held or can be made of the one that is, by the task's changes."""
+        held = self._model
+        if held is None or held.run != task.run:
             return None
-        _, version, held = self._model
-        done = version - task.since
-        if not 0 <= done <= len(task.changes):
+        if held.ref == task.model:
+            return held.content
+        changes, done = task.changes or (), held.version - task.since
+        if not 0 <= done < len(changes):
             return None
         try:
-            content = follow(held, [self._fetch_for(task, ref, layout) for ref in task.changes[done:]], layout)
+            content = follow(held.content, [self._fetch_for(task, ref, layout) for ref in changes[done:]], layout)
             if ref_of(content) != task.model:
                 raise FrameError("digest", "They make another model.")
         except FrameError as error:
@@ -379,7 +453,7 @@ class Agent:
             return None
         return content
 
-    def _fetch_for(self, task: Task, ref: Ref, layout: Layout) -> bytes:
+    def _fetch_for(self, task: Task | Evaluate, ref: Ref, layout: Layout) -> bytes:
         return self._fetch(ref, largest=largest_frame(layout), wanted=lambda: self._task is task)
 
     def _upload(self, task: Task, frame: bytes) -> Verdict:
@@ -400,3 +474,8 @@ class Agent:
     def _verdict_on(self, ref: Ref) -> Verdict | None:
         verdict = self._verdict
         return verdict if verdict is not None and verdict.digest == ref.digest else None
+
+
+def _check_fit(data: Split, manifest: Manifest) -> None:
+    for part in (data.train, data.test):
+        check_fit(part, manifest)

@@ -9,7 +9,9 @@ from edge_fl.wire.messages import PROTOCOL, Measured, Register
 __all__ = ["registration"]
 
 
-def registration(*, runtime: str, samples: int, tier: int, measured: Measured | None = None) -> Register:
+def registration(
+    *, runtime: str, samples: int, tier: int, test_samples: int = 0, measured: Measured | None = None
+) -> Register:
     """The Register message of this machine."""
     return Register(
         protocol=PROTOCOL,
@@ -21,4 +23,5 @@ def registration(*, runtime: str, samples: int, tier: int, measured: Measured | 
         cpus=os.cpu_count() or 1,
         memory_mb=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         measured=measured,
+        test_samples=test_samples,
     )

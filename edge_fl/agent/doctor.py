@@ -16,6 +16,7 @@ from typing import Literal
 
 import edge_fl
 from edge_fl.agent.state import owner_of
+from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
 from edge_fl.errors import BrokerError, EdgeFLError, StateError
 from edge_fl.runtimes.base import find_runtime
@@ -41,6 +42,7 @@ class Examined:
     runtime: str
     fleet: str
     connect_timeout: float
+    test_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,10 @@ def _runtime(agent: Examined) -> _Seen:
 
 
 def _data(agent: Examined) -> _Seen:
-    samples = open_source(agent.data).samples()
-    classes = f"classes {samples.y.min()} to {samples.y.max()}"
-    return f"{len(samples.y)} samples of shape {samples.x.shape[1:]} in {samples.x.dtype}, {classes}.", False
+    data = HeldOut(open_source(agent.data), agent.test_share, agent.client).split()
+    train, held = data.train, f", and {len(data.test.y)} held out" if agent.test_share else ""
+    classes = f"classes {train.y.min()} to {train.y.max()}"
+    return f"{len(train.y)} samples of shape {train.x.shape[1:]} in {train.x.dtype}, {classes}{held}.", False
 
 
 def _state(agent: Examined) -> _Seen:

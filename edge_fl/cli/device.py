@@ -5,7 +5,16 @@ from typing import Annotated
 import typer
 
 from edge_fl.cli.build_runtime import build_runtime
-from edge_fl.cli.device_options import ConnectTimeout, Fleet, Id, RuntimeName, State, client_of, state_of
+from edge_fl.cli.device_options import (
+    ConnectTimeout,
+    Fleet,
+    Id,
+    RuntimeName,
+    State,
+    TestShare,
+    client_of,
+    state_of,
+)
 from edge_fl.cli.doctor import doctor
 from edge_fl.cli.log import LogFile, LogFormat, LogFormatOption, logging_to
 from edge_fl.errors import RuntimeMissingError
@@ -36,6 +45,7 @@ def device(
     state: State = None,
     runtime: RuntimeName = "onnx",
     tier: Annotated[int, typer.Option(min=0, help="Class of hardware: picks the dropout rate of that tier.")] = 0,
+    test_share: TestShare = 0.0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a train step may use.")] = 1,
     once: Annotated[bool, typer.Option("--once", help="Exit when the run is over.")] = False,
     least_battery: Annotated[
@@ -78,6 +88,7 @@ def device(
         threads=threads,
         connect_timeout=connect_timeout,
         fleet=fleet,
+        test_share=test_share,
     )
     conditions = Conditions(least_battery, unmetered, most_busy)
     with logging_to(log_file, log_format, client=client):

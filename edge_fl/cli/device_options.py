@@ -10,11 +10,14 @@ import typer
 
 from edge_fl.cli.options import runtime_name
 
-__all__ = ["ConnectTimeout", "Fleet", "Id", "RuntimeName", "State", "client_of", "state_of"]
+__all__ = ["ConnectTimeout", "Fleet", "Id", "RuntimeName", "State", "TestShare", "client_of", "state_of"]
 
 Id = Annotated[str | None, typer.Option(help="This device's id [default: host name and data].")]
 State = Annotated[Path | None, typer.Option(help="State folder [default: ~/.local/state/edge-fl/ID].")]
 RuntimeName = Annotated[str, typer.Option(help="The runtime to train in.", parser=runtime_name)]
+TestShare = Annotated[
+    float, typer.Option(help="Share of the data to keep out of training, for evaluating models on it.")
+]
 ConnectTimeout = Annotated[float, typer.Option(help="Seconds to try the first connection for.")]
 Fleet = Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")]
 

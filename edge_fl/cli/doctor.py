@@ -6,7 +6,16 @@ from typing import Annotated
 
 import typer
 
-from edge_fl.cli.device_options import ConnectTimeout, Fleet, Id, RuntimeName, State, client_of, state_of
+from edge_fl.cli.device_options import (
+    ConnectTimeout,
+    Fleet,
+    Id,
+    RuntimeName,
+    State,
+    TestShare,
+    client_of,
+    state_of,
+)
 from edge_fl.cli.tables import show_table
 
 __all__ = ["doctor"]
@@ -19,6 +28,7 @@ def doctor(
     id: Id = None,
     state: State = None,
     runtime: RuntimeName = "onnx",
+    test_share: TestShare = 0.0,
     connect_timeout: ConnectTimeout = 15.0,
     fleet: Fleet = "edge-fl",
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
@@ -41,6 +51,7 @@ def doctor(
         runtime=runtime,
         fleet=fleet,
         connect_timeout=connect_timeout,
+        test_share=test_share,
     )
     findings = list(examine(agent))
     if json:

@@ -75,6 +75,12 @@ def serve(
     lr_drop: LrDrop = None,
     seed: Seed = 0,
     evaluate_every: EvaluateEvery = 1,
+    evaluate_on: Annotated[
+        int,
+        typer.Option(
+            help="Devices that score it then, too, on what their --test-share holds out [not with --buffer]."
+        ),
+    ] = 0,
     broker: Annotated[str, typer.Option(help="'embedded', or mqtt://host:port of one that runs.")] = "embedded",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0 takes a free one.")
@@ -166,6 +172,7 @@ def serve(
             lr_drops=tuple(lr_drop or ()),
             seed=seed,
             evaluate_every=evaluate_every,
+            evaluate_on=evaluate_on,
             deadline=deadline,
             buffer=buffer,
             quorum=quorum,

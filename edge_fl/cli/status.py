@@ -41,6 +41,21 @@ def _show(found: "RunStatus") -> None:
         accuracy = f", accuracy {last.accuracy:.1%}, loss {last.loss:.4f}"
     print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{accuracy}\n")
     show_table(
+        f"On devices after round {found.finished}",
+        ("tier", "width", "devices", "samples", "accuracy", "loss"),
+        [
+            (
+                tier,
+                f"{score.width / 1000:g}",
+                score.clients,
+                score.samples,
+                f"{score.accuracy:.1%}",
+                f"{score.loss:.4f}",
+            )
+            for tier, score in ({} if last is None else last.on_devices).items()
+        ],
+    )
+    show_table(
         "Devices",
         ("device", "tier", "runtime", "platform", "samples", "last accepted round", "this round"),
         [(d.client, d.tier, d.runtime, d.platform, d.samples, d.accepted, d.now) for d in found.devices],

@@ -199,6 +199,11 @@ class Method(ServerHalf, ABC):
         """The width, in thousandths, of the model that a run trains: what is evaluated."""
         return 1000
 
+    def evaluated_width(self, tier: int) -> int:
+        """The width, in thousandths, of the model that a device of ``tier`` evaluates on its own data."""
+        del tier
+        return self.model_width
+
     def statistic_widths(self, tier: int) -> tuple[int, ...]:
         """The widths, in thousandths, that must have BatchNorm statistics of their own where any width has."""
         del tier

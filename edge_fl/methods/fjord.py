@@ -103,6 +103,10 @@ class Fjord(Method):
         """The widest prefix (thousandths) that a device of ``tier`` trains, and uploads."""
         return self.p_max(tier)
 
+    def evaluated_width(self, tier: int) -> int:
+        """p_max: the sub-model that the device could use."""
+        return self.p_max(tier)
+
     def allowed(self, tier: int) -> tuple[int, ...]:
         """The widths (thousandths) that a step of ``tier`` may draw, in ascending order."""
         return tuple(width for width in sorted(self.parameters.widths) if width <= self.widest(tier))

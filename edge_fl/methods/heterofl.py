@@ -81,6 +81,10 @@ class HeteroFl(Method):
         """As many as there are levels."""
         return len(self.parameters.levels)
 
+    def evaluated_width(self, tier: int) -> int:
+        """That of the tier's level; where levels are drawn, of the widest."""
+        return max(self._widths(tier))
+
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Of the tier's level; where levels are drawn, of the widest."""
         return prefix_counts(layout, max(self._widths(tier)))

@@ -215,7 +215,9 @@ class Runtime(ABC):
         """Load one program of the bundle; raises BundleError where the runtime cannot take it."""
 
     def settle(self) -> None:  # noqa: B027  (most have nothing to do)
-        """The last step of a round was made, or failed: emulated hardware has it take the time that it would."""
+        """The last step of a round, or the last batch of an evaluation, was made, or failed: emulated hardware has it
+        take the time that it would.
+        """
 
     def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
         """The ``variant`` program that trains ``counts`` kept units of each block on batches of ``batch`` samples.

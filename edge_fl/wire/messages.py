@@ -14,6 +14,8 @@ __all__ = [
     "CHUNK_SIZE",
     "MOST_TIERS",
     "PROTOCOL",
+    "Evaluate",
+    "Evaluated",
     "Failed",
     "Finished",
     "FromDevice",
@@ -46,6 +48,7 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 
 MOST_TIERS = 64
 _Word = Annotated[str, msgspec.Meta(max_length=128)]
+_Width = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
@@ -88,7 +91,10 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Register(_Message, frozen=True):
-    """Device to coordinator: who I am and what I can do. Sent on every connect, on every Hello, and once measured."""
+    """Device to coordinator: who I am and what I can do. Sent on every connect, on every Hello, and once measured.
+
+    ``samples`` are those that it trains on, ``test_samples`` those that it holds out for :class:`Evaluate`.
+    """
 
     protocol: int
     agent: _Word
@@ -99,6 +105,7 @@ class Register(_Message, frozen=True):
     cpus: int = 0
     memory_mb: int = 0
     measured: Measured | None = None
+    test_samples: int = 0
 
 
 class Refused(_Message, frozen=True):
@@ -131,6 +138,25 @@ class Task(_Message, frozen=True):
     seed: int
     mask: MaskEncoding = "bitmask"
     pattern: bytes = b""
+    since: int = 0
+    changes: tuple[Ref, ...] | None = None
+
+
+class Evaluate(_Message, frozen=True):
+    """Coordinator to device: score this model on the samples that you hold out. Repeated until it is answered.
+
+    ``model`` is the one after ``round``, which the next round trains. Of every block the first units count, as
+    many as ``width`` (thousandths) says, and BatchNorm normalises by the statistics of ``statistics`` (thousandths)
+    where it has them for each width. A prediction is right when the target is among the ``top`` largest outputs.
+    ``since`` and ``changes`` are as :class:`Task`'s.
+    """
+
+    run: str
+    round: int
+    model: Ref
+    width: _Width
+    statistics: _Width
+    top: Annotated[int, msgspec.Meta(ge=1)] = 1
     since: int = 0
     changes: tuple[Ref, ...] | None = None
 
@@ -172,8 +198,18 @@ class Verdict(_Message, frozen=True):
     reason: str = ""
 
 
+class Evaluated(_Message, frozen=True):
+    """Device to coordinator: what :class:`Evaluate` asked for, the mean loss and the share of right predictions."""
+
+    run: str
+    round: int
+    samples: int
+    loss: float
+    accuracy: float
+
+
 class Failed(_Message, frozen=True):
-    """Device to coordinator: this task cannot be done, and why."""
+    """Device to coordinator: what I was asked, to train or to evaluate, cannot be done, and why."""
 
     run: str
     round: int
@@ -192,8 +228,8 @@ class Finished(_Message, frozen=True):
     rounds: int
 
 
-FromDevice = Register | Want | Offer | Failed | Gone
-ToDevice = Hello | Registered | Refused | Task | Want | Verdict | Finished
+FromDevice = Register | Want | Offer | Evaluated | Failed | Gone
+ToDevice = Hello | Registered | Refused | Task | Evaluate | Want | Verdict | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _from_device = msgspec.msgpack.Decoder(FromDevice)

@@ -35,7 +35,9 @@ TOPICS = Topics()
 class Stage:
     """An agent on a thread, and the coordinator's end of the conversation."""
 
-    def __init__(self, bundle: Bundle, address: BrokerAddress, folder: Path, data: str) -> None:
+    def __init__(
+        self, bundle: Bundle, address: BrokerAddress, folder: Path, data: str, *, test_share: float = 0.0
+    ) -> None:
         self.address = address
         up = TOPICS.up("+")
         self._connection = Connection(
@@ -48,7 +50,9 @@ class Stage:
         self._contents = {ref_of(bundle.read(name)).digest: bundle.read(name) for name in files}
         self.manifest = ref_of(bundle.read(MANIFEST))
         self.heard: list[FromDevice] = []
-        settings = AgentSettings(broker=address, client=CLIENT, state=folder / "state", once=True)
+        settings = AgentSettings(
+            broker=address, client=CLIENT, state=folder / "state", once=True, test_share=test_share
+        )
         self.agent = Agent(settings, open_source(data))
         self.ended: list[EdgeFLError | None] = []
         threading.Thread(target=self._run, daemon=True).start()
@@ -103,6 +107,9 @@ class Stage:
         ref = ref_of(content)
         self._contents[ref.digest] = content
         return ref
+
+    def given(self, ref: Ref) -> bytes:
+        return self._contents[ref.digest]
 
     def offered(self, number: int) -> None:
         """Wait for the update of this round."""

@@ -10,12 +10,18 @@ import pytest
 from broker.embedded import EmbeddedBroker
 from edge_fl.agent.agent import Agent, AgentSettings
 from edge_fl.bundle import Bundle
+from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
-from edge_fl.downlink import follow
+from edge_fl.downlink import decode_model, follow
 from edge_fl.errors import RefusedError
+from edge_fl.evaluation import score
 from edge_fl.pattern import Pattern
+from edge_fl.runtimes.base import open_runtime
 from edge_fl.transport.transfer import ref_of
+from edge_fl.update import make_update
 from edge_fl.wire.messages import (
+    Evaluate,
+    Evaluated,
     Failed,
     Finished,
     Offer,
@@ -46,6 +52,17 @@ def stage(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Stage]:
             stage.say(Registered(RUN, stage.manifest))
             stage.say(Finished(RUN, 1))
             stage.until(lambda: bool(stage.ended))
+        stage.close()
+
+
+@pytest.fixture
+def judging(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Stage]:
+    """An agent that holds a quarter of its samples out."""
+    with EmbeddedBroker(port=0) as broker:
+        stage = Stage(digits_bundle, broker.address, tmp_path / "judging", "digits:0/10", test_share=0.25)
+        yield stage
+        stage.say(Finished(RUN, 1))
+        stage.until(lambda: bool(stage.ended))
         stage.close()
 
 
@@ -206,6 +223,70 @@ def test_data_that_grows_is_registered_before_it_is_trained_on(
     moody.offered(1)
     kinds = [m.samples if isinstance(m, Register) else type(m) for m in moody.heard]
     assert kinds.index(20) < kinds.index(30) < kinds.index(Offer)
+
+
+def test_a_model_is_evaluated_on_what_is_held_out_and_trained_without_being_fetched_again(
+    digits_bundle: Bundle, judging: Stage
+) -> None:
+    weights = digits_bundle.weights()
+    data = HeldOut(open_source("digits:0/10"), 0.25, CLIENT).split()
+    judging.join()
+    registered = next(m for m in judging.heard if isinstance(m, Register))
+    assert (registered.samples, registered.test_samples) == data.sizes
+    model = judging.give(frame(digits_bundle, "model", 1, weights))
+    judging.say(asked := Evaluate(RUN, 1, model, width=500, statistics=500, top=2))
+    judging.hears(Evaluated)
+    runtime = open_runtime("onnx", digits_bundle)
+    expected = score(runtime, weights, data.test, width=500, statistics=500, top=2)
+    answer = Evaluated(RUN, 1, len(data.test.y), expected.loss, expected.accuracy)
+    assert judging.heard[-1] == answer
+    judging.heard.clear()
+    judging.say(asked)  # its answer was lost
+    judging.hears(Evaluated)
+    assert judging.heard == [answer]
+    judging.say(task := judging.task(round=2, model=model))
+    judging.offered(2)
+    assert not judging.wanted(model)
+    start = decode_model(judging.given(model), digits_bundle.layout, run=RUN, round=2)
+    update = make_update(task, client=CLIENT, model=start, runtime=runtime, samples=data.train, state={})
+    assert next(m.update for m in judging.heard if isinstance(m, Offer)) == ref_of(update.frame)
+
+
+def test_an_evaluation_is_left_for_the_next_round_and_one_that_came_late_is_not_begun(
+    digits_bundle: Bundle, judging: Stage
+) -> None:
+    judging.join()
+    judging.say(Evaluate(RUN, 1, ref_of(b"nobody has it"), width=1000, statistics=1000))
+    judging.until(lambda: judging.wanted(ref_of(b"nobody has it")))
+    judging.say(
+        judging.task(round=2, model=judging.give(frame(digits_bundle, "model", 1, digits_bundle.weights())))
+    )
+    judging.offered(2)
+    judging.say(Evaluate(RUN, 1, ref_of(b"of round 1"), width=1000, statistics=1000))
+    model = judging.give(frame(digits_bundle, "model", 2, digits_bundle.weights()))
+    judging.say(Evaluate(RUN, 2, model, width=1000, statistics=1000))
+    judging.hears(Evaluated)
+    assert not judging.wanted(ref_of(b"of round 1"))
+
+
+def test_what_cannot_be_evaluated_is_told(digits_bundle: Bundle, stage: Stage, judging: Stage) -> None:
+    weights = digits_bundle.weights()
+    stale = frame(digits_bundle, "model", 0, weights)
+    hopeless = frame(digits_bundle, "model", 1, {name: np.full_like(w, 1e30) for name, w in weights.items()})
+    stage.join()
+    judging.join()
+    for where, content, code, sentence in (
+        (stage, stale, "14", "No sample of this device is held out"),
+        (judging, stale, "20", "is for round 1 of run"),
+        (judging, hopeless, "19", "held-out data is"),
+    ):
+        where.heard.clear()
+        where.say(Evaluate(RUN, 1, where.give(content), width=1000, statistics=1000))
+        where.hears(Failed)
+        failed = where.heard[-1]
+        assert isinstance(failed, Failed)
+        assert (failed.round, failed.code) == (1, code)
+        assert sentence in failed.reason
 
 
 def test_rehearsals_are_timed_and_told_and_come_before_any_task(digits_bundle: Bundle, stage: Stage) -> None:

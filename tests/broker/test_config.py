@@ -48,6 +48,18 @@ def test_drops_grow_inside_the_run(drops: tuple[float, ...]) -> None:
         msgspec.structs.replace(CONFIG, lr_drops=drops)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"evaluate_on": -1}, "on 0 devices or more, not on -1"),
+        ({"evaluate_on": 1, "buffer": 1}, "leave --evaluate-on or --buffer out"),
+    ],
+)
+def test_evaluations_on_devices_that_cannot_be(wrong: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        msgspec.structs.replace(CONFIG, **wrong)
+
+
 def test_a_run_of_before_there_were_drops_has_none() -> None:
     config = msgspec.to_builtins(CONFIG)
     del config["lr_drops"]

@@ -46,6 +46,17 @@ from edge_fl.wire.messages import (
 
 RUN, CLIENT, ROUND, VERSION, SAMPLES = "run-1", "client-1", 4, 3, 100
 TOPICS = Topics()
+CONFIG = RunConfig(
+    run=RUN,
+    method="fedbiad",
+    parameters={},
+    rounds=9,
+    clients_per_round=1,
+    local_steps=1,
+    batch=20,
+    lr=0.1,
+    seed=0,
+)
 
 
 class Wire:
@@ -54,17 +65,6 @@ class Wire:
     def __init__(self, bundle: Bundle, address: BrokerAddress, folder: Path) -> None:
         self.bundle = bundle
         recipe = open_recipe("fedbiad", {"dropout": [500]})
-        config = RunConfig(
-            run=RUN,
-            method="fedbiad",
-            parameters={},
-            rounds=9,
-            clients_per_round=1,
-            local_steps=1,
-            batch=20,
-            lr=0.1,
-            seed=0,
-        )
         upstream = Connection(
             address=address, client_id="coordinator", subscriptions=Gateway.subscriptions(TOPICS)
         )
@@ -74,7 +74,7 @@ class Wire:
             "recipe": recipe,
             "batch": 20,
             "tiers": Tiers(),
-            "folder": RunFolder(folder / "run", config),
+            "folder": RunFolder(folder / "run", CONFIG),
             "store": self.store,
             "connection": upstream,
             "topics": TOPICS,

@@ -8,7 +8,7 @@ from rich.console import Console
 from broker.config import RunConfig
 from broker.live import view
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics
+from broker.run_folder import RoundMetrics, TierScore
 from edge_fl.wire.messages import PROTOCOL, Register
 
 CONFIG = RunConfig(
@@ -81,6 +81,26 @@ def test_elsewhere_a_round_is_a_line() -> None:
         assert lines[1].startswith("rejected client-b (checksum)")
         assert lines[2].endswith("1 updates  up 544.0 kB  down 2.0 MB  1.5 s  without client-b")
         assert len(lines) == 3
+
+
+def test_what_devices_find_stands_beside_the_accuracy() -> None:
+    scores = {0: TierScore(2, 40, 0.5, 0.75, 1000), 3: TierScore(1, 10, 1.5, 0.25, 500)}
+    scored = msgspec.structs.replace(METRICS, on_devices=scores)
+    for terminal in (True, False):
+        text = io.StringIO()
+        console = Console(file=text, force_terminal=terminal, width=200, color_system=None)
+        with view(console) as observer:
+            observer.started(CONFIG, 1_000_000)
+            observer.round_started(1, ["client-a"])
+            observer.round_closed(scored)
+            observer.round_closed(msgspec.structs.replace(METRICS, round=2, accuracy=None, loss=None))
+        shown = [
+            line
+            for line in text.getvalue().splitlines()
+            if "(on devices 75.0% in tier 0, 25.0% in tier 3)" in line
+        ]
+        assert "accuracy" in shown[-1]
+        assert ("round 1/3" in shown[-1]) == terminal
 
 
 def test_of_a_crowd_those_are_shown_who_need_a_look_and_the_others_counted() -> None:

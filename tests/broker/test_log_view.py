@@ -6,6 +6,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from broker.log_view import LogView
+from broker.run_folder import RoundMetrics, TierScore
 from device_sim.fleet import AgentProcess, Fleet
 from device_sim.mosquitto import free_port
 from edge_fl.bundle import Bundle
@@ -46,3 +50,14 @@ def test_a_run_is_logged_round_by_round(digits_bundle: Bundle, tmp_path: Path) -
     accepted = [(line["round"], line["client"]) for line in lines if line.get("status") == "accepted"]
     assert accepted == [(1, "client-0"), (2, "client-0")]
     assert "round   1" in (tmp_path / "out").read_text()
+
+
+def test_what_devices_find_is_a_line_a_tier(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "broker.log_view")
+    scores = {0: TierScore(2, 40, 0.5, 0.75, 1000), 3: TierScore(1, 10, 1.5, 0.25, 500)}
+    metrics = RoundMetrics(7, 1.5, 0.5, 1.25, 1.5, {}, {}, {}, {}, on_devices=scores)
+    LogView().round_closed(metrics)
+    assert [record.getMessage() for record in caplog.records][1:] == [
+        "round 7: tier 0 on devices: accuracy 0.7500",
+        "round 7: tier 3 on devices: accuracy 0.2500",
+    ]

@@ -6,12 +6,13 @@ import socket
 from urllib.error import URLError
 from urllib.request import urlopen
 
+import msgspec
 import pytest
 
 from broker.config import RunConfig
 from broker.observer import Observer, Observers
 from broker.prometheus import metrics_server
-from broker.run_folder import RoundMetrics
+from broker.run_folder import RoundMetrics, TierScore
 from edge_fl.errors import ConfigError, PortError
 from edge_fl.wire.messages import PROTOCOL, Register
 
@@ -95,6 +96,26 @@ def test_a_run_is_scraped_while_it_lasts() -> None:
     }
     with pytest.raises(URLError):
         scraped(port)
+
+
+def test_what_devices_find_has_a_gauge_a_tier() -> None:
+    scores = {0: TierScore(2, 40, 0.5, 0.75, 1000), 3: TierScore(1, 10, 1.5, 0.25, 500)}
+    port = free_port()
+    with metrics_server(f"127.0.0.1:{port}") as observer:
+        assert not any("tier" in name for name in scraped(port))
+        observer.round_closed(msgspec.structs.replace(ROUND, on_devices=scores))
+        observer.round_closed(ROUND)  # after which nobody was asked
+        found = {name: value for name, value in scraped(port).items() if "tier" in name}
+        observer.round_closed(msgspec.structs.replace(ROUND, on_devices={3: scores[3]}))
+        assert {name for name in scraped(port) if "tier" in name} == {name for name in found if '"3"' in name}
+    assert found == {
+        'device_accuracy{tier="0"}': 0.75,
+        'device_accuracy{tier="3"}': 0.25,
+        'device_loss{tier="0"}': 0.5,
+        'device_loss{tier="3"}': 1.5,
+        'device_samples{tier="0"}': 40,
+        'device_samples{tier="3"}': 10,
+    }
 
 
 @pytest.mark.parametrize("address", ["9464", ":9464", "127.0.0.1:", "127.0.0.1:http", "127.0.0.1:99999"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -53,6 +54,14 @@ def test_where_all_is_well(broker: BrokerAddress, tmp_path: Path) -> None:
     assert [line.split()[0] for line in done.stdout.splitlines() if " ok " in line][:4] == CHECKS[:4]
     assert "144 samples of shape (1, 8, 8) in float32, classes 0 to 9." in done.stdout
     assert not (tmp_path / "new").exists()
+
+
+def test_what_is_held_out_is_told_apart(agent: Examined) -> None:
+    data = found(replace(agent, test_share=0.25), "data")
+    trained, held_out = re.search(r"^(\d+) samples of .*, and (\d+) held out\.$", data.sentence).groups()
+    assert int(trained) + int(held_out) == 144
+    assert int(held_out) > 20
+    assert "--test-share" in found(replace(agent, test_share=1.0), "data").sentence
 
 
 def test_json_and_the_code_of_what_failed(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class System:
     """Runs agents and a coordinator to the end of a run."""
 
     def __init__(self, bundle: Bundle, folder: Path) -> None:
-        self._bundle, self._folder = bundle, folder
+        self._bundle, self.folder = bundle, folder
         self._count = self._fleets = 0
 
     def config(self, method: str = "fedavg", *, rounds: int = 3, clients: int = 3, **more: object) -> RunConfig:
@@ -70,7 +70,7 @@ class System:
     def fleet(self, agents: list[AgentProcess], address: BrokerAddress) -> Iterator[Fleet]:
         """Agents with state folders of their own."""
         self._fleets += 1
-        with Fleet(agents, address=address, root=self._folder / f"fleet-{self._fleets}") as fleet:
+        with Fleet(agents, address=address, root=self.folder / f"fleet-{self._fleets}") as fleet:
             yield fleet
 
     def run(
@@ -86,7 +86,7 @@ class System:
             summary = serve(
                 bundle=self._bundle,
                 config=config,
-                root=self._folder / f"run-{self._count}",
+                root=self.folder / f"run-{self._count}",
                 address=address,
                 observer=observer(fleet),
             )

@@ -55,6 +55,12 @@ devices: [{profile: raspberry-pi-5}, {profile: snail}]
     assert set(outcome.summary.rounds[0].uplink) == {"client-0", "client-1"}
 
 
+def test_devices_evaluate_on_what_they_hold_out(edge_fl_fleet, digits_bundle: Bundle) -> None:
+    fleet = edge_fl_fleet(SCALE + "devices: [{profile: phone-high, test_share: 0.3}, {profile: phone-mid}]")
+    (metrics,) = fleet.train(digits_bundle, "fedavg", rounds=1, evaluate_on=2).summary.rounds
+    assert [score.clients for score in metrics.on_devices.values()] == [1]
+
+
 def test_a_device_short_of_memory_fails_alone(edge_fl_fleet, digits_bundle: Bundle) -> None:
     fleet = edge_fl_fleet(
         SCALE + "devices: [{profile: raspberry-pi-5, count: 2}, {profile: phone-low, memory_mb: 1}]"

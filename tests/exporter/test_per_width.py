@@ -10,21 +10,26 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from broker.config import RunConfig
-from broker.evaluation import Evaluator, Score
+from broker.embedded import EmbeddedBroker
+from broker.evaluation import Evaluator
 from broker.observer import Observer
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bundle import Bundle, Input, Optimizer
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ParityError
+from edge_fl.evaluation import Score
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch, open_runtime, runtime_names
 from edge_fl.selection import Selection, masked
 from edge_fl.width_statistics import one_hot, row_weights, width_of, without_rows
+from edge_fl.wire.messages import Evaluate, Registered
 from exporter.export import Target, export_bundle
 from exporter.extract.extract import Trained, Wanted, extract
 from exporter.limits import LIMIT
 from exporter.zoo import find_model
+from tests.broker.test_federated_evaluation import impatient
+from tests.broker.test_gateway import ROUND, Wire, register
 
 WIDTHS = (1000, 600, 200)
 STATISTICS = ("2.running_mean", "2.running_var", "5.running_mean", "5.running_var")
@@ -252,3 +257,20 @@ def test_a_width_that_was_not_trained_takes_the_statistics_of_the_nearest_that_w
     own = row_weights(bundle.layout, kept, WIDTHS, WIDTHS[taken])
     theirs.load_state_dict({name: torch.from_numpy(array) for name, array in own.items()}, strict=False)
     np.testing.assert_allclose(extracted, theirs(torch.from_numpy(data.x)).detach().numpy(), atol=1e-5)
+
+
+def test_a_device_is_told_which_statistics_suit_its_width(bundle: Bundle, tmp_path: Path) -> None:
+    """None of the full width's were trained, so that whoever evaluates the full model takes those of 0.6."""
+    weights = bundle.weights()
+    for name in STATISTICS:
+        weights[name][1:] += 1
+    with EmbeddedBroker(port=0) as broker:
+        wire = Wire(bundle, broker.address, tmp_path)
+        for tier, width, statistics in ((0, 1000, 600), (2, 600, 600), (4, 200, 200)):
+            wire.answer(Registered, register(test_samples=20, tier=tier))
+            wire.received.clear()
+            assert impatient(wire, weights, "fjord").scores(ROUND) == {}
+            wire.until(lambda: any(isinstance(m, Evaluate) for m in wire.received))
+            asked = {(m.width, m.statistics) for m in wire.received if isinstance(m, Evaluate)}
+            assert asked == {(width, statistics)}
+        wire.close()

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.config import RunConfig
-from broker.evaluation import Evaluator, Score
+from broker.evaluation import Evaluator
 from broker.observer import Observer
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
@@ -17,6 +17,7 @@ from edge_fl.bench.models import mlp_layout
 from edge_fl.bundle import Bundle
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError, FrameError
+from edge_fl.evaluation import Score
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Ask, Job, Method, open_method
 from edge_fl.pattern import Pattern, Prefix
@@ -55,6 +56,11 @@ def test_every_unit_of_the_prefix_is_kept_as_often_anew_each_client_and_round() 
     np.testing.assert_allclose(rate, share, atol=5 * math.sqrt(2 / 9 / 2000))
     assert assign(method, 4) == assign(open_method("efd", {"width": 600}), 4)
     assert len({mask.tobytes() for mask in masks}) > 1500  # of 15 * 495
+
+
+def test_every_device_evaluates_the_model_of_the_run() -> None:
+    method = open_method("efd", {"width": 600, "widths": [1000, 200]})
+    assert [method.evaluated_width(tier) for tier in range(2)] == [600, 600]
 
 
 def test_an_update_of_another_pattern_is_refused() -> None:

@@ -89,6 +89,12 @@ def test_widths_may_be_listed_from_the_ablest_tier_down() -> None:
     assert [sorted(method.for_tier(t)["widths"]) for t in range(4)] == [[250, 500, 1000], [250, 500], [250], [250]]
 
 
+@pytest.mark.parametrize("name", ["fjord", "fjord+kd", "fjord+efd"])
+def test_a_device_evaluates_its_own_p_max(name: str) -> None:
+    method = open_method(name, {"widths": [1000, 500, 250]})
+    assert [method.evaluated_width(tier) for tier in range(4)] == [1000, 500, 250, 250]
+
+
 def test_an_upload_that_is_not_the_prefix_is_refused() -> None:
     method = open_method("fjord", {"widths": WIDTHS})
     with pytest.raises(FrameError) as caught:

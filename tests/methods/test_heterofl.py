@@ -61,6 +61,7 @@ def test_level_e_rounds_as_the_docstring_says(units: int) -> None:
 def test_fixed_levels_do_not_change_with_the_round() -> None:
     method = open_method("heterofl", {"levels": ["a", "c"]})
     assert len({assign(method, 1, client=c, round=r) for c in "abc" for r in range(5)}) == 1
+    assert [method.evaluated_width(tier) for tier in range(3)] == [1000, 250, 250]
 
 
 def test_dynamic_levels_are_drawn_uniformly_anew_each_round_and_alike_on_a_retry() -> None:
@@ -72,6 +73,7 @@ def test_dynamic_levels_are_drawn_uniformly_anew_each_round_and_alike_on_a_retry
     assert assign(method, 1, round=7) == drawn[7]
     assert method.counts(LAYOUT, 1)["layer0"] == 64
     assert [p["layer0"] for _, p in method.programs(LAYOUT, 1)] == [4, 32, 64]
+    assert method.evaluated_width(1) == 1000
 
 
 def test_an_update_of_a_drawn_level_passes_and_one_of_another_does_not() -> None:

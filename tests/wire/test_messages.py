@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.wire.messages import (
     CHUNK_SIZE,
+    Evaluate,
+    Evaluated,
     Failed,
     Finished,
     FromDevice,
@@ -36,6 +38,7 @@ FROM_DEVICE: list[FromDevice] = [
     Register(protocol=1, agent="0.1.0", runtime="onnx", samples=60),
     Want(DIGEST, (0, 3, 19)),
     Offer("r", 1, Ref(DIGEST, 5)),
+    Evaluated("r", 1, 40, 0.75, 0.5),
     Failed("r", 1, "14", "no data"),
     Gone(),
 ]
@@ -44,6 +47,7 @@ TO_DEVICE: list[ToDevice] = [
     Registered("r", Ref(DIGEST, 0)),
     Refused("protocol", "too old"),
     TASK,
+    Evaluate("r", 1, Ref(DIGEST, 9), width=500, statistics=400),
     Want(DIGEST, ()),
     Verdict("r", 1, DIGEST, accepted=False, code="mask", reason="wrong count"),
     Finished("r", 20),

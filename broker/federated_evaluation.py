@@ -1,0 +1,89 @@
+"""Federated evaluation: devices score the model on the samples that they hold out."""
+
+import time
+
+from broker.config import RunConfig
+from broker.evaluation import Evaluator
+from broker.gateway import Gateway
+from broker.model import GlobalModel
+from broker.run_folder import TierScore
+from broker.score_round import ScoreRound
+from broker.tiers import Tiers
+from edge_fl.randomness import Stream
+from edge_fl.recipe import Recipe
+from edge_fl.wire.messages import Evaluate, Ref
+
+__all__ = ["FederatedEvaluator"]
+
+
+class FederatedEvaluator:
+    """Asks ``config.evaluate_on`` devices for their scores of what the run would give if it ended now.
+
+    Each evaluates the first units of every block, as many as its tier is to have (``Method.evaluated_width``).
+
+    Parameters
+    ----------
+    config
+        Of the run; nobody is waited for beyond its deadline.
+    recipe
+        Says how wide a tier's model is.
+    model
+        What is scored.
+    gateway
+        Speaks with the devices.
+    tiers
+        Say what each is asked in.
+    evaluator
+        Knows which statistics suit a width, and how predictions are counted.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: RunConfig,
+        recipe: Recipe,
+        model: GlobalModel,
+        gateway: Gateway,
+        tiers: Tiers,
+        evaluator: Evaluator,
+    ) -> None:
+        self._config, self._recipe, self._model = config, recipe, model
+        self._gateway, self._tiers, self._evaluator = gateway, tiers, evaluator
+
+    def scores(self, round: int) -> dict[int, TierScore]:
+        """What devices found after ``round``, by tier: of a tier that nobody answered for, nothing."""
+        current = ScoreRound(round)
+        model = self._gateway.offer_model(self._model.outcome_frame())
+        for client in self._pick(round):
+            current.tiers[client] = self._tiers.of(client, self._gateway.registry[client].profile)
+            current.tasks[client] = self._task(client, current, model)
+        self._gateway.open_scores(current)
+        deadline = time.monotonic() + self._config.deadline
+        while current.outstanding() - self._lost() and time.monotonic() < deadline:
+            self._gateway.pump()
+        current.closed = True
+        return current.by_tier()
+
+    def _pick(self, round: int) -> list[str]:
+        """Some of those that are there and hold samples out, drawn by seed and round."""
+        registry = self._gateway.registry
+        able = [client for client in registry.present() if registry[client].profile.test_samples]
+        order = Stream.of(seed=self._config.seed, purpose="evaluation", round=round).permutation(len(able))
+        return sorted(able[i] for i in order[: self._config.evaluate_on])
+
+    def _task(self, client: str, current: ScoreRound, model: Ref) -> Evaluate:
+        width = self._recipe.method.evaluated_width(current.tiers[client])
+        changes = self._gateway.changes_for(client, self._model)
+        return Evaluate(
+            run=self._config.run,
+            round=current.number,
+            model=model,
+            width=width,
+            statistics=self._evaluator.statistics(self._model.outcome, width),
+            top=self._evaluator.top,
+            since=current.number - len(changes or ()),
+            changes=changes,
+        )
+
+    def _lost(self) -> set[str]:
+        return self._gateway.registry.lost(time.monotonic(), self._config.gone_after)

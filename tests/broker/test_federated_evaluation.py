@@ -1,0 +1,173 @@
+"""Scores of devices that misbehave, or never come, over a real broker."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from broker.embedded import EmbeddedBroker
+from broker.evaluation import Evaluator
+from broker.federated_evaluation import FederatedEvaluator
+from broker.model import GlobalModel
+from broker.run_folder import TierScore
+from broker.score_round import ScoreRound
+from broker.tiers import Tiers
+from edge_fl.bundle import Bundle
+from edge_fl.data.registry import load_dataset
+from edge_fl.errors import FrameError
+from edge_fl.recipe import open_recipe
+from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Ref, Refused, Registered
+from tests.broker.test_gateway import CLIENT, CONFIG, ROUND, RUN, Wire, register
+
+HELD_OUT = 20
+TASK = Evaluate(RUN, ROUND, Ref("0" * 64, 10), width=1000, statistics=1000)
+GOOD = Evaluated(RUN, ROUND, HELD_OUT, 0.5, 0.75)
+
+
+@pytest.fixture
+def wire(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Wire]:
+    with EmbeddedBroker(port=0) as broker:
+        wire = Wire(digits_bundle, broker.address, tmp_path)
+        wire.answer(Registered, register(test_samples=HELD_OUT))
+        yield wire
+        wire.close()
+
+
+def asked(wire: Wire) -> ScoreRound:
+    """The client is asked for a score."""
+    current = ScoreRound(ROUND, tasks={CLIENT: TASK}, tiers={CLIENT: 2})
+    wire.gateway.open_scores(current)
+    wire.until(lambda: TASK in wire.received)
+    return current
+
+
+def test_a_good_score_is_taken_once_and_may_be_repeated(wire: Wire) -> None:
+    current = asked(wire)
+    for _ in range(2):
+        wire.send(GOOD)
+    wire.send(msgspec.structs.replace(GOOD, loss=0.25))
+    wire.until(lambda: bool(wire.gateway.rejections))
+    current.closed = True
+    wire.send(GOOD)  # as if it had been thought lost
+    wire.send(msgspec.structs.replace(GOOD, round=ROUND - 1))
+    wire.until(lambda: len(wire.gateway.rejections) == 2)
+    assert wire.gateway.rejections == {"duplicate": 1, "late": 1}
+    assert current.by_tier() == {2: TierScore(1, HELD_OUT, 0.5, 0.75, 1000)}
+
+
+@pytest.mark.parametrize(
+    ("code", "changes"),
+    [
+        ("not-finite", {"loss": float("nan")}),
+        ("not-finite", {"loss": float("inf")}),
+        ("loss", {"loss": -1.0}),
+        ("accuracy", {"accuracy": 2.0}),
+        ("accuracy", {"accuracy": -0.1}),
+        ("accuracy", {"accuracy": float("nan")}),
+        ("samples", {"samples": 0}),
+        ("samples", {"samples": HELD_OUT + 1}),
+    ],
+)
+def test_a_bad_score_is_counted_and_changes_nothing(wire: Wire, code: str, changes: dict[str, object]) -> None:
+    current = asked(wire)
+    wire.send(msgspec.structs.replace(GOOD, **changes))
+    wire.until(lambda: bool(wire.gateway.rejections))
+    assert wire.gateway.rejections == {code: 1}
+    assert not current.outstanding()
+    assert current.by_tier() == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "client"),
+    [
+        ("late", {"round": ROUND - 1}, CLIENT),
+        ("late", {"run": "run-2"}, CLIENT),
+        ("not-selected", {}, "client-2"),
+        ("unregistered", {}, "client-3"),
+    ],
+)
+def test_a_score_out_of_place_is_turned_away(
+    wire: Wire, code: str, changes: dict[str, object], client: str
+) -> None:
+    wire.send(register(), "client-2")
+    current = asked(wire)
+    wire.send(msgspec.structs.replace(GOOD, **changes), client)
+    wire.until(lambda: bool(wire.gateway.rejections))
+    assert wire.gateway.rejections == {code: 1}
+    assert current.outstanding() == {CLIENT}
+
+
+def test_who_cannot_give_a_score_is_not_waited_for(wire: Wire) -> None:
+    current = asked(wire)
+    wire.send(Failed(RUN, ROUND - 1, "14", "of another round"))
+    wire.send(msgspec.structs.replace(GOOD, round=ROUND - 1))
+    wire.until(lambda: wire.gateway.rejections == {"late": 1})
+    assert current.outstanding() == {CLIENT}
+    wire.send(Failed(RUN, ROUND, "14", "No sample of this device is held out."))
+    wire.until(lambda: not current.outstanding())
+    assert current.by_tier() == {}
+
+
+def test_a_score_is_asked_for_until_it_comes_and_of_who_comes_back(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = asked(wire)
+    assert wire.answer(Evaluate, register(test_samples=HELD_OUT)) == TASK
+    monkeypatch.setattr("broker.gateway._REMIND_SECONDS", 0.3)
+    wire.received.clear()
+    wire.until(lambda: wire.received.count(TASK) == 3)  # though it was heard of
+    wire.send(GOOD)
+    wire.until(lambda: not current.outstanding())
+    wire.received.clear()
+    patience = time.monotonic() + 1
+    wire.until(lambda: time.monotonic() > patience)
+    assert TASK not in wire.received
+
+
+def impatient(wire: Wire, weights: dict[str, NDArray[np.float32]], method: str) -> FederatedEvaluator:
+    """One that waits for half a second."""
+    bundle, recipe = wire.bundle, open_recipe(method, {})
+    return FederatedEvaluator(
+        config=msgspec.structs.replace(CONFIG, evaluate_on=5, deadline=0.5),
+        recipe=recipe,
+        model=GlobalModel(bundle.layout, weights, recipe=recipe, run=RUN),
+        gateway=wire.gateway,
+        tiers=Tiers(),
+        evaluator=Evaluator(bundle, load_dataset("digits")),
+    )
+
+
+def test_a_device_that_never_answers_costs_no_more_than_the_deadline(wire: Wire, digits_bundle: Bundle) -> None:
+    evaluator = impatient(wire, digits_bundle.weights(), "fedavg")
+    started = time.monotonic()
+    assert evaluator.scores(ROUND) == {}
+    assert time.monotonic() - started >= 0.5
+    wire.until(lambda: any(isinstance(m, Evaluate) for m in wire.received))
+    wire.send(GOOD)
+    wire.until(lambda: wire.gateway.rejections == {"late": 1})
+    wire.received.clear()
+    wire.answer(Registered, register(test_samples=0))
+    assert evaluator.scores(ROUND + 1) == {}  # at once: nobody holds samples out
+    assert not any(isinstance(m, Evaluate) for m in wire.received)
+
+
+@pytest.mark.parametrize("held_out", [-1, 2**31])
+def test_a_number_of_samples_held_out_that_cannot_be_is_refused(wire: Wire, held_out: int) -> None:
+    refused = wire.answer(Refused, register(test_samples=held_out))
+    assert isinstance(refused, Refused)
+    assert refused.code == "profile"
+
+
+def test_a_tier_s_score_is_the_mean_over_its_samples() -> None:
+    widths = {"a": 500, "b": 500, "c": 1000}
+    tasks = {client: msgspec.structs.replace(TASK, width=width) for client, width in widths.items()}
+    current = ScoreRound(ROUND, tasks=tasks, tiers={"a": 3, "b": 3, "c": 1})
+    for client, samples, loss, accuracy in (("c", 7, 2.0, 0.5), ("b", 30, 1.0, 0.5), ("a", 10, 3.0, 1.0)):
+        assert current.take(client, Evaluated(RUN, ROUND, samples, loss, accuracy), held_out=30)
+    assert current.by_tier() == {1: TierScore(1, 7, 2.0, 0.5, 1000), 3: TierScore(2, 40, 1.5, 0.625, 500)}
+    with pytest.raises(FrameError, match="was not asked"):
+        current.take("d", GOOD, held_out=30)
