@@ -52,8 +52,10 @@ class System:
             "batch": 20,
             "lr": 0.1,
             "seed": 7,
-            "wait": 60.0,
-            "deadline": 60.0,
+            # No test's result hangs on these, unless it sets its own: a busy machine may take its time.
+            "wait": 240.0,
+            "deadline": 120.0,
+            "gone_after": 60.0,
             "run": f"test-{self._count}",
         }
         return RunConfig(
@@ -90,7 +92,7 @@ class System:
                 address=address,
                 observer=observer(fleet),
             )
-            fleet.wait(timeout=30)
+            fleet.wait(timeout=120)
         return summary
 
 

@@ -131,7 +131,7 @@ def test_a_coordinator_killed_while_devices_evaluate_asks_them_again_and_counts_
         assert process.exitcode == -signal.SIGKILL
         assert len(metrics_of(root)) == 1
         done = resume(root, address=embedded, observer=Observer())
-        fleet.wait(timeout=30)
+        fleet.wait(timeout=120)
     assert same_weights(quiet.weights, done.weights)
     assert [m.on_devices for m in done.rounds] == [m.on_devices for m in quiet.rounds]
     assert [m.uplink for m in done.rounds] == [m.uplink for m in quiet.rounds]

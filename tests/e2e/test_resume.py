@@ -43,7 +43,7 @@ def metrics_of(root: Path) -> list[RoundMetrics]:
 def test_a_coordinator_killed_at_any_point_of_a_round_goes_on_to_the_same_weights(
     system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, recipe: str
 ) -> None:
-    config: RunConfig = system.config(recipe, rounds=ROUNDS, quorum=1.0, gone_after=20.0)
+    config: RunConfig = system.config(recipe, rounds=ROUNDS, quorum=1.0)
     quiet = system.run(config, system.agents(), embedded)
     rng = random.Random(recipe)
     root, killed = tmp_path / "killed", 0
@@ -54,7 +54,7 @@ def test_a_coordinator_killed_at_any_point_of_a_round_goes_on_to_the_same_weight
             assert code == -signal.SIGKILL, "the run was over before it was killed often enough"
             killed += 1
         assert coordinator_ends_with(digits_bundle.root, config, root, embedded, None) == 0
-        fleet.wait(timeout=30)
+        fleet.wait(timeout=120)
     assert same_weights(quiet.weights, root / "weights.safetensors")
     ended = metrics_of(root)
     assert [metrics.round for metrics in ended] == list(range(1, ROUNDS + 1))
@@ -85,7 +85,7 @@ def killed_and_resumed(
         assert [device.client for device in seen.devices] == ["client-0", "client-1", "client-2"]
         assert len(metrics_of(root)) < 12
         subprocess.run([*serve, "--resume", str(root)], check=True, capture_output=True)
-        fleet.wait(timeout=30)
+        fleet.wait(timeout=120)
     assert len(metrics_of(root)) == 12
     return root / "weights.safetensors"
 
