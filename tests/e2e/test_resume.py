@@ -29,7 +29,7 @@ def coordinator_ends_with(*arguments: object) -> int | None:
     """Run a coordinator in a process of its own; its exit code, the negated signal where one killed it."""
     process = _PROCESSES.Process(target=killed_coordinator.coordinate, args=arguments)
     process.start()
-    process.join(60)
+    process.join(240)
     assert process.exitcode is not None, "the coordinator hangs"
     return process.exitcode
 
@@ -62,7 +62,7 @@ def test_a_coordinator_killed_at_any_point_of_a_round_goes_on_to_the_same_weight
 
 
 def until_round(root: Path, number: int, process: subprocess.Popen[bytes]) -> None:
-    lines, limit = root / "metrics.jsonl", time.monotonic() + 60
+    lines, limit = root / "metrics.jsonl", time.monotonic() + 240
     while not lines.exists() or lines.read_bytes().count(b"\n") < number:
         assert time.monotonic() < limit
         assert process.poll() is None
