@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_fl.agent.capabilities import registration
+from edge_fl.agent.held_model import HeldModel
 from edge_fl.agent.rehearsal import rehearse
 from edge_fl.agent.state import StateFolder
 from edge_fl.atomic import write_atomically
@@ -15,7 +16,6 @@ from edge_fl.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, sea
 from edge_fl.data.fit import check_fit
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
-from edge_fl.downlink import decode_model, follow
 from edge_fl.errors import BundleError, DataError, EdgeFLError, FrameError, RefusedError
 from edge_fl.evaluation import score
 from edge_fl.layout import Layout
@@ -81,16 +81,6 @@ class AgentSettings:
     test_share: float = 0.0
 
 
-@dataclass(frozen=True)
-class _HeldModel:
-    """A model that is kept for what comes after the task it was fetched for."""
-
-    run: str
-    version: int
-    ref: Ref
-    content: bytes
-
-
 class _Superseded(Exception):  # noqa: N818  (not an error: something newer is wanted)
     """What the agent was doing is no longer wanted."""
 
@@ -153,7 +143,7 @@ class Agent:
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
         self._measured: Measured | None = None  # of the newest rehearsals
-        self._model: _HeldModel | None = None  # the one that was worked on last
+        self._model = HeldModel()
         self._connected_at, self._short_sessions = 0.0, 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
@@ -430,40 +420,11 @@ class Agent:
         return Gathered(task.run, task.round, frame)
 
     def _fetch_model(self, task: Task | Evaluate | Gather, layout: Layout) -> Frame:
-        """The task's model: the one that is held, or made of it, or fetched. It is kept if it may be wanted again."""
-        content = self._changed(task, layout)
-        if content is None:
-            if task.changes is None:
-                self._model = None  # two would not fit into every device
-            content = self._fetch_for(task, task.model, layout)
-        trains = isinstance(task, Task)
-        model = decode_model(content, layout, run=task.run, round=task.round + (not trains))
-        held = _HeldModel(task.run, model.header.version, task.model, content)
-        self._model = None if trains and task.changes is None else held
-        return model
-
-    def _changed(self, task: Task | Evaluate | Gather, layout: Layout) -> bytes | None:
-        """The task's model, where it is held or can be made of the one that is, by the task's changes."""
-        held = self._model
-        if held is None or held.run != task.run:
-            return None
-        if held.ref == task.model:
-            return held.content
-        changes, done = task.changes or (), held.version - task.since
-        if not 0 <= done < len(changes):
-            return None
-        try:
-            content = follow(held.content, [self._fetch_for(task, ref, layout) for ref in changes[done:]], layout)
-            if ref_of(content) != task.model:
-                raise FrameError("digest", "They make another model.")
-        except FrameError as error:
-            _log.warning("the changes do not lead to the model of round %d (%s); fetching it", task.round, error)
-            self._model = None
-            return None
-        return content
-
-    def _fetch_for(self, task: Task | Evaluate | Gather, ref: Ref, layout: Layout) -> bytes:
-        return self._fetch(ref, largest=largest_frame(layout), wanted=lambda: self._task is task)
+        """The task's model, if not held already, for as long as the task is wanted."""
+        largest = largest_frame(layout)
+        return self._model.of(
+            task, layout, lambda ref: self._fetch(ref, largest=largest, wanted=lambda: self._task is task)
+        )
 
     def _upload(self, task: Task, frame: bytes) -> Verdict:
         """Offer the update until the coordinator says what became of it."""

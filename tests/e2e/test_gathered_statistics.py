@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from broker.config import RunConfig
 from broker.observer import Observer
-from broker.session import serve
+from broker.session import resume, serve
 from broker.summary import RunSummary
 from device_sim.chaos import same_weights
 from device_sim.fleet import AgentProcess, Fleet
@@ -31,6 +31,7 @@ from edge_fl.transport.connection import BrokerAddress
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import Gather, Ref
 from exporter.export import export_bundle
+from tests.e2e.test_federated_evaluation import killed
 from tests.exporter.test_per_width import STATISTICS, model, target
 
 CLIENTS, ROUNDS, BATCH, SEED = 4, 2, 20, 7
@@ -132,16 +133,34 @@ def test_one_set_of_statistics_is_the_widest_model_s(single: Bundle, tmp_path: P
         np.testing.assert_allclose(weights[name], expected, rtol=1e-5, atol=1e-5)
 
 
-def test_agents_gather_the_bits_of_a_simulation(rows: Bundle, embedded: BrokerAddress, tmp_path: Path) -> None:
+def fleet(address: BrokerAddress, root: Path) -> Fleet:
     agents = [AgentProcess(f"client-{i}", f"digits:{i}/{CLIENTS}", tier=i % 2) for i in range(CLIENTS)]
-    with Fleet(agents, address=embedded, root=tmp_path / "fleet") as fleet:
-        real = serve(bundle=rows, config=config(), root=tmp_path / "real", address=embedded, observer=Observer())
-        fleet.wait(timeout=30)
+    return Fleet(agents, address=address, root=root)
+
+
+def test_agents_gather_the_bits_of_a_simulation_though_the_coordinator_is_killed_meanwhile(
+    rows: Bundle, embedded: BrokerAddress, tmp_path: Path
+) -> None:
+    root = tmp_path / "real"
+    with fleet(embedded, tmp_path / "fleet") as agents:
+        killed(rows, config(), root, embedded, (ROUNDS, "gathering"))
+        real = resume(root, address=embedded, observer=Observer())
+        agents.wait(timeout=30)
     theirs = simulated(rows, tmp_path / "simulated")
     assert same_weights(real.weights, theirs.weights)
     assert real.rounds[-1].gathered == theirs.rounds[-1].gathered
     assert real.accuracy == theirs.accuracy
     assert not real.rounds[-1].rejections
+
+
+def test_a_buffered_run_gathers_from_who_still_trains(
+    rows: Bundle, embedded: BrokerAddress, tmp_path: Path
+) -> None:
+    settings = msgspec.structs.replace(config(), buffer=1, local_steps=50)
+    with fleet(embedded, tmp_path / "fleet") as agents:
+        done = serve(bundle=rows, config=settings, root=tmp_path / "run", address=embedded, observer=Observer())
+        agents.wait(timeout=30)
+    assert done.rounds[-1].gathered == {1000: 700, 500: 680}
 
 
 def test_a_client_of_fewer_samples_than_a_batch_counts_as_many_as_it_has(rows: Bundle) -> None:
