@@ -441,7 +441,7 @@ class Gateway:
         try:
             taken = poll.take(client, answer, device.profile)
         except FrameError:
-            if awaited:
+            if awaited and not poll.awaits(client):
                 self._observer.device(client, "rejected")
             raise
         if taken:
@@ -458,7 +458,8 @@ class Gateway:
 
     def _reject(self, client: str, code: str, reason: str) -> None:
         self.rejections[code] += 1
-        number = 0 if self._round is None else self._round.number
+        asking = self._round or (None if self._poll is None or self._poll.closed else self._poll)
+        number = 0 if asking is None else asking.number
         known = client if self.registry.get(client) else ""  # strangers' names would fill the record
         self._store.reject(number, known, code, reason)
         self._observer.rejected(client, code, reason)

@@ -77,6 +77,7 @@ def test_a_bad_score_is_counted_and_changes_nothing(wire: Wire, code: str, chang
     wire.send(msgspec.structs.replace(GOOD, **changes))
     wire.until(lambda: bool(wire.gateway.rejections))
     assert wire.gateway.rejections == {code: 1}
+    assert [(r.round, r.client, r.code) for r in wire.store.rejected()] == [(ROUND, CLIENT, code)]
     assert not current.outstanding()
     assert current.by_tier() == {}
 

@@ -46,11 +46,11 @@ def plain_score(weights: dict[str, NDArray[np.float32]], width: int, samples: Sa
 
 
 def test_what_devices_find_is_the_score_of_the_final_weights_on_their_samples(
-    system, address: BrokerAddress, tmp_path: Path
+    system, embedded: BrokerAddress, tmp_path: Path
 ) -> None:
     agents = fleet_of(system)
     config = system.config("fjord", rounds=2, clients=4, parameters={"widths": [1000, 500]}, evaluate_on=4)
-    done = system.run(config, agents, address)
+    done = system.run(config, agents, embedded)
     weights, last = load_file(done.weights), done.rounds[-1]
     assert list(last.on_devices) == [0, 1]
     for tier, found in last.on_devices.items():
