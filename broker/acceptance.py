@@ -1,16 +1,20 @@
-"""What an update must be to touch the model, and a score to count."""
+"""What an update, or statistics, must be to touch the model, and a score to count."""
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
+from edge_fl.batch_statistics import gathered, own_row
+from edge_fl.bundle import Manifest
 from edge_fl.errors import FrameError
 from edge_fl.layout import Layout
 from edge_fl.pattern import Pattern
 from edge_fl.recipe import Recipe
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
-from edge_fl.wire.messages import Evaluated
+from edge_fl.wire.messages import Evaluate, Evaluated, Gather
 
-__all__ = ["Expected", "check_score", "check_update"]
+__all__ = ["Expected", "check_score", "check_statistics", "check_update"]
 
 
 @dataclass(frozen=True)
@@ -76,3 +80,52 @@ def check_score(answer: Evaluated, held_out: int) -> None:
         raise FrameError("loss", f"The score's loss is {answer.loss}.")
     if not 0 <= answer.accuracy <= 1:
         raise FrameError("accuracy", f"The score's accuracy is {answer.accuracy}.")
+
+
+def check_statistics(
+    content: bytes, asked: Evaluate | Gather, *, client: str, samples: int, manifest: Manifest
+) -> Frame:
+    """Decode gathered statistics and hold them against what was ``asked`` of a client that registered ``samples``.
+
+    Raises
+    ------
+    FrameError
+        With the codes of :func:`edge_fl.wire.frame.decode_frame`, or ``oversize``, ``kind``, ``foreign``, ``stale``,
+        ``samples``, ``pattern`` or ``statistics``.
+    """
+    layout = manifest.layout
+    if len(content) > largest_frame(layout):
+        raise FrameError("oversize", f"The statistics have {len(content)} bytes.")
+    frame = decode_frame(content, layout)
+    header = frame.header
+    if header.kind != "statistics" or header.mode != "units":
+        raise FrameError(
+            "kind", f"The frame is a {header.kind} in {header.mode} mode, not statistics in units mode."
+        )
+    if header.client != client:
+        raise FrameError("foreign", f"The statistics are signed '{header.client}', not '{client}'.")
+    if (header.run, header.round, header.version) != (asked.run, asked.round, asked.round):
+        raise FrameError("stale", f"The statistics are for round {header.round} of run '{header.run}'.")
+    if not 0 < header.samples <= samples:
+        raise FrameError("samples", f"The statistics claim {header.samples} of {samples} samples.")
+    if frame.pattern != Pattern.prefix(layout, asked.width):
+        raise FrameError("pattern", f"The statistics are not those of the width {asked.width / 1000:g}.")
+    _check_rows(frame, manifest, asked.width)
+    return frame
+
+
+def _check_rows(frame: Frame, manifest: Manifest, width: int) -> None:
+    """Statistics alone, of the row of ``width`` alone, and no variance below 0."""
+    if frame.sent is None or frame.sent.any():
+        raise FrameError("statistics", "The frame holds parameters, where statistics alone belong.")
+    wanted = {tensor.name for tensor in gathered(manifest)}
+    for tensor in manifest.layout.tensors:
+        if tensor.role != "statistic":
+            continue
+        others = np.array(frame.values[tensor.name])
+        if tensor.name in wanted:
+            others[own_row(manifest, tensor, width)] = 0
+        if others.any():
+            raise FrameError("statistics", f"The frame holds others of '{tensor.name}' than were asked for.")
+        if tensor.name.endswith("running_var") and (frame.values[tensor.name] < 0).any():
+            raise FrameError("statistics", f"A variance of '{tensor.name}' is below 0.")

@@ -11,14 +11,17 @@ from broker.config import RunConfig
 from broker.evaluation import Evaluator
 from broker.federated_evaluation import FederatedEvaluator
 from broker.gateway import RETURN_SECONDS, Gateway
+from broker.gathering import gather
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.rounds import Report, Round
 from broker.run_folder import RoundMetrics, RunFolder, TierScore
+from broker.statistics_round import gathers
 from broker.store import Store, UnderWay
 from broker.summary import RunSummary
 from broker.tasks import make_task
 from broker.tiers import Tiers
+from edge_fl.bundle import Manifest
 from edge_fl.errors import RunError
 from edge_fl.evaluation import Score
 from edge_fl.recipe import Recipe
@@ -41,6 +44,8 @@ class Coordinator:
     ----------
     config
         How it goes.
+    manifest
+        The bundle's.
     recipe
         Its server halves assign and learn.
     model
@@ -65,6 +70,7 @@ class Coordinator:
         self,
         *,
         config: RunConfig,
+        manifest: Manifest,
         recipe: Recipe,
         model: GlobalModel,
         dense: int,
@@ -81,6 +87,7 @@ class Coordinator:
         self._on_devices = FederatedEvaluator(
             config=config, recipe=recipe, model=model, gateway=gateway, tiers=tiers, evaluator=evaluator
         )
+        self._manifest = manifest
         self._selection = ClientSelection(config.selection, config.seed)
         known = bool(store.devices())  # when the run was broken off
         self._patience = time.monotonic() + RETURN_SECONDS + config.gone_after if known else 0.0
@@ -228,6 +235,7 @@ class Coordinator:
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
         train_loss = self._model.aggregate(self._updates(reports, current.tiers))
+        gathered = self._gather(number)
         score, on_devices = self._evaluate(number) if self._config.evaluates(number) else (None, {})
         metrics = RoundMetrics(
             round=number,
@@ -245,6 +253,7 @@ class Coordinator:
             took=dict(sorted(took.items())),
             stale={client: number - first for client in reports if (first := current.round_of(client)) < number},
             on_devices=on_devices,
+            gathered=gathered,
         )
         self._gateway.rejections.clear()
         self._gateway.sent.clear()
@@ -262,6 +271,22 @@ class Coordinator:
         while self._returning():
             self._gateway.pump()
         return score, self._on_devices.scores(number)
+
+    def _gather(self, number: int) -> dict[int, int]:
+        """Give the final model the BatchNorm statistics of the devices' data, where the method has them gathered."""
+        if number < self._config.rounds or not gathers(self._recipe.method, self._manifest):
+            return {}
+        while self._returning():
+            self._gateway.pump()
+        return gather(
+            number,
+            config=self._config,
+            method=self._recipe.method,
+            manifest=self._manifest,
+            model=self._model,
+            gateway=self._gateway,
+            tiers=self._tiers,
+        )
 
     def _part(self, current: Round) -> dict[str, float]:
         """Wait no longer for whoever is awaited; seconds that each client took, or takes by now."""

@@ -1,7 +1,5 @@
 """Federated evaluation: devices score the model on the samples that they hold out."""
 
-import time
-
 from broker.config import RunConfig
 from broker.evaluation import Evaluator
 from broker.gateway import Gateway
@@ -57,11 +55,7 @@ class FederatedEvaluator:
         for client in self._pick(round):
             current.tiers[client] = self._tiers.of(client, self._gateway.registry[client].profile)
             current.tasks[client] = self._task(client, current, model)
-        self._gateway.open_scores(current)
-        deadline = time.monotonic() + self._config.deadline
-        while current.outstanding() - self._lost() and time.monotonic() < deadline:
-            self._gateway.pump()
-        current.closed = True
+        self._gateway.poll(current, deadline=self._config.deadline, gone_after=self._config.gone_after)
         return current.by_tier()
 
     def _pick(self, round: int) -> list[str]:
@@ -84,6 +78,3 @@ class FederatedEvaluator:
             since=current.number - len(changes or ()),
             changes=changes,
         )
-
-    def _lost(self) -> set[str]:
-        return self._gateway.registry.lost(time.monotonic(), self._config.gone_after)

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,11 +15,11 @@ from broker.acceptance import Expected, check_update
 from broker.contents import Contents
 from broker.model import GlobalModel
 from broker.observer import Observer
+from broker.poll import Poll
 from broker.programs import missing_program
 from broker.registry import Device, Registry
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
-from broker.score_round import ScoreRound
 from broker.store import Judged, Store
 from broker.tiers import Tiers
 from broker.update_file import Place, UpdateFile
@@ -35,6 +36,7 @@ from edge_fl.wire.messages import (
     Evaluated,
     Failed,
     Finished,
+    Gathered,
     Gone,
     Hello,
     Offer,
@@ -132,7 +134,7 @@ class Gateway:
         self._ticked = 0.0  # monotonic seconds
         self._over: Finished | None = None
         self._round: Round | None = None
-        self._scores = ScoreRound(0, closed=True)  # the newest
+        self._poll: Poll[Any] | None = None  # the newest
 
     @staticmethod
     def subscriptions(topics: Topics) -> list[str]:
@@ -184,16 +186,24 @@ class Gateway:
         self._unheard[client] = time.monotonic()
         self._send(client, task)
 
-    def open_scores(self, current: ScoreRound) -> None:
-        """Ask for the scores of ``current``, of each client again until it answers, and take them."""
-        self._scores = current
+    def open_poll(self, current: Poll[Any]) -> None:
+        """Ask the clients of ``current``, each again until it answers, and take what they answer."""
+        self._poll = current
         for client in current.tasks:
-            self._observer.device(client, "evaluating")
-            self._ask_score(client)
+            self._observer.device(client, current.statuses[0])
+            self._ask_again(current, client)
 
-    def _ask_score(self, client: str) -> None:
-        self._scores.sent_at[client] = time.monotonic()
-        self._send(client, self._scores.tasks[client])
+    def poll(self, current: Poll[Any], *, deadline: float, gone_after: float) -> None:
+        """Open it and wait for answers: ``deadline`` seconds at most, and not for who is gone for ``gone_after``."""
+        self.open_poll(current)
+        until = time.monotonic() + deadline
+        while (now := time.monotonic()) < until and current.outstanding() - self.registry.lost(now, gone_after):
+            self.pump()
+        current.closed = True
+
+    def _ask_again(self, current: Poll[Any], client: str) -> None:
+        current.sent_at[client] = time.monotonic()
+        self._send(client, current.tasks[client])
 
     def finish(self, rounds: int) -> None:
         """Tell all devices that the run is over, and every one that registers from now on."""
@@ -236,15 +246,16 @@ class Gateway:
                 self._take(topic, payload)
 
     def _remind(self) -> None:
-        """A lost task would cost the round its deadline, and so would a lost score."""
+        """A lost task would cost the round its deadline, and so would a lost answer."""
         overdue = time.monotonic() - _REMIND_SECONDS
         while self._unheard and next(iter(self._unheard.values())) < overdue:  # the oldest is first
             client = next(iter(self._unheard))
             del self._unheard[client]
             if self._round is not None and self._round.awaits(client):
                 self._say(client, self._round.tasks[client])
-        for client in self._scores.overdue(overdue):
-            self._ask_score(client)
+        if self._poll is not None:
+            for client in self._poll.overdue(overdue):
+                self._ask_again(self._poll, client)
 
     def _take(self, topic: str, payload: bytes) -> None:
         client = ""
@@ -263,8 +274,8 @@ class Gateway:
                     self._serve(client, message)
                 case Offer() as message:
                     self._consider(client, message)
-                case Evaluated() as message:
-                    self._take_score(client, message)
+                case (Evaluated() | Gathered()) as message:
+                    self._take_answer(client, message)
                 case Failed() as message:
                     self._take_failure(client, message)
                 case Gone() if self.registry.get(client) is not None:
@@ -295,8 +306,8 @@ class Gateway:
             self._send(client, self._over)
         if self._round is not None and self._round.awaits(client):
             self.ask(client, self._round.tasks[client])
-        if self._scores.awaits(client):
-            self._ask_score(client)
+        if self._poll is not None and self._poll.awaits(client):
+            self._ask_again(self._poll, client)
 
     def _refusal(self, profile: Register) -> tuple[str, str] | None:
         if profile.protocol != PROTOCOL:
@@ -406,28 +417,35 @@ class Gateway:
         if current is not None and (failed.run, failed.round) == (self._folder.run, current.round_of(client)):
             current.excuse(client, f"failed: {failed.reason[:_LONGEST_REASON]}")
             self._observer.device(client, "failed")
-        elif (failed.run, failed.round) == (self._folder.run, self._scores.number) and self._scores.awaits(client):
-            _log.warning(
-                "'%s' has no score after round %d: %s", client, failed.round, failed.reason[:_LONGEST_REASON]
-            )
-            self._scores.excused.add(client)
+            return
+        poll = self._poll
+        if (
+            poll is not None
+            and (failed.run, failed.round) == (self._folder.run, poll.number)
+            and poll.awaits(client)
+        ):
+            reason = failed.reason[:_LONGEST_REASON]
+            _log.warning("'%s' cannot answer after round %d: %s", client, failed.round, reason)
+            poll.excused.add(client)
             self._observer.device(client, "failed")
 
-    def _take_score(self, client: str, answer: Evaluated) -> None:
-        device = self.registry.get(client)
+    def _take_answer(self, client: str, answer: Evaluated | Gathered) -> None:
+        device, poll = self.registry.get(client), self._poll
         if device is None:
             raise FrameError("unregistered", "The client is not registered.")
-        if answer.run != self._folder.run:
-            raise FrameError("late", f"Run '{answer.run}' is not under way.")
-        awaited = self._scores.awaits(client)
+        if poll is None or answer.run != self._folder.run:
+            raise FrameError(
+                "late", f"Nobody waits for an answer after round {answer.round} of run '{answer.run}'."
+            )
+        awaited = poll.awaits(client)
         try:
-            taken = self._scores.take(client, answer, device.profile.test_samples)
+            taken = poll.take(client, answer, device.profile)
         except FrameError:
-            if awaited:
+            if awaited and not poll.awaits(client):
                 self._observer.device(client, "rejected")
             raise
         if taken:
-            self._observer.device(client, "evaluated")
+            self._observer.device(client, poll.statuses[1])
 
     # --- what goes out
 
@@ -440,7 +458,8 @@ class Gateway:
 
     def _reject(self, client: str, code: str, reason: str) -> None:
         self.rejections[code] += 1
-        number = 0 if self._round is None else self._round.number
+        asking = self._round or (None if self._poll is None or self._poll.closed else self._poll)
+        number = 0 if asking is None else asking.number
         known = client if self.registry.get(client) else ""  # strangers' names would fill the record
         self._store.reject(number, known, code, reason)
         self._observer.rejected(client, code, reason)

@@ -21,15 +21,24 @@ __all__ = ["LiveView", "PlainView", "view"]
 _COLOURS = {
     "training": "yellow",
     "evaluating": "yellow",
+    "gathering": "yellow",
     "accepted": "green",
     "evaluated": "green",
+    "gathered": "green",
     "rejected": "red",
     "failed": "red",
     "gone": "red",
 }
 _LINES = 40  # devices shown at the most: drawing a thousand takes longer than the time until the next picture
 _NAMED = 10  # clients named in a sentence, at the most
-_FIRST = ("rejected", "failed", "gone", "training", "evaluating")  # shown before others, where not all are
+_FIRST = (
+    "rejected",
+    "failed",
+    "gone",
+    "training",
+    "evaluating",
+    "gathering",
+)  # shown before others, where not all are
 
 
 @contextmanager

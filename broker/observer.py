@@ -17,7 +17,9 @@ class Observer:
         """A device is in."""
 
     def device(self, client: str, status: str) -> None:
-        """A device's part in the round changed: training, accepted, rejected, failed, evaluating, evaluated, gone."""
+        """A device's part in the round changed: training, accepted, rejected, failed, evaluating, evaluated, gathering,
+        gathered, gone.
+        """
 
     def rejected(self, client: str, code: str, reason: str) -> None:
         """A message or an update was turned away."""

@@ -1,72 +1,26 @@
-"""One federated evaluation: which devices were asked for a score, and what they answered. No network, no clock."""
+"""One federated evaluation: the scores that devices were asked for, and what they come to."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from broker.acceptance import check_score
+from broker.poll import Poll
 from broker.run_folder import TierScore
-from edge_fl.errors import FrameError
-from edge_fl.wire.messages import Evaluate, Evaluated
+from edge_fl.wire.messages import Evaluated, Register
 
 __all__ = ["ScoreRound"]
 
 
 @dataclass
-class ScoreRound:
-    """The scores of the model after round ``number``.
+class ScoreRound(Poll[Evaluated]):
+    """The scores of the model after a round."""
 
-    ``tasks`` are what each client was asked, ``tiers`` in which tier, ``answers`` what was taken, and ``excused`` the
-    clients that are not waited for. ``sent_at`` is when each was last sent its task, in the caller's monotonic seconds.
-    Once it is ``closed`` nobody is waited for, and answers come late.
-    """
+    kind = Evaluated
+    statuses = ("evaluating", "evaluated")
 
-    number: int
-    tasks: dict[str, Evaluate] = field(default_factory=dict)
-    tiers: dict[str, int] = field(default_factory=dict)
-    answers: dict[str, Evaluated] = field(default_factory=dict)
-    excused: set[str] = field(default_factory=set)
-    sent_at: dict[str, float] = field(default_factory=dict)
-    closed: bool = False
-
-    def awaits(self, client: str) -> bool:
-        """Whether this client is still to be heard of."""
-        return client in self.tasks and not (self.closed or client in self.answers or client in self.excused)
-
-    def outstanding(self) -> set[str]:
-        """The clients still to be heard of."""
-        return {client for client in self.tasks if self.awaits(client)}
-
-    def overdue(self, since: float) -> list[str]:
-        """Those of them that were last sent their task before ``since``."""
-        return sorted(client for client in self.outstanding() if self.sent_at[client] < since)
-
-    def take(self, client: str, answer: Evaluated, held_out: int) -> bool:
-        """Count the answer of a client that registered ``held_out`` samples to evaluate on.
-
-        Returns
-        -------
-        False where this very answer was taken before: it was thought lost.
-
-        Raises
-        ------
-        FrameError
-            As :func:`broker.acceptance.check_score`, after which the client is waited for no longer; ``late``,
-            ``not-selected`` or ``duplicate`` where an answer has no place.
-        """
-        if self.answers.get(client) == answer:
-            return False
-        if self.closed or answer.round != self.number:
-            raise FrameError("late", f"Nobody waits for a score of the model after round {answer.round}.")
-        if client not in self.tasks:
-            raise FrameError("not-selected", f"The client was not asked for a score after round {self.number}.")
-        if client in self.answers:
-            raise FrameError("duplicate", "Another score of this model was taken already.")
-        try:
-            check_score(answer, held_out)
-        except FrameError:
-            self.excused.add(client)
-            raise
-        self.answers[client] = answer
-        return True
+    def check(self, client: str, answer: Evaluated, profile: Register) -> None:
+        """As :func:`broker.acceptance.check_score`."""
+        del client
+        check_score(answer, profile.test_samples)
 
     def by_tier(self) -> dict[int, TierScore]:
         """What the answers come to in each tier that has any: means over its samples, summed in the order of ids."""

@@ -207,6 +207,7 @@ def _coordinate(
     )
     coordinator = (BufferedCoordinator if config.buffer else Coordinator)(
         config=config,
+        manifest=bundle.manifest,
         recipe=recipe,
         model=model,
         dense=dense,

@@ -18,24 +18,27 @@ from broker.observer import Observer
 from broker.registry import Device, Registry
 from broker.run_folder import RoundMetrics, RunFolder, check_no_run
 from broker.session import check_recipe, digest_of, open_bundle, read_settings
+from broker.statistics_round import StatisticsRound, ask, gathers, widths_asked
 from broker.store import Store, local_url
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
 from device_sim.settings import Population, SimulationSettings, TrainerSettings
 from device_sim.trainer import Call
 from edge_fl import __version__
+from edge_fl.batch_statistics import make_statistics
 from edge_fl.bundle import Bundle
 from edge_fl.data.partition import partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError
 from edge_fl.evaluation import Score
 from edge_fl.recipe import open_recipe
+from edge_fl.runtimes.base import open_runtime
 from edge_fl.selection import Weights
 from edge_fl.server_half import State
 from edge_fl.transport.transfer import ref_of
 from edge_fl.update import assigned_pattern
-from edge_fl.wire.frame import Frame
-from edge_fl.wire.messages import PROTOCOL, Ref, Register, Task
+from edge_fl.wire.frame import Frame, decode_frame
+from edge_fl.wire.messages import PROTOCOL, Gathered, Ref, Register, Task
 
 __all__ = ["Simulation", "TrainedRound"]
 
@@ -215,7 +218,7 @@ class Simulation:
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
-        trained = self.train_round(number)
+        trained, gathered = self.train_round(number), self._gather(number)
         score = None
         if self._config.evaluates(number):
             score = self.score(self.outcome, self._recipe.method.model_width)
@@ -230,6 +233,7 @@ class Simulation:
             excused={},
             rejections={},
             tiers={client: self._registry[client].profile.tier for client in trained.uplink},
+            gathered=gathered,
         )
         self._folder.checkpoints.keep(number, self._model.weights, self._model.learned())
         self._store.close_round(metrics, self._states)
@@ -247,6 +251,23 @@ class Simulation:
         downlink = {client: self._downlink(self._registry[client], content) for client in sorted(picked)}
         loss = self._model.aggregate(self._updates(number, picked, content, sizes))
         return TrainedRound(loss, sizes, downlink)
+
+    def _gather(self, number: int) -> dict[int, int]:
+        """Give the final model the BatchNorm statistics of every client's data, as a coordinator does."""
+        if number < self._config.rounds or not gathers(self._recipe.method, self._bundle.manifest):
+            return {}
+        bundle, content = self._bundle, self._model.frame()
+        runtime = open_runtime(self._settings.trainer.programs, bundle, threads=self._settings.trainer.threads)
+        model, current = decode_frame(content, bundle.layout), StatisticsRound(number, manifest=bundle.manifest)
+        current.tiers = {client: self._registry[client].profile.tier for client in self._registry.present()}
+        for client, width in widths_asked(self._recipe.method, bundle.manifest, current.tiers).items():
+            task = ask(self._config, number, ref_of(content), width)
+            samples = self._samples.take(self._parts[client])
+            frame = make_statistics(task, client=client, model=model, runtime=runtime, samples=samples)
+            current.tasks[client] = task
+            current.take(client, Gathered(task.run, number, frame), self._registry[client].profile)
+        self._model.weights = current.combined(self._model.weights)
+        return current.samples()
 
     def _downlink(self, device: Device, model: bytes) -> int:
         """The bytes in which the model reaches a device, which still holds the one it trained last."""

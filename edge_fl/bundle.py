@@ -182,6 +182,8 @@ PLAIN_SGD = Optimizer()
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything a coordinator or a device needs to know of a model.
 
+    ``momenta`` say of each statistic that steps bring up to date how far towards the batch's own one step moves it.
+
     ``statistic_widths`` (thousandths) are those that BatchNorm has statistics for, in the order of their rows; none
     unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
     ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
@@ -204,6 +206,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_norm: BatchNormPolicy = "none"
     statistic_widths: tuple[int, ...] = ()
     output_noise: tuple[Tensor, ...] = ()
+    momenta: dict[str, float] = {}
     costs: tuple[Cost, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = {}

@@ -5,16 +5,17 @@ the same tensors under the same names.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from edge_fl.bundle import BatchNormPolicy
+from edge_fl.layout import Tensor as Spec
 from exporter.recurrent import replace_recurrent
 
-__all__ = ["adapt", "new_statistics"]
+__all__ = ["adapt", "momenta", "new_statistics"]
 
 
 def adapt(model: nn.Module, *, batch_norm: BatchNormPolicy = "tracked") -> nn.Module:
@@ -62,6 +63,16 @@ def new_statistics(
                 )
             module.seen = None
     return new
+
+
+def momenta(model: nn.Module, tracked: Iterable[Spec]) -> dict[str, float]:
+    """By how much a step of an adapted ``model`` moves each of the ``tracked`` statistics that it moves at all."""
+    found = {}
+    for tensor in tracked:
+        module = model.get_submodule(tensor.name.rpartition(".")[0])
+        if isinstance(module, _BatchNorm) and module.momentum:
+            found[tensor.name] = module.momentum
+    return found
 
 
 def _replaced(module: nn.Module, *, frozen: bool) -> nn.Module:

@@ -17,7 +17,7 @@ from edge_fl.errors import ConfigError, UnsupportedModelError
 from edge_fl.layout import Tensor
 from edge_fl.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
-from exporter.adapt import adapt
+from exporter.adapt import adapt, momenta
 from exporter.derive import Derivation, derive
 from exporter.extract.forward import FORWARD, save_forward
 from exporter.forward import build_evaluation
@@ -185,6 +185,7 @@ def _manifest(
         parity={},
         tools=_tools(),
         output_noise=noisy,
+        momenta=momenta(source.module, source.tracked),
         costs=costs_at(source.original, found.layout, target.input, target.widths),
         class_names=target.class_names,
         metadata=target.metadata,

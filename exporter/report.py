@@ -18,7 +18,7 @@ __all__ = ["BatchNorm", "Findings", "examine"]
 _POLICIES: dict[BatchNormPolicy, str] = {
     "tracked": "normalises by the batch; the running statistics travel with every update",
     "per-width": "normalises by the batch; running statistics of each width, which travel with every update (FjORD's)",
-    "static": "normalises by the batch; the running statistics stay as they were exported (HeteroFL's)",
+    "static": "normalises by the batch; the running statistics stay as they were exported",
     "frozen": "normalises by the running statistics, which stay as they were exported",
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_fl.layout import Axis, Block, Layout, Mode, Segment, Tensor
 from edge_fl.pattern import Pattern, kept_units, prefix_units
@@ -25,6 +26,8 @@ from edge_fl.wire.messages import (
     Failed,
     Finished,
     FromDevice,
+    Gather,
+    Gathered,
     Gone,
     Hello,
     Measured,
@@ -166,8 +169,18 @@ def _frames() -> Iterator[tuple[str, bytes]]:
             yield f"update-{mode}-{encoding}", _frame("update", mode, pattern)
     yield "update-most", _frame("update", "rows", Pattern.full(LAYOUT), every=3, sent=False)
     yield "update-few", _frame("update", "rows", Pattern.full(LAYOUT), every=7, sent=True)
+    yield "statistics", _statistics()
     for kind in ("model", "change"):
         yield kind, _frame(kind, "units", Pattern.full(LAYOUT))
+
+
+def _tensors() -> dict[str, NDArray[np.float32]]:
+    """Each entry tells its place: quarters are exact in float32 and in JSON."""
+    starts = np.cumsum([0, *(t.size for t in LAYOUT.tensors)]).tolist()
+    return {
+        t.name: (np.arange(start, start + t.size) / 4 - 10).astype(np.float32).reshape(t.shape)
+        for t, start in zip(LAYOUT.tensors, starts, strict=False)
+    }
 
 
 def _frame(kind: Any, mode: Mode, pattern: Pattern, *, every: int = 0, sent: bool = True) -> bytes:
@@ -175,17 +188,22 @@ def _frame(kind: Any, mode: Mode, pattern: Pattern, *, every: int = 0, sent: boo
     header = Header(kind=kind, run="run-1", round=3, version=2, layout="", method="fedbiad", mode=mode)
     if kind == "update":
         header = msgspec.structs.replace(header, client="phone-3", samples=60, loss=0.625)
-    starts = np.cumsum([0, *(t.size for t in LAYOUT.tensors)]).tolist()
-    tensors = {  # quarters are exact in float32 and in JSON
-        t.name: (np.arange(start, start + t.size) / 4 - 10).astype(np.float32).reshape(t.shape)
-        for t, start in zip(LAYOUT.tensors, starts, strict=False)
-    }
+    tensors = _tensors()
     if not every:
         return encode_frame(header, pattern, tensors)
     vector = flatten(Selection.of(pattern, mode), tensors)
     header = msgspec.structs.replace(header, method="vardrop", values=SPARSE)
     named = np.arange(len(vector)) % every == 0
     return encode_frame(header, pattern, tensors, encode_sent(vector, named if sent else ~named))
+
+
+def _statistics() -> bytes:
+    """What a client's batches show: no parameter is sent."""
+    header = Header(kind="statistics", run="run-1", round=3, version=3, layout="", method="heterofl")
+    header = msgspec.structs.replace(header, client="phone-3", samples=60, values=SPARSE)
+    pattern, tensors = Pattern.prefix(LAYOUT, 500), _tensors()
+    vector = flatten(Selection.of(pattern, "units"), tensors)
+    return encode_frame(header, pattern, tensors, encode_sent(vector, np.zeros(len(vector), dtype=np.bool_)))
 
 
 def _describe(data: bytes) -> dict[str, Any]:
@@ -246,6 +264,17 @@ def _messages() -> list[FromDevice | ToDevice]:
             changes=(Ref(DIGEST, 1500),),
         ),
         Evaluated("run-1", 3, samples=1500, loss=0.625, accuracy=0.75),
+        Gather(
+            run="run-1",
+            round=20,
+            model=Ref(DIGEST, 3 * CHUNK_SIZE + 1),
+            width=500,
+            batch=20,
+            seed=7,
+            since=19,
+            changes=(Ref(DIGEST, 1500),),
+        ),
+        Gathered("run-1", 20, frame=bytes(range(10))),
         Want(DIGEST, (0, 1, 3)),
         Offer("run-1", 3, Ref(DIGEST, 530_000)),
         Verdict("run-1", 3, DIGEST, accepted=False, code="pattern", reason="The pattern keeps 3 units, not 4."),

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_fl.agent.capabilities import registration
+from edge_fl.agent.held_model import HeldModel
 from edge_fl.agent.rehearsal import rehearse
 from edge_fl.agent.state import StateFolder
 from edge_fl.atomic import write_atomically
+from edge_fl.batch_statistics import make_statistics
 from edge_fl.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
 from edge_fl.data.fit import check_fit
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
-from edge_fl.downlink import decode_model, follow
 from edge_fl.errors import BundleError, DataError, EdgeFLError, FrameError, RefusedError
 from edge_fl.evaluation import score
 from edge_fl.layout import Layout
@@ -31,6 +32,8 @@ from edge_fl.wire.messages import (
     Failed,
     Finished,
     FromDevice,
+    Gather,
+    Gathered,
     Gone,
     Hello,
     Measured,
@@ -76,16 +79,6 @@ class AgentSettings:
     connect_timeout: float = 15.0
     fleet: str = "edge-fl"
     test_share: float = 0.0
-
-
-@dataclass(frozen=True)
-class _HeldModel:
-    """A model that is kept for what comes after the task it was fetched for."""
-
-    run: str
-    version: int
-    ref: Ref
-    content: bytes
 
 
 class _Superseded(Exception):  # noqa: N818  (not an error: something newer is wanted)
@@ -143,14 +136,14 @@ class Agent:
         self._arrived: dict[str, bytes] = {}
         self._outgoing: dict[str, tuple[bytes, ...]] = {}
         self._registered: Registered | None = None
-        self._task: Task | Evaluate | None = None
+        self._task: Task | Evaluate | Gather | None = None
         self._newest = ("", 0)  # run and round of the newest task heard of
-        self._answered: tuple[Evaluate, Evaluated] | None = None  # the last, which may have been lost
+        self._answered: tuple[Evaluate | Gather, Evaluated | Gathered] | None = None  # the last may have been lost
         self._verdict: Verdict | None = None
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
         self._measured: Measured | None = None  # of the newest rehearsals
-        self._model: _HeldModel | None = None  # the one that was worked on last
+        self._model = HeldModel()
         self._connected_at, self._short_sessions = 0.0, 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
@@ -244,7 +237,7 @@ class Agent:
                 self._registered, self._finished = message, None
             case Refused(reason=reason):
                 raise RefusedError(f"The coordinator refused '{self._settings.client}': {reason}")
-            case (Task() | Evaluate()) as message if self._is_mine(message.run):
+            case (Task() | Evaluate() | Gather()) as message if self._is_mine(message.run):
                 self._hear(message)
             case Want() as message:
                 self._serve(message)
@@ -255,7 +248,7 @@ class Agent:
                     _log.info("run %s is over after %d rounds", message.run, message.rounds)
                 self._finished, self._task = message, None
 
-    def _hear(self, task: Task | Evaluate) -> None:
+    def _hear(self, task: Task | Evaluate | Gather) -> None:
         """Take a task on, unless it is a repetition or was delayed; an answer that may be lost is given again."""
         if self._answered is not None and task == self._answered[0]:
             self._send(self._answered[1])
@@ -341,11 +334,11 @@ class Agent:
             _log.warning("this device cannot do a task of one tier: %s", error)
             return None
 
-    def _do(self, task: Task | Evaluate, runtime: Runtime) -> None:
-        if isinstance(task, Evaluate):
-            self._evaluate(task, runtime)
-        else:
+    def _do(self, task: Task | Evaluate | Gather, runtime: Runtime) -> None:
+        if isinstance(task, Task):
             self._work(task, runtime)
+        else:
+            self._answer(task, runtime)
 
     def _work(self, task: Task, runtime: Runtime) -> None:
         """Train one task and see its update accepted or rejected; a failure is told to the coordinator."""
@@ -373,22 +366,21 @@ class Agent:
             state.discard()
             _log.warning("round %d was rejected (%s): %s", task.round, verdict.code, verdict.reason)
 
-    def _evaluate(self, task: Evaluate, runtime: Runtime) -> None:
-        """Score a model on what is held out, and say how it did; a failure is told to the coordinator."""
+    def _answer(self, task: Evaluate | Gather, runtime: Runtime) -> None:
+        """Find what is asked of a model, and say it; a failure is told to the coordinator."""
         try:
             self._consent()
             self._look_at_data(runtime.bundle.manifest)
-            answer = self._score(task, runtime)
+            answer = self._score(task, runtime) if isinstance(task, Evaluate) else self._gather(task, runtime)
         except RefusedError:
             raise
         except EdgeFLError as error:
             self._fail(task, error)
             return
-        _log.info("after round %d: accuracy %.4f, loss %.4f", task.round, answer.accuracy, answer.loss)
         self._answered = task, answer
         self._send(answer)
 
-    def _fail(self, task: Task | Evaluate, error: EdgeFLError) -> None:
+    def _fail(self, task: Task | Evaluate | Gather, error: EdgeFLError) -> None:
         _log.error("round %d failed: %s", task.round, error)
         self._send(Failed(task.run, task.round, str(error.exit_code), str(error)))
 
@@ -418,43 +410,21 @@ class Agent:
             raise DataError("No sample of this device is held out; start it with a --test-share.")
         model = self._fetch_model(task, runtime.bundle.layout)
         found = score(runtime, model.values, test, width=task.width, statistics=task.statistics, top=task.top)
+        _log.info("after round %d: accuracy %.4f, loss %.4f", task.round, found.accuracy, found.loss)
         return Evaluated(task.run, task.round, len(test.y), found.loss, found.accuracy)
 
-    def _fetch_model(self, task: Task | Evaluate, layout: Layout) -> Frame:
-        """The task's model: the one that is held, or made of it, or fetched. It is kept if it may be wanted again."""
-        content = self._changed(task, layout)
-        if content is None:
-            if task.changes is None:
-                self._model = None  # two would not fit into every device
-            content = self._fetch_for(task, task.model, layout)
-        evaluates = isinstance(task, Evaluate)
-        model = decode_model(content, layout, run=task.run, round=task.round + evaluates)
-        held = _HeldModel(task.run, model.header.version, task.model, content)
-        self._model = held if evaluates or task.changes is not None else None
-        return model
+    def _gather(self, task: Gather, runtime: Runtime) -> Gathered:
+        model = self._fetch_model(task, runtime.bundle.layout)
+        client, samples = self._settings.client, self._data.train
+        frame = make_statistics(task, client=client, model=model, runtime=runtime, samples=samples)
+        return Gathered(task.run, task.round, frame)
 
-    def _changed(self, task: Task | Evaluate, layout: Layout) -> bytes | None:
-        """The task's model, where it is held or can be made of the one that is, by the task's changes."""
-        held = self._model
-        if held is None or held.run != task.run:
-            return None
-        if held.ref == task.model:
-            return held.content
-        changes, done = task.changes or (), held.version - task.since
-        if not 0 <= done < len(changes):
-            return None
-        try:
-            content = follow(held.content, [self._fetch_for(task, ref, layout) for ref in changes[done:]], layout)
-            if ref_of(content) != task.model:
-                raise FrameError("digest", "They make another model.")
-        except FrameError as error:
-            _log.warning("the changes do not lead to the model of round %d (%s); fetching it", task.round, error)
-            self._model = None
-            return None
-        return content
-
-    def _fetch_for(self, task: Task | Evaluate, ref: Ref, layout: Layout) -> bytes:
-        return self._fetch(ref, largest=largest_frame(layout), wanted=lambda: self._task is task)
+    def _fetch_model(self, task: Task | Evaluate | Gather, layout: Layout) -> Frame:
+        """The task's model, if not held already, for as long as the task is wanted."""
+        largest = largest_frame(layout)
+        return self._model.of(
+            task, layout, lambda ref: self._fetch(ref, largest=largest, wanted=lambda: self._task is task)
+        )
 
     def _upload(self, task: Task, frame: bytes) -> Verdict:
         """Offer the update until the coordinator says what became of it."""

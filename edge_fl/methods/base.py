@@ -204,6 +204,11 @@ class Method(ServerHalf, ABC):
         del tier
         return self.model_width
 
+    @property
+    def gathers_statistics(self) -> bool:
+        """Whether BatchNorm's statistics are gathered from the devices once training is over."""
+        return False
+
     def statistic_widths(self, tier: int) -> tuple[int, ...]:
         """The widths, in thousandths, that must have BatchNorm statistics of their own where any width has."""
         del tier

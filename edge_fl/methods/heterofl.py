@@ -8,9 +8,12 @@ levels given and whatever its tier. The scaler divides the outputs of every bloc
 Masked cross-entropy sets the outputs of the classes that a client has no samples of to zero in its training
 (``mask``), in bundles whose loss can: ``--loss masked_cross_entropy``. With any other loss nothing is masked.
 
-Static BatchNorm normalises by the batch in training (``--batch-norm static``); the statistics that the paper gathers
-from the clients once training is over are not there yet, so that evaluation normalises by those of the export. With
-``tracked`` they are trained along; with ``per-width`` a level has those of the exported width nearest to its own.
+Static BatchNorm (``static``) normalises by the batch in training, and by statistics gathered from the clients once it
+is over: each client's at its level, the plain mean over its batches, without the scaler
+(:mod:`edge_fl.batch_statistics`). In a bundle exported with ``--batch-norm per-width`` a level has those of the
+exported width nearest to its own; with ``tracked`` only the full model's are gathered, or the widest level's, by its
+clients. Steps of training move them along until then, and without ``static`` that is all. With ``--batch-norm static``
+steps leave the statistics alone: none can be gathered, and evaluation normalises by those of the export.
 
 A width travels in thousandths, which cannot hold 1/16: level e keeps ceil(0.062 J_b) units. That is J_b/16
 wherever 16 divides J_b and J_b < 2000, and never more than the ceil(J_b/16) of the paper; the scaler is 16
@@ -53,6 +56,7 @@ class HeteroFlParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     dynamic: bool = False
     scale: bool = True
     mask: bool = True
+    static: bool = True
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -80,6 +84,11 @@ class HeteroFl(Method):
     def tiers(self) -> int:
         """As many as there are levels."""
         return len(self.parameters.levels)
+
+    @property
+    def gathers_statistics(self) -> bool:
+        """With ``static``, as the paper."""
+        return self.parameters.static
 
     def evaluated_width(self, tier: int) -> int:
         """That of the tier's level; where levels are drawn, of the widest."""

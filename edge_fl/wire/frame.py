@@ -41,11 +41,12 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``version`` is the number of rounds behind the model: of the model itself in a ``model`` frame, of the model
     that training started from in an ``update``, and of the model that it makes of the one before in a ``change``.
-    ``values`` of an update and of a change are new weights minus old ones. ``shared`` is what a compressor's server
+    ``values`` of an update and of a change are new weights minus old ones, those of ``statistics`` the means over a
+    client's batches. ``shared`` is what a compressor's server
     half tells the devices with a model, opaque here; frames without it leave it out.
     """
 
-    kind: Literal["model", "update", "change"]
+    kind: Literal["model", "update", "change", "statistics"]
     run: str
     round: _Count
     version: _Count

@@ -19,6 +19,8 @@ __all__ = [
     "Failed",
     "Finished",
     "FromDevice",
+    "Gather",
+    "Gathered",
     "Gone",
     "Hello",
     "Measured",
@@ -161,6 +163,24 @@ class Evaluate(_Message, frozen=True):
     changes: tuple[Ref, ...] | None = None
 
 
+class Gather(_Message, frozen=True):
+    """Coordinator to device: what BatchNorm statistics do your batches show? Repeated until it is answered.
+
+    ``model`` is the one after ``round``, the last; its first units count, as :class:`Evaluate` has ``width``. ``batch``
+    is how many samples a batch holds, and ``seed`` keys how they are drawn. ``since`` and ``changes`` are as
+    :class:`Task`'s.
+    """
+
+    run: str
+    round: int
+    model: Ref
+    width: _Width
+    batch: Annotated[int, msgspec.Meta(ge=1)]
+    seed: int
+    since: int = 0
+    changes: tuple[Ref, ...] | None = None
+
+
 class Registered(_Message, frozen=True):
     """Coordinator to device: you are in; ``manifest`` is the bundle's manifest.
 
@@ -208,8 +228,16 @@ class Evaluated(_Message, frozen=True):
     accuracy: float
 
 
+class Gathered(_Message, frozen=True):
+    """Device to coordinator: the frame of statistics that :class:`Gather` asked for."""
+
+    run: str
+    round: int
+    frame: bytes
+
+
 class Failed(_Message, frozen=True):
-    """Device to coordinator: what I was asked, to train or to evaluate, cannot be done, and why."""
+    """Device to coordinator: what I was asked, to train, evaluate or gather, cannot be done, and why."""
 
     run: str
     round: int
@@ -228,8 +256,8 @@ class Finished(_Message, frozen=True):
     rounds: int
 
 
-FromDevice = Register | Want | Offer | Evaluated | Failed | Gone
-ToDevice = Hello | Registered | Refused | Task | Evaluate | Want | Verdict | Finished
+FromDevice = Register | Want | Offer | Evaluated | Gathered | Failed | Gone
+ToDevice = Hello | Registered | Refused | Task | Evaluate | Gather | Want | Verdict | Finished
 
 _encoder = msgspec.msgpack.Encoder()
 _from_device = msgspec.msgpack.Decoder(FromDevice)

@@ -40,7 +40,7 @@ def wire(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Wire]:
 def asked(wire: Wire) -> ScoreRound:
     """The client is asked for a score."""
     current = ScoreRound(ROUND, tasks={CLIENT: TASK}, tiers={CLIENT: 2})
-    wire.gateway.open_scores(current)
+    wire.gateway.open_poll(current)
     wire.until(lambda: TASK in wire.received)
     return current
 
@@ -77,6 +77,7 @@ def test_a_bad_score_is_counted_and_changes_nothing(wire: Wire, code: str, chang
     wire.send(msgspec.structs.replace(GOOD, **changes))
     wire.until(lambda: bool(wire.gateway.rejections))
     assert wire.gateway.rejections == {code: 1}
+    assert [(r.round, r.client, r.code) for r in wire.store.rejected()] == [(ROUND, CLIENT, code)]
     assert not current.outstanding()
     assert current.by_tier() == {}
 
@@ -167,7 +168,7 @@ def test_a_tier_s_score_is_the_mean_over_its_samples() -> None:
     tasks = {client: msgspec.structs.replace(TASK, width=width) for client, width in widths.items()}
     current = ScoreRound(ROUND, tasks=tasks, tiers={"a": 3, "b": 3, "c": 1})
     for client, samples, loss, accuracy in (("c", 7, 2.0, 0.5), ("b", 30, 1.0, 0.5), ("a", 10, 3.0, 1.0)):
-        assert current.take(client, Evaluated(RUN, ROUND, samples, loss, accuracy), held_out=30)
+        assert current.take(client, Evaluated(RUN, ROUND, samples, loss, accuracy), register(test_samples=30))
     assert current.by_tier() == {1: TierScore(1, 7, 2.0, 0.5, 1000), 3: TierScore(2, 40, 1.5, 0.625, 500)}
     with pytest.raises(FrameError, match="was not asked"):
-        current.take("d", GOOD, held_out=30)
+        current.take("d", GOOD, register(test_samples=30))

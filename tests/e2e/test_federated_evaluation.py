@@ -21,7 +21,7 @@ from edge_fl.data.held_out import HeldOut
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import open_source
 from edge_fl.transport.connection import BrokerAddress
-from tests.e2e.test_resume import _PROCESSES, metrics_of
+from tests.e2e.test_resume import PROCESSES, metrics_of
 
 SHARE, WIDTHS = 0.25, {0: 1000, 1: 500}
 
@@ -46,11 +46,11 @@ def plain_score(weights: dict[str, NDArray[np.float32]], width: int, samples: Sa
 
 
 def test_what_devices_find_is_the_score_of_the_final_weights_on_their_samples(
-    system, address: BrokerAddress, tmp_path: Path
+    system, embedded: BrokerAddress, tmp_path: Path
 ) -> None:
     agents = fleet_of(system)
     config = system.config("fjord", rounds=2, clients=4, parameters={"widths": [1000, 500]}, evaluate_on=4)
-    done = system.run(config, agents, address)
+    done = system.run(config, agents, embedded)
     weights, last = load_file(done.weights), done.rounds[-1]
     assert list(last.on_devices) == [0, 1]
     for tier, found in last.on_devices.items():
@@ -101,21 +101,32 @@ def test_a_device_that_is_killed_in_between_is_not_waited_for(system, embedded: 
 
 
 class Suicide(Observer):
-    """A coordinator that is killed when it has asked the first device for a score after round 2."""
+    """A coordinator that is killed as soon as the first device has that status in that round."""
 
-    def __init__(self) -> None:
-        self._round = 0
+    def __init__(self, number: int, status: str) -> None:
+        self._place, self._round = (number, status), 0
 
     def round_started(self, number: int, selected: list[str]) -> None:
         self._round = number
 
     def device(self, client: str, status: str) -> None:
-        if (self._round, status) == (2, "evaluating"):
+        if (self._round, status) == self._place:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def coordinate(bundle: Path, config: RunConfig, root: Path, address: BrokerAddress) -> None:
-    serve(bundle=Bundle.load(bundle), config=config, root=root, address=address, observer=Suicide())
+def coordinate(
+    bundle: Path, config: RunConfig, root: Path, address: BrokerAddress, place: tuple[int, str]
+) -> None:
+    watching = Suicide(*place)
+    serve(bundle=Bundle.load(bundle), config=config, root=root, address=address, observer=watching)
+
+
+def killed(bundle: Bundle, config: RunConfig, root: Path, address: BrokerAddress, place: tuple[int, str]) -> None:
+    """Begin the run in ``root``, in a process of its own, which dies at that place."""
+    process = PROCESSES.Process(target=coordinate, args=(bundle.root, config, root, address, place))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def test_a_coordinator_killed_while_devices_evaluate_asks_them_again_and_counts_every_update_once(
@@ -125,10 +136,7 @@ def test_a_coordinator_killed_while_devices_evaluate_asks_them_again_and_counts_
     quiet = system.run(config, fleet_of(system, 3), embedded)
     root = tmp_path / "killed"
     with system.fleet(fleet_of(system, 3), embedded) as fleet:
-        process = _PROCESSES.Process(target=coordinate, args=(digits_bundle.root, config, root, embedded))
-        process.start()
-        process.join(60)
-        assert process.exitcode == -signal.SIGKILL
+        killed(digits_bundle, config, root, embedded, (2, "evaluating"))
         assert len(metrics_of(root)) == 1
         done = resume(root, address=embedded, observer=Observer())
         fleet.wait(timeout=120)

@@ -21,13 +21,13 @@ from tests.e2e import killed_coordinator
 from tests.postgres import postgres
 
 KILLS, ROUNDS, LONGEST = 10, 12, 45  # a start has some 10 points to die at, a round some 40
-_PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["tests.e2e.killed_coordinator"])
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.e2e.killed_coordinator"])
 
 
 def coordinator_ends_with(*arguments: object) -> int | None:
     """Run a coordinator in a process of its own; its exit code, the negated signal where one killed it."""
-    process = _PROCESSES.Process(target=killed_coordinator.coordinate, args=arguments)
+    process = PROCESSES.Process(target=killed_coordinator.coordinate, args=arguments)
     process.start()
     process.join(240)
     assert process.exitcode is not None, "the coordinator hangs"

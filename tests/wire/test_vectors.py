@@ -41,7 +41,7 @@ def test_regenerating_gives_the_committed_bytes() -> None:
 
 def test_there_is_a_frame_of_every_kind_and_every_message() -> None:
     updates = {f"update-{mode}-{mask}" for mode in ("rows", "units") for mask in ("bitmask", "prefix", "seed")}
-    assert set(FRAMES) == updates | {"update-most", "update-few", "model", "change"}
+    assert set(FRAMES) == updates | {"update-most", "update-few", "statistics", "model", "change"}
     known = {cls.__name__.lower() for union in (FromDevice, ToDevice) for cls in union.__args__}
     assert set(MESSAGES) == known
 

@@ -1,0 +1,182 @@
+"""BatchNorm statistics gathered from clients at the end of a run, beside torch's own."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from broker.config import RunConfig
+from broker.observer import Observer
+from broker.session import resume, serve
+from broker.summary import RunSummary
+from device_sim.chaos import same_weights
+from device_sim.fleet import AgentProcess, Fleet
+from device_sim.settings import Population, TrainerSettings
+from device_sim.simulate import Simulation
+from edge_fl.batch_statistics import make_statistics
+from edge_fl.bundle import Bundle
+from edge_fl.data.batcher import batches
+from edge_fl.data.partition import DataSpec, client_samples
+from edge_fl.errors import ConfigError
+from edge_fl.pattern import Pattern
+from edge_fl.randomness import Stream
+from edge_fl.runtimes.base import open_runtime
+from edge_fl.transport.connection import BrokerAddress
+from edge_fl.wire.frame import Header, decode_frame, encode_frame
+from edge_fl.wire.messages import Gather, Ref
+from exporter.export import export_bundle
+from tests.e2e.test_federated_evaluation import killed
+from tests.exporter.test_per_width import STATISTICS, model, target
+
+CLIENTS, ROUNDS, BATCH, SEED = 4, 2, 20, 7
+Arrays = dict[str, NDArray[np.float32]]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """With statistics of both widths; the second layer's momentum is not the first's."""
+    torch.set_num_threads(1)
+    wanted = target("onnx", "torch_eager", widths=(1000, 500))
+    return export_bundle(model(), wanted, tmp_path_factory.mktemp("rows") / "bundle")
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """With one set of statistics."""
+    wanted = replace(target("onnx", widths=(1000, 500)), batch_norm="tracked")
+    return export_bundle(model(), wanted, tmp_path_factory.mktemp("single") / "bundle")
+
+
+def config(**parameters: object) -> RunConfig:
+    return RunConfig(
+        run="gathering",
+        method="heterofl",
+        parameters={"levels": ["a", "b"], **parameters},
+        rounds=ROUNDS,
+        clients_per_round=CLIENTS,
+        local_steps=5,
+        batch=BATCH,
+        lr=0.1,
+        seed=SEED,
+        quorum=1.0,
+    )
+
+
+def simulated(bundle: Bundle, root: Path, trainer: str = "runtime", **parameters: object) -> RunSummary:
+    return Simulation(
+        bundle=bundle,
+        config=config(**parameters),
+        population=Population(CLIENTS, tiers=2),
+        trainer=TrainerSettings(trainer),
+        root=root,
+        observer=Observer(),
+    ).run()
+
+
+def torch_statistics(weights: Arrays, width: int, tiers: tuple[int, ...]) -> Arrays:
+    """What torch's own BatchNorm keeps of the first units over the batches of these tiers' clients."""
+    first, second = math.ceil(width * 7 / 1000), math.ceil(width * 6 / 1000)
+    layers = torch.nn.Sequential(
+        torch.nn.Flatten(),
+        *(torch.nn.Linear(64, first), torch.nn.BatchNorm1d(first, momentum=None), torch.nn.ReLU()),
+        *(torch.nn.Linear(first, second), torch.nn.BatchNorm1d(second, momentum=None), torch.nn.ReLU()),
+    ).double()
+    state = layers.state_dict()
+    for name, tensor in state.items():
+        if not name.rpartition(".")[2].startswith(("running", "num")):
+            tensor.copy_(torch.from_numpy(weights[name][tuple(slice(0, n) for n in tensor.shape)]))
+    layers.train()
+    for i in range(CLIENTS):
+        if i % 2 in tiers:
+            samples = client_samples(DataSpec.parse(f"digits:{i}/{CLIENTS}"))
+            stream = Stream.of(seed=SEED, purpose="statistics", client=f"client-{i}", round=ROUNDS)
+            for batch in batches(samples, steps=len(samples.y) // BATCH, size=BATCH, stream=stream):
+                layers(torch.from_numpy(batch.x).double())
+    return {name: layers.state_dict()[name].numpy() for name in STATISTICS}
+
+
+@pytest.mark.parametrize("trainer", ["runtime", "stacked"])
+def test_statistics_are_those_of_torch_over_the_clients_batches(
+    rows: Bundle, tmp_path: Path, trainer: str
+) -> None:
+    done, left = (
+        simulated(rows, tmp_path / "static", trainer),
+        simulated(rows, tmp_path / "not", trainer, static=False),
+    )
+    weights, trained = load_file(done.weights), load_file(left.weights)
+    for tier, (row, width) in enumerate(((0, 1000), (1, 500))):
+        for name, expected in torch_statistics(weights, width, (tier,)).items():
+            units = len(expected)
+            np.testing.assert_allclose(weights[name][row][:units], expected, rtol=1e-5, atol=1e-5)
+            assert np.array_equal(weights[name][row][units:], trained[name][row][units:])
+            assert np.abs(trained[name][row][:units] - expected).max() > 1e-2
+    for name in weights.keys() - set(STATISTICS):
+        assert np.array_equal(weights[name], trained[name])
+    parts = [
+        len(client_samples(DataSpec.parse(f"digits:{i}/{CLIENTS}")).y) // BATCH * BATCH for i in range(CLIENTS)
+    ]
+    assert done.rounds[-1].gathered == {1000: parts[0] + parts[2], 500: parts[1] + parts[3]}
+    assert not done.rounds[0].gathered
+    assert not left.rounds[-1].gathered
+    assert done.accuracy != left.accuracy
+
+
+def test_one_set_of_statistics_is_the_widest_model_s(single: Bundle, tmp_path: Path) -> None:
+    weights = load_file(simulated(single, tmp_path / "run").weights)
+    for name, expected in torch_statistics(weights, 1000, (0,)).items():
+        np.testing.assert_allclose(weights[name], expected, rtol=1e-5, atol=1e-5)
+
+
+def fleet(address: BrokerAddress, root: Path) -> Fleet:
+    agents = [AgentProcess(f"client-{i}", f"digits:{i}/{CLIENTS}", tier=i % 2) for i in range(CLIENTS)]
+    return Fleet(agents, address=address, root=root)
+
+
+def test_agents_gather_the_bits_of_a_simulation_though_the_coordinator_is_killed_meanwhile(
+    rows: Bundle, embedded: BrokerAddress, tmp_path: Path
+) -> None:
+    root = tmp_path / "real"
+    with fleet(embedded, tmp_path / "fleet") as agents:
+        killed(rows, config(), root, embedded, (ROUNDS, "gathering"))
+        real = resume(root, address=embedded, observer=Observer())
+        agents.wait(timeout=30)
+    theirs = simulated(rows, tmp_path / "simulated")
+    assert same_weights(real.weights, theirs.weights)
+    assert real.rounds[-1].gathered == theirs.rounds[-1].gathered
+    assert real.accuracy == theirs.accuracy
+    assert not real.rounds[-1].rejections
+
+
+def test_a_buffered_run_gathers_from_who_still_trains(
+    rows: Bundle, embedded: BrokerAddress, tmp_path: Path
+) -> None:
+    settings = msgspec.structs.replace(config(), buffer=1, local_steps=50)
+    with fleet(embedded, tmp_path / "fleet") as agents:
+        done = serve(bundle=rows, config=settings, root=tmp_path / "run", address=embedded, observer=Observer())
+        agents.wait(timeout=30)
+    assert done.rounds[-1].gathered == {1000: 700, 500: 680}
+
+
+def test_a_client_of_fewer_samples_than_a_batch_counts_as_many_as_it_has(rows: Bundle) -> None:
+    samples = client_samples(DataSpec.parse("digits")).take(np.arange(7))
+    task = Gather("run-1", 3, Ref("0" * 64, 1), width=1000, batch=BATCH, seed=SEED)
+    weights, layout = rows.weights(), rows.layout
+    header = Header("model", run="run-1", round=4, version=3, layout=layout.digest, method="heterofl")
+    start = decode_frame(encode_frame(header, Pattern.full(layout), weights), layout)
+    made = make_statistics(task, client="c", model=start, runtime=open_runtime("onnx", rows), samples=samples)
+    frame = decode_frame(made, layout)
+    assert frame.header.samples == 7
+    stream = Stream.of(seed=SEED, purpose="statistics", client="c", round=3)
+    (batch,) = batches(samples, steps=1, size=BATCH, stream=stream, whole=True)
+    sums = batch.x.reshape(BATCH, 64) @ weights["1.weight"].T + weights["1.bias"]
+    np.testing.assert_allclose(frame.values["2.running_mean"][0], sums.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(frame.values["2.running_var"][0], sums.var(axis=0, ddof=1), rtol=1e-4)
+    without = Bundle(rows.root, msgspec.structs.replace(rows.manifest, momenta={}))
+    with pytest.raises(ConfigError, match="bring no BatchNorm statistics up to date"):
+        make_statistics(task, client="c", model=start, runtime=open_runtime("onnx", without), samples=samples)
