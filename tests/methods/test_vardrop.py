@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +249,11 @@ def start(recipe: Recipe) -> GlobalModel:
 
 
 def closed(model: GlobalModel, updates: list[Frame]) -> None:
-    model.aggregate((0, frame) for frame in updates)
+    """A round of these updates, all trained from the model as it is."""
+    model.aggregate(
+        (0, replace(frame, header=msgspec.structs.replace(frame.header, version=model.version)))
+        for frame in updates
+    )
 
 
 def test_the_average_is_over_all_devices_alike_and_what_is_not_sent_is_zero() -> None:
