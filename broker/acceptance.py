@@ -16,6 +16,10 @@ from edge_fl.wire.messages import Evaluate, Evaluated, Gather
 
 __all__ = ["Expected", "check_score", "check_statistics", "check_update"]
 
+_LARGEST_LOSS = float(
+    np.finfo(np.float32).max
+)  # programs compute no larger one, and sums over samples stay finite
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -58,7 +62,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
         raise FrameError("method", f"The update was made by '{header.method}' in {header.mode} mode.")
     if not 0 < header.samples <= expected.samples:
         raise FrameError("samples", f"The update claims {header.samples} of {expected.samples} samples.")
-    if header.loss < 0:
+    if not 0 <= header.loss <= _LARGEST_LOSS:
         raise FrameError("loss", f"The update's loss is {header.loss}.")
     recipe.method.check(frame.pattern, expected.tier, expected.assigned)
     return frame
@@ -76,7 +80,7 @@ def check_score(answer: Evaluated, held_out: int) -> None:
         raise FrameError("samples", f"The score claims {answer.samples} of {held_out} samples.")
     if not math.isfinite(answer.loss):
         raise FrameError("not-finite", f"The score's loss is {answer.loss}.")
-    if answer.loss < 0:
+    if not 0 <= answer.loss <= _LARGEST_LOSS:
         raise FrameError("loss", f"The score's loss is {answer.loss}.")
     if not 0 <= answer.accuracy <= 1:
         raise FrameError("accuracy", f"The score's accuracy is {answer.accuracy}.")

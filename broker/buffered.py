@@ -79,7 +79,7 @@ class BufferedCoordinator(Coordinator):
         free = self._config.clients_per_round - len(current.outstanding())
         if free <= 0:
             return
-        there, done = self._gateway.registry.present(), current.done()
+        there, done = self._gateway.registry.present(), current.unavailable(time.monotonic())
         idle = [client for client in there if client not in done and not current.awaits(client)]
         pool = [c for c in idle if c not in current.tasks] or [c for c in idle if times[c] < ATTEMPTS]
         if pool:

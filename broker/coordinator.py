@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from broker.client_selection import ClientSelection
@@ -152,9 +152,12 @@ class Coordinator:
             f"Round {number} got {len(current.reports)} of the {quorum} updates it needs in {ATTEMPTS} attempts."
         )
 
-    def _wait_for_devices(self, needed: int, besides: frozenset[str] = frozenset()) -> None:
+    def _wait_for_devices(
+        self, needed: int, besides: Callable[[float], frozenset[str]] = lambda _: frozenset()
+    ) -> None:
+        """Until as many are there ``besides`` those it names; raises RunError after ``config.wait`` seconds."""
         until = time.monotonic() + self._config.wait
-        while (there := self._gateway.registry.count(besides)) < needed or self._returning():
+        while (there := self._gateway.registry.count(besides(time.monotonic()))) < needed or self._returning():
             if time.monotonic() > until:
                 timing = self._gateway.registry.unready
                 raise RunError(
@@ -191,10 +194,10 @@ class Coordinator:
     def _ask(self, current: Round, model: Ref, attempt: int) -> None:
         """Pick as many clients as the round still needs, anyone but those whose part in it is done."""
         if attempt:
-            self._wait_for_devices(current.quorum - len(current.reports), besides=current.done())
+            self._wait_for_devices(current.quorum - len(current.reports), besides=current.unavailable)
         for client in current.outstanding():
             current.excuse(client, LATE)
-        done, there = current.done(), self._gateway.registry.present()
+        done, there = current.unavailable(time.monotonic()), self._gateway.registry.present()
         needed = self._config.clients_per_round - len(current.reports)
         fresh = [client for client in there if client not in current.tasks]
         picked = self._selection.pick(fresh, needed, round=current.number, attempt=attempt)
@@ -236,7 +239,7 @@ class Coordinator:
         reports = {client: current.reports[client] for client in sorted(current.reports)}
         train_loss = self._model.aggregate(self._updates(reports, current.tiers))
         gathered = self._gather(number)
-        score, on_devices = self._evaluate(number) if self._config.evaluates(number) else (None, {})
+        score, on_devices = self._evaluate(current) if self._config.evaluates(number) else (None, {})
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,
@@ -263,14 +266,15 @@ class Coordinator:
         self._observer.round_closed(metrics)
         return metrics
 
-    def _evaluate(self, number: int) -> tuple[Score, dict[int, TierScore]]:
+    def _evaluate(self, current: Round) -> tuple[Score, dict[int, TierScore]]:
         """Score the model here, and on devices where that is asked for."""
         score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
         if not self._config.evaluate_on:
             return score, {}
         while self._returning():
             self._gateway.pump()
-        return score, self._on_devices.scores(number)
+        busy = {client for client, reason in current.excused.items() if reason in _OVERDUE}
+        return score, self._on_devices.scores(current.number, busy)
 
     def _gather(self, number: int) -> dict[int, int]:
         """Give the final model the BatchNorm statistics of the devices' data, where the method has them gathered."""

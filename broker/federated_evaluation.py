@@ -1,5 +1,7 @@
 """Federated evaluation: devices score the model on the samples that they hold out."""
 
+from collections.abc import Set
+
 from broker.config import RunConfig
 from broker.evaluation import Evaluator
 from broker.gateway import Gateway
@@ -47,23 +49,31 @@ class FederatedEvaluator:
     ) -> None:
         self._config, self._recipe, self._model = config, recipe, model
         self._gateway, self._tiers, self._evaluator = gateway, tiers, evaluator
+        self._silent: Set[str] = frozenset()
 
-    def scores(self, round: int) -> dict[int, TierScore]:
-        """What devices found after ``round``, by tier: of a tier that nobody answered for, nothing."""
+    def scores(self, round: int, busy: Set[str] = frozenset()) -> dict[int, TierScore]:
+        """What devices found after ``round``, by tier: of a tier that nobody answered for, nothing.
+
+        Those that still are ``busy`` with the round, and those that did not answer when they were asked last, are asked
+        where there are too few others: each may take the whole deadline.
+        """
         current = ScoreRound(round)
         model = self._gateway.offer_model(self._model.outcome_frame())
-        for client in self._pick(round):
+        for client in self._pick(round, busy | self._silent):
             current.tiers[client] = self._tiers.of(client, self._gateway.registry[client].profile)
             current.tasks[client] = self._task(client, current, model)
         self._gateway.poll(current, deadline=self._config.deadline, gone_after=self._config.gone_after)
+        asked, answered = frozenset(current.tasks), frozenset(current.answers)
+        self._silent = self._silent - asked | (asked - answered)
         return current.by_tier()
 
-    def _pick(self, round: int) -> list[str]:
-        """Some of those that are there and hold samples out, drawn by seed and round."""
+    def _pick(self, round: int, last: Set[str]) -> list[str]:
+        """Some of those that are there and hold samples out, drawn by seed and round; of ``last`` if need be."""
         registry = self._gateway.registry
         able = [client for client in registry.present() if registry[client].profile.test_samples]
         order = Stream.of(seed=self._config.seed, purpose="evaluation", round=round).permutation(len(able))
-        return sorted(able[i] for i in order[: self._config.evaluate_on])
+        drawn = sorted((able[i] for i in order), key=last.__contains__)
+        return sorted(drawn[: self._config.evaluate_on])
 
     def _task(self, client: str, current: ScoreRound, model: Ref) -> Evaluate:
         width = self._recipe.method.evaluated_width(current.tiers[client])
@@ -74,6 +84,7 @@ class FederatedEvaluator:
             model=model,
             width=width,
             statistics=self._evaluator.statistics(self._model.outcome, width),
+            batch=self._config.batch,
             top=self._evaluator.top,
             since=current.number - len(changes or ()),
             changes=changes,

@@ -32,6 +32,7 @@ from edge_fl.transport.transfer import Sender
 from edge_fl.update import assigned_pattern
 from edge_fl.wire.frame import largest_frame
 from edge_fl.wire.messages import (
+    DECLINED,
     PROTOCOL,
     Evaluated,
     Failed,
@@ -63,6 +64,7 @@ and registers while it has nothing to do.
 _log = logging.getLogger(__name__)
 _POLL_SECONDS, _SENDING_SECONDS = 0.2, 0.005  # the latter while chunks wait for others to leave
 _TICK_SECONDS, _REMIND_SECONDS = 0.25, 5.0
+_REST_SECONDS = 30.0  # for which a device that declined is let be
 _BURST = 64  # events taken at a time: looking at the round after each of thousands would take longer than they do
 _MOST_SAMPLES = 2**31 - 1
 _LONGEST_REASON = 500  # characters of what a device says
@@ -206,8 +208,10 @@ class Gateway:
         self._send(client, current.tasks[client])
 
     def finish(self, rounds: int) -> None:
-        """Tell all devices that the run is over, and every one that registers from now on."""
+        """Tell all devices that the run is over, and every one that registers from now on; no upload is gone on with."""
         self._over = Finished(self._folder.run, rounds)
+        self._offers.clear()
+        self._uploads.clear()
         self._publish(self._topics.all, self._over)
 
     def pump(self) -> None:
@@ -413,21 +417,22 @@ class Gateway:
         self._observer.device(device.client, "accepted")
 
     def _take_failure(self, client: str, failed: Failed) -> None:
-        current = self._round
-        if current is not None and (failed.run, failed.round) == (self._folder.run, current.round_of(client)):
-            current.excuse(client, f"failed: {failed.reason[:_LONGEST_REASON]}")
-            self._observer.device(client, "failed")
+        current, poll, reason = self._round, self._poll, failed.reason[:_LONGEST_REASON]
+        word = "declined" if failed.code == DECLINED else "failed"
+        if failed.run != self._folder.run:
             return
-        poll = self._poll
-        if (
-            poll is not None
-            and (failed.run, failed.round) == (self._folder.run, poll.number)
-            and poll.awaits(client)
-        ):
-            reason = failed.reason[:_LONGEST_REASON]
-            _log.warning("'%s' cannot answer after round %d: %s", client, failed.round, reason)
+        if failed.what == "train":
+            if current is None or failed.round != current.round_of(client) or not current.awaits(client):
+                return
+            current.excuse(client, f"{word}: {reason}")
+            if word == "declined":
+                current.resting[client] = time.monotonic() + _REST_SECONDS
+        else:
+            if poll is None or failed.round != poll.number or not poll.awaits(client):
+                return
             poll.excused.add(client)
-            self._observer.device(client, "failed")
+        _log.warning("round %d: '%s' %s to %s: %s", failed.round, client, word, failed.what, reason)
+        self._observer.device(client, word)
 
     def _take_answer(self, client: str, answer: Evaluated | Gathered) -> None:
         device, poll = self.registry.get(client), self._poll

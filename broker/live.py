@@ -27,6 +27,7 @@ _COLOURS = {
     "gathered": "green",
     "rejected": "red",
     "failed": "red",
+    "declined": "red",
     "gone": "red",
 }
 _LINES = 40  # devices shown at the most: drawing a thousand takes longer than the time until the next picture

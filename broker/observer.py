@@ -17,8 +17,8 @@ class Observer:
         """A device is in."""
 
     def device(self, client: str, status: str) -> None:
-        """A device's part in the round changed: training, accepted, rejected, failed, evaluating, evaluated, gathering,
-        gathered, gone.
+        """A device's part in the round changed: training, accepted, rejected, failed, declined, evaluating, evaluated,
+        gathering, gathered, gone.
         """
 
     def rejected(self, client: str, code: str, reason: str) -> None:

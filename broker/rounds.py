@@ -32,8 +32,8 @@ class Round:
 
     ``version`` is that of the model it trains; ``tasks`` what each client was asked; ``excused`` the clients that
     are not waited for, and why; ``verdicts`` what was answered to each offer, to be repeated if the answer was
-    lost. ``tiers`` are what the clients were asked to train in. ``deadline``, ``asked_at`` (first) and ``answered_at``
-    are in the caller's monotonic seconds.
+    lost. ``tiers`` are what the clients were asked to train in, ``resting`` until when those who declined are let be.
+    ``deadline``, ``resting``, ``asked_at`` (first) and ``answered_at`` are in the caller's monotonic seconds.
     """
 
     number: int
@@ -47,6 +47,7 @@ class Round:
     tiers: dict[str, int] = field(default_factory=dict)
     asked_at: dict[str, float] = field(default_factory=dict)
     answered_at: dict[str, float] = field(default_factory=dict)
+    resting: dict[str, float] = field(default_factory=dict)
 
     def outstanding(self) -> list[str]:
         """The clients still to be heard of."""
@@ -63,6 +64,10 @@ class Round:
     def done(self) -> frozenset[str]:
         """The clients that have been judged, for better or worse: asking them again would bring the same update."""
         return frozenset(self.reports) | frozenset(self.verdicts)
+
+    def unavailable(self, now: float) -> frozenset[str]:
+        """The clients that are not to be asked now: those who are done, and those who declined a moment ago."""
+        return self.done() | {client for client, until in self.resting.items() if now < until}
 
     def report(self, client: str, report: Report) -> None:
         """Count an accepted update, also of a client that was given up."""

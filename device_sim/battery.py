@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from edge_fl.errors import RunError
+from edge_fl.errors import DeclinedError
 
 __all__ = ["Battery"]
 
@@ -40,9 +40,9 @@ class Battery:
         self.level = level
 
     def check(self) -> None:
-        """Raise RunError when the device is not charged and has too little left to train."""
+        """Raise DeclinedError when the device is not charged and has too little left to train."""
         if self.level < _LOWEST and not self._charged():
-            raise RunError(f"The battery is at {self.level:.1%}, and the device is not being charged.")
+            raise DeclinedError(f"The battery is at {self.level:.1%}, and the device is not being charged.")
 
     def drain(self, seconds: float) -> None:
         """Account for training of so many seconds of the device's time that end now."""

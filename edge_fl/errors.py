@@ -7,6 +7,7 @@ __all__ = [
     "BundleError",
     "ConfigError",
     "DataError",
+    "DeclinedError",
     "EdgeFLError",
     "FrameError",
     "MemoryLimitError",
@@ -97,6 +98,10 @@ class RunError(EdgeFLError):
     """A run could not be finished: too few devices came, or answered in time."""
 
     exit_code = 19
+
+
+class DeclinedError(RunError):
+    """A device would rather not work now; it may be asked again later."""
 
 
 class FrameError(EdgeFLError):

@@ -13,10 +13,13 @@ from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Runtime
 from edge_fl.selection import Weights, masked
 
-__all__ = ["Score", "score", "share_right"]
+__all__ = ["BATCH", "Score", "score", "share_right"]
 
-_BATCH = 200  # larger ones fall out of cache
+BATCH = 200
+"""Samples looked at together where memory does not matter: larger batches fall out of the cache."""
+
 _OUTPUTS = 2**24  # at most so many outputs a batch: 200 sequences over 33,278 words would take 1 GB
+_FULL = 1000
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ def score(
     width: int = 1000,
     statistics: int = 1000,
     top: int = 1,
+    batch: int = BATCH,
 ) -> Score:
     """Run the bundle's evaluation program over ``samples``; each counts alike, and in a sample every position.
 
@@ -48,6 +52,8 @@ def score(
         The width, in thousandths, whose statistics BatchNorm normalises by where it has them for each.
     top
         A prediction is right when the target is among so many largest outputs.
+    batch
+        Samples to look at together, at the most; a program for batches of one size has that.
 
     Raises
     ------
@@ -59,14 +65,15 @@ def score(
         When the bundle holds no evaluation program for the runtime.
     """
     manifest, run = runtime.bundle.manifest, runtime.evaluator()
-    kept = masked(weights, Pattern.prefix(runtime.bundle.layout, width))
+    kept = weights if width >= _FULL else masked(weights, Pattern.prefix(runtime.bundle.layout, width))
     outputs_each = manifest.classes * int(np.prod(manifest.target.shape, dtype=np.int64))
+    size = run.batch or min(max(_OUTPUTS // outputs_each, 1), batch, max(len(samples.y), 1))
     loss = correct = 0.0
     try:
-        for batch in eval_batches(samples, size=min(max(_OUTPUTS // outputs_each, 1), _BATCH)):
-            batch_loss, outputs = run(kept, batch, width=statistics)
-            loss += batch_loss * float(batch.weight.sum())
-            correct += float((share_right(outputs, batch.y, top) * batch.weight).sum())
+        for each in eval_batches(samples, size=size):
+            batch_loss, outputs = run(kept, each, width=statistics)
+            loss += batch_loss * float(each.weight.sum())
+            correct += float((share_right(outputs, each.y, top) * each.weight).sum())
     finally:
         runtime.settle()
     count = len(samples.y)

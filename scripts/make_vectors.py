@@ -259,6 +259,7 @@ def _messages() -> list[FromDevice | ToDevice]:
             model=Ref(DIGEST, 3 * CHUNK_SIZE + 1),
             width=600,
             statistics=500,
+            batch=20,
             top=3,
             since=2,
             changes=(Ref(DIGEST, 1500),),
@@ -278,7 +279,7 @@ def _messages() -> list[FromDevice | ToDevice]:
         Want(DIGEST, (0, 1, 3)),
         Offer("run-1", 3, Ref(DIGEST, 530_000)),
         Verdict("run-1", 3, DIGEST, accepted=False, code="pattern", reason="The pattern keeps 3 units, not 4."),
-        Failed("run-1", 3, "19", "The loss is no longer finite."),
+        Failed("run-1", 3, "19", "The loss is no longer finite.", "evaluate"),
         Gone(),
         Finished("run-1", 20),
     ]

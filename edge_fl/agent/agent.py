@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_fl.agent.capabilities import registration
+from edge_fl.agent.failure import failure_of
 from edge_fl.agent.held_model import HeldModel
 from edge_fl.agent.rehearsal import rehearse
 from edge_fl.agent.state import StateFolder
@@ -97,7 +98,7 @@ class Agent:
     open
         Opens the bundle in the runtime (:func:`edge_fl.runtimes.base.open_runtime`).
     consent
-        Called before a model is trained or evaluated; raises EdgeFLError where the device would rather not, which the
+        Called before a model is trained or evaluated; raises DeclinedError where the device would rather not, which the
         coordinator is told.
 
     Raises
@@ -138,7 +139,8 @@ class Agent:
         self._registered: Registered | None = None
         self._task: Task | Evaluate | Gather | None = None
         self._newest = ("", 0)  # run and round of the newest task heard of
-        self._answered: tuple[Evaluate | Gather, Evaluated | Gathered] | None = None  # the last may have been lost
+        # The last answer, which may have been lost.
+        self._answered: tuple[Evaluate | Gather, Evaluated | Gathered | Failed] | None = None
         self._verdict: Verdict | None = None
         self._finished: Finished | None = None
         self._runtime: tuple[Registered, Runtime] | None = None
@@ -358,7 +360,7 @@ class Agent:
         except RefusedError:
             raise
         except EdgeFLError as error:
-            self._fail(task, error)
+            self._send(failure_of(task, error))
             return
         if verdict.accepted:
             state.accept()
@@ -368,6 +370,7 @@ class Agent:
 
     def _answer(self, task: Evaluate | Gather, runtime: Runtime) -> None:
         """Find what is asked of a model, and say it; a failure is told to the coordinator."""
+        answer: Evaluated | Gathered | Failed
         try:
             self._consent()
             self._look_at_data(runtime.bundle.manifest)
@@ -375,14 +378,9 @@ class Agent:
         except RefusedError:
             raise
         except EdgeFLError as error:
-            self._fail(task, error)
-            return
+            answer = failure_of(task, error)
         self._answered = task, answer
         self._send(answer)
-
-    def _fail(self, task: Task | Evaluate | Gather, error: EdgeFLError) -> None:
-        _log.error("round %d failed: %s", task.round, error)
-        self._send(Failed(task.run, task.round, str(error.exit_code), str(error)))
 
     def _look_at_data(self, manifest: Manifest) -> None:
         """Take the data as it is now; no update may claim more samples than were registered."""
@@ -409,7 +407,15 @@ class Agent:
         if not len(test.y):
             raise DataError("No sample of this device is held out; start it with a --test-share.")
         model = self._fetch_model(task, runtime.bundle.layout)
-        found = score(runtime, model.values, test, width=task.width, statistics=task.statistics, top=task.top)
+        found = score(
+            runtime,
+            model.values,
+            test,
+            width=task.width,
+            statistics=task.statistics,
+            top=task.top,
+            batch=task.batch,
+        )
         _log.info("after round %d: accuracy %.4f, loss %.4f", task.round, found.accuracy, found.loss)
         return Evaluated(task.run, task.round, len(test.y), found.loss, found.accuracy)
 

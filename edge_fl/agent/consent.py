@@ -4,15 +4,23 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from edge_fl.errors import ConfigError, RunError
+from edge_fl.errors import ConfigError, DeclinedError
 
 __all__ = ["Conditions", "Machine"]
 
 _SUPPLIES, _STAT = Path("/sys/class/power_supply"), Path("/proc/stat")
 _LOOK_SECONDS = 0.5  # for which others' use of the CPUs is watched, while the agent itself waits
 _ASK_SECONDS = 10.0
-_METERED = {"u 1": True, "u 2": False, "u 3": True, "u 4": False}  # NMMetered: yes, no, and either by guess
+
+Metered = Literal["yes", "no", "unknown", "nobody says"]
+_METERED: dict[str, Metered] = {
+    "u 1": "yes",
+    "u 2": "no",
+    "u 3": "yes",
+    "u 4": "no",
+}  # NMMetered; 3 and 4 are guesses
 _ASK_METERED = (
     "busctl", "get-property", "org.freedesktop.NetworkManager", "/org/freedesktop/NetworkManager",
     "org.freedesktop.NetworkManager", "Metered",
@@ -34,25 +42,24 @@ class Machine:
         self._supplies, self._stat = supplies, stat
 
     def battery(self) -> int | None:
-        """Percent left in the emptiest battery that runs the machine; None while it is charged, or has none."""
-        levels = []
-        for supply in sorted(self._supplies.glob("*")):
-            kind, status = _word(supply / "type"), _word(supply / "status")
-            if _word(supply / "scope") == "Device":  # a mouse's
-                continue
-            if (kind != "Battery" and _word(supply / "online") == "1") or status in ("Charging", "Full"):
-                return None
-            if kind == "Battery" and (level := _word(supply / "capacity")).isdigit():
-                levels.append(int(level))
-        return min(levels, default=None)
+        """Percent left in the emptiest battery that runs the machine, 0 in one that does not say; None while it is
+        charged, or has none.
+        """
+        supplies = [each for each in self._supplies.glob("*") if _word(each / "scope") != "Device"]  # a mouse's
+        batteries = [each for each in supplies if _word(each / "type") == "Battery"]
+        plugged = any(_word(each / "online") not in ("", "0") for each in supplies if each not in batteries)
+        if plugged or any(_word(each / "status") == "Charging" for each in batteries):
+            return None
+        levels = (_word(each / "capacity") for each in batteries)
+        return min((int(level) if level.isdigit() else 0 for level in levels), default=None)
 
-    def metered(self) -> bool | None:
-        """Whether NetworkManager takes the network for a metered one; None where it is not there to be asked."""
+    def metered(self) -> Metered:
+        """Whether NetworkManager takes the network for a metered one."""
         try:
             found = subprocess.run(_ASK_METERED, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True)
         except (OSError, subprocess.SubprocessError):
-            return None
-        return _METERED.get(found.stdout.strip())
+            return "nobody says"
+        return _METERED.get(found.stdout.strip(), "unknown")
 
     def busy(self) -> float | None:
         """The share of the CPUs' time that was used just now, in [0, 1]; None where there are no such counters."""
@@ -73,7 +80,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What must hold for a task to be begun; a device that declines says why, and is asked in a later round.
+    """What must hold for a task to be begun; a device that declines says why, and is let be for a while.
 
     Parameters
     ----------
@@ -98,16 +105,16 @@ class Conditions:
     machine: Machine = field(default_factory=Machine)
 
     def __post_init__(self) -> None:
-        if self.unmetered and self.machine.metered() is None:
+        if self.unmetered and self.machine.metered() == "nobody says":
             raise ConfigError("No NetworkManager says here whether the network is metered; leave out --unmetered.")
         if self.most_busy is not None and self.machine.busy() is None:
             raise ConfigError("Nothing says here how busy the CPUs are; leave out --most-busy.")
 
     def check(self) -> None:
-        """Raise RunError, in one sentence, when the device would rather not train now."""
+        """Raise DeclinedError, in one sentence, when the device would rather not train now."""
         for look in (self._power, self._network, self._use):
             if reason := look():
-                raise RunError(reason)
+                raise DeclinedError(reason)
 
     def _power(self) -> str:
         level = None if self.least_battery is None else self.machine.battery()
@@ -116,7 +123,10 @@ class Conditions:
         return f"The battery is at {level} %, below {self.least_battery} %, and the device is not being charged."
 
     def _network(self) -> str:
-        return "The network is metered." if self.unmetered and self.machine.metered() else ""
+        metered = self.machine.metered() if self.unmetered else "no"
+        if metered == "no":
+            return ""
+        return "The network is metered." if metered == "yes" else "It is not known whether the network is metered."
 
     def _use(self) -> str:
         busy = None if self.most_busy is None else self.machine.busy()

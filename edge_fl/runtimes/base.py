@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from edge_fl import runtimes
 from edge_fl.bundle import NEW, TENSOR, Bundle, Program
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.errors import EdgeFLError, MemoryLimitError, RunError, RuntimeMissingError, said
 from edge_fl.selection import Weights
 from edge_fl.width_statistics import one_hot
 
@@ -152,12 +152,17 @@ class Evaluation:
         The program, loaded.
     widths
         As :class:`TrainStep`'s.
+
+    Attributes
+    ----------
+    batch
+        The batch that it was compiled for; None for any.
     """
 
     def __init__(self, program: Program, run: Compiled, widths: Sequence[int] = ()) -> None:
         self._run, self._widths = run, widths
         self._tensors = [n.removeprefix(TENSOR) for n in program.inputs if n.startswith(TENSOR)]
-        self._size = program.batch
+        self.batch = program.batch
 
     def __call__(self, tensors: Weights, batch: Batch, *, width: int = 1000) -> tuple[float, NDArray[np.float32]]:
         """The mean loss over the batch, and the model's outputs ``[B, ...]``.
@@ -166,13 +171,13 @@ class Evaluation:
         are those of the full model at any width (:func:`edge_fl.selection.masked`).
         """
         held, last = [tensors[name] for name in self._tensors], _width_input(self._widths, width).values()
-        if self._size is None:
+        if self.batch is None:
             loss, outputs = self._run([*held, batch.x, batch.y, batch.weight, *last])
             return float(loss), outputs
         total, pieces = 0.0, []
-        for start in range(0, len(batch.x), self._size):
-            piece = slice(start, start + self._size)
-            x, y, weight = (_padded(array[piece], self._size) for array in (batch.x, batch.y, batch.weight))
+        for start in range(0, len(batch.x), self.batch):
+            piece = slice(start, start + self.batch)
+            x, y, weight = (_padded(array[piece], self.batch) for array in (batch.x, batch.y, batch.weight))
             if not weight.any():
                 weight[0] = 1  # a mean over nothing would be NaN; it counts for nothing below
             loss, outputs = self._run([*held, x, y, weight, *last])
@@ -243,8 +248,25 @@ class Runtime(ABC):
 
     def _program(self, program: Program) -> Compiled:
         if program.file not in self._loaded:
-            self._loaded[program.file] = self.load(program)
+            self._loaded[program.file] = self._refusing(program, self.load(program))
         return self._loaded[program.file]
+
+    def _refusing(self, program: Program, run: Compiled) -> Compiled:
+        """``run``, whose failures are ours: a device tells of them, and lives on."""
+
+        def refusing(inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+            try:
+                return run(inputs)
+            except EdgeFLError:
+                raise
+            except MemoryError as error:
+                raise MemoryLimitError(
+                    f"The memory here does not suffice for '{program.file}' in {self.name}: {said(error)}."
+                ) from error
+            except Exception as error:  # a runtime's own, of any kind
+                raise RunError(f"{self.name} cannot run '{program.file}': {said(error)}.") from error
+
+        return refusing
 
 
 def _width_input(widths: Sequence[int], width: int) -> dict[str, NDArray[np.float32]]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from zlib import crc32
 
 import msgspec
@@ -12,6 +12,7 @@ from edge_fl.wire.masks import MaskEncoding
 
 __all__ = [
     "CHUNK_SIZE",
+    "DECLINED",
     "MOST_TIERS",
     "PROTOCOL",
     "Evaluate",
@@ -49,6 +50,7 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 
 
 MOST_TIERS = 64
+DECLINED = "declined"
 _Word = Annotated[str, msgspec.Meta(max_length=128)]
 _Width = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
@@ -150,7 +152,8 @@ class Evaluate(_Message, frozen=True):
     ``model`` is the one after ``round``, which the next round trains. Of every block the first units count, as
     many as ``width`` (thousandths) says, and BatchNorm normalises by the statistics of ``statistics`` (thousandths)
     where it has them for each width. A prediction is right when the target is among the ``top`` largest outputs.
-    ``since`` and ``changes`` are as :class:`Task`'s.
+    ``batch`` samples at most are looked at together, as in training, for which the device has memory. ``since`` and
+    ``changes`` are as :class:`Task`'s.
     """
 
     run: str
@@ -158,6 +161,7 @@ class Evaluate(_Message, frozen=True):
     model: Ref
     width: _Width
     statistics: _Width
+    batch: Annotated[int, msgspec.Meta(ge=1)]
     top: Annotated[int, msgspec.Meta(ge=1)] = 1
     since: int = 0
     changes: tuple[Ref, ...] | None = None
@@ -237,12 +241,16 @@ class Gathered(_Message, frozen=True):
 
 
 class Failed(_Message, frozen=True):
-    """Device to coordinator: what I was asked, to train, evaluate or gather, cannot be done, and why."""
+    """Device to coordinator: ``what`` I was asked cannot be done, and why.
+
+    ``code`` is :data:`DECLINED` where it could be, at another time, else the error's exit code.
+    """
 
     run: str
     round: int
     code: str
     reason: str
+    what: Literal["train", "evaluate", "gather"] = "train"
 
 
 class Gone(_Message, frozen=True):

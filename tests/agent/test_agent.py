@@ -234,10 +234,10 @@ def test_a_model_is_evaluated_on_what_is_held_out_and_trained_without_being_fetc
     registered = next(m for m in judging.heard if isinstance(m, Register))
     assert (registered.samples, registered.test_samples) == data.sizes
     model = judging.give(frame(digits_bundle, "model", 1, weights))
-    judging.say(asked := Evaluate(RUN, 1, model, width=500, statistics=500, top=2))
+    judging.say(asked := Evaluate(RUN, 1, model, width=500, statistics=500, batch=20, top=2))
     judging.hears(Evaluated)
     runtime = open_runtime("onnx", digits_bundle)
-    expected = score(runtime, weights, data.test, width=500, statistics=500, top=2)
+    expected = score(runtime, weights, data.test, width=500, statistics=500, batch=20, top=2)
     answer = Evaluated(RUN, 1, len(data.test.y), expected.loss, expected.accuracy)
     assert judging.heard[-1] == answer
     judging.heard.clear()
@@ -256,15 +256,15 @@ def test_an_evaluation_is_left_for_the_next_round_and_one_that_came_late_is_not_
     digits_bundle: Bundle, judging: Stage
 ) -> None:
     judging.join()
-    judging.say(Evaluate(RUN, 1, ref_of(b"nobody has it"), width=1000, statistics=1000))
+    judging.say(Evaluate(RUN, 1, ref_of(b"nobody has it"), width=1000, statistics=1000, batch=20))
     judging.until(lambda: judging.wanted(ref_of(b"nobody has it")))
     judging.say(
         judging.task(round=2, model=judging.give(frame(digits_bundle, "model", 1, digits_bundle.weights())))
     )
     judging.offered(2)
-    judging.say(Evaluate(RUN, 1, ref_of(b"of round 1"), width=1000, statistics=1000))
+    judging.say(Evaluate(RUN, 1, ref_of(b"of round 1"), width=1000, statistics=1000, batch=20))
     model = judging.give(frame(digits_bundle, "model", 2, digits_bundle.weights()))
-    judging.say(Evaluate(RUN, 2, model, width=1000, statistics=1000))
+    judging.say(Evaluate(RUN, 2, model, width=1000, statistics=1000, batch=20))
     judging.hears(Evaluated)
     assert not judging.wanted(ref_of(b"of round 1"))
 
@@ -281,12 +281,25 @@ def test_what_cannot_be_evaluated_is_told(digits_bundle: Bundle, stage: Stage, j
         (judging, hopeless, "19", "held-out data is"),
     ):
         where.heard.clear()
-        where.say(Evaluate(RUN, 1, where.give(content), width=1000, statistics=1000))
+        where.say(Evaluate(RUN, 1, where.give(content), width=1000, statistics=1000, batch=20))
         where.hears(Failed)
         failed = where.heard[-1]
         assert isinstance(failed, Failed)
-        assert (failed.round, failed.code) == (1, code)
+        assert (failed.round, failed.code, failed.what) == (1, code, "evaluate")
         assert sentence in failed.reason
+
+
+def test_an_evaluation_that_failed_is_not_tried_again_for_every_reminder(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.join()
+    asked = Evaluate(RUN, 1, ref_of(b"of nothing that is held out"), width=1000, statistics=1000, batch=20)
+    for times in (1, 2, 3):
+        stage.say(asked)
+        stage.until(lambda times=times: sum(isinstance(m, Failed) for m in stage.heard) == times)
+    assert [r.message for r in caplog.records if "failed to evaluate" in r.message] == [
+        "round 1: failed to evaluate: No sample of this device is held out; start it with a --test-share."
+    ]
 
 
 def test_rehearsals_are_timed_and_told_and_come_before_any_task(digits_bundle: Bundle, stage: Stage) -> None:

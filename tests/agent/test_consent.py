@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_fl.agent.consent import Conditions, Machine
-from edge_fl.errors import ConfigError, RunError
+from edge_fl.errors import ConfigError, DeclinedError
 
 
 def supply(root: Path, name: str, **says: str) -> None:
@@ -29,7 +29,9 @@ def test_a_low_battery_declines(tmp_path: Path) -> None:
 
     Conditions(least_battery=19, machine=machine).check()
     Conditions(machine=machine).check()
-    with pytest.raises(RunError, match="The battery is at 19 %, below 20 %, and the device is not being charged"):
+    with pytest.raises(
+        DeclinedError, match="The battery is at 19 %, below 20 %, and the device is not being charged"
+    ):
         Conditions(least_battery=20, machine=machine).check()
 
 
@@ -55,26 +57,46 @@ def test_neither_a_machine_without_a_battery_nor_a_mouse_declines(tmp_path: Path
     Conditions(least_battery=50, machine=Machine(supplies=tmp_path)).check()
 
 
-@pytest.mark.parametrize(("answer", "declines"), [("u 1", True), ("u 2", False), ("u 3", True), ("u 4", False)])
-def test_a_metered_network_declines(
-    answer: str, declines: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    busctl(tmp_path, answer, monkeypatch)
+def test_a_battery_that_is_full_does_not_charge_another(tmp_path: Path) -> None:
+    supply(tmp_path, "BAT0", type="Battery", status="Full", capacity="100")
+    supply(tmp_path, "BAT1", type="Battery", status="Discharging", capacity="4")
 
-    conditions = Conditions(unmetered=True)
-
-    if declines:
-        with pytest.raises(RunError, match="The network is metered"):
-            conditions.check()
-    else:
-        conditions.check()
+    with pytest.raises(DeclinedError, match="The battery is at 4 %"):
+        Conditions(least_battery=20, machine=Machine(supplies=tmp_path)).check()
 
 
-@pytest.mark.parametrize("answer", ["u 0", ""])
-def test_a_machine_that_cannot_tell_is_refused_at_the_start(
+@pytest.mark.parametrize("answer", ["u 2", "u 4"])
+def test_a_network_that_is_not_metered_will_do(
     answer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busctl(tmp_path, answer, monkeypatch)
+
+    Conditions(unmetered=True).check()
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [("u 1", "The network is metered"), ("u 3", "The network is metered"), ("u 0", "It is not known whether")],
+)
+def test_a_metered_network_declines_and_so_does_one_that_nobody_knows_of_yet(
+    answer: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busctl(tmp_path, answer, monkeypatch)
+    conditions = Conditions(unmetered=True)
+
+    with pytest.raises(DeclinedError, match=sentence):
+        conditions.check()
+    (tmp_path / "busctl").write_text("#!/bin/sh\nexit 1\n")  # NetworkManager is being restarted
+    with pytest.raises(DeclinedError, match="It is not known whether"):
+        conditions.check()
+
+
+def test_a_machine_that_cannot_tell_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "busctl").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "busctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(ConfigError, match="No NetworkManager says here"):
         Conditions(unmetered=True)
     with pytest.raises(ConfigError, match="how busy the CPUs are"):
@@ -92,7 +114,7 @@ def test_cpus_that_others_use_decline(tmp_path: Path) -> None:
 
     conditions = Conditions(most_busy=0.8, machine=Counted(stat=stat))
 
-    with pytest.raises(RunError, match="Others use 90% of the CPUs, more than 80%"):
+    with pytest.raises(DeclinedError, match="Others use 90% of the CPUs, more than 80%"):
         conditions.check()
 
 

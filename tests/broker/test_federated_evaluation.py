@@ -24,7 +24,7 @@ from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Ref, Refused, Reg
 from tests.broker.test_gateway import CLIENT, CONFIG, ROUND, RUN, Wire, register
 
 HELD_OUT = 20
-TASK = Evaluate(RUN, ROUND, Ref("0" * 64, 10), width=1000, statistics=1000)
+TASK = Evaluate(RUN, ROUND, Ref("0" * 64, 10), width=1000, statistics=1000, batch=20)
 GOOD = Evaluated(RUN, ROUND, HELD_OUT, 0.5, 0.75)
 
 
@@ -65,6 +65,7 @@ def test_a_good_score_is_taken_once_and_may_be_repeated(wire: Wire) -> None:
         ("not-finite", {"loss": float("nan")}),
         ("not-finite", {"loss": float("inf")}),
         ("loss", {"loss": -1.0}),
+        ("loss", {"loss": 1.7e308}),  # a sum over its samples would be infinite
         ("accuracy", {"accuracy": 2.0}),
         ("accuracy", {"accuracy": -0.1}),
         ("accuracy", {"accuracy": float("nan")}),
@@ -104,11 +105,12 @@ def test_a_score_out_of_place_is_turned_away(
 
 def test_who_cannot_give_a_score_is_not_waited_for(wire: Wire) -> None:
     current = asked(wire)
-    wire.send(Failed(RUN, ROUND - 1, "14", "of another round"))
+    wire.send(Failed(RUN, ROUND - 1, "14", "of another round", "evaluate"))
+    wire.send(Failed(RUN, ROUND, "19", "of a round's training that came late"))
     wire.send(msgspec.structs.replace(GOOD, round=ROUND - 1))
     wire.until(lambda: wire.gateway.rejections == {"late": 1})
     assert current.outstanding() == {CLIENT}
-    wire.send(Failed(RUN, ROUND, "14", "No sample of this device is held out."))
+    wire.send(Failed(RUN, ROUND, "14", "No sample of this device is held out.", "evaluate"))
     wire.until(lambda: not current.outstanding())
     assert current.by_tier() == {}
 

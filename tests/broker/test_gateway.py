@@ -226,6 +226,7 @@ def test_a_good_update_is_taken_once(wire: Wire) -> None:
         ("samples", lambda w: w.update(samples=0)),
         ("not-finite", lambda w: w.update(loss=float("nan"))),
         ("loss", lambda w: w.update(loss=-1.0)),
+        ("loss", lambda w: w.update(loss=1.7e308)),
         ("kind", lambda w: w.model_frame()),
     ],
 )

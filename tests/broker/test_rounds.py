@@ -37,6 +37,15 @@ def test_a_round_is_open_until_everyone_answered() -> None:
     assert current.progress(5.0, set()) == "complete"
 
 
+def test_who_declined_is_let_be_for_a_while() -> None:
+    current = asked("a", "b")
+    current.report("b", REPORT)
+    current.excuse("a", "declined: The network is metered.")
+    current.resting["a"] = 8.0
+    assert current.unavailable(7.9) == {"a", "b"}
+    assert current.unavailable(8.0) == {"b"}
+
+
 def test_a_lost_or_failed_device_is_not_waited_for() -> None:
     current = asked("a", "b", "c", "d")
     current.report("a", REPORT)

@@ -81,7 +81,7 @@ devices:
     )
     (metrics, _) = fleet.train(digits_bundle, tiers="auto").summary.rounds
     assert set(metrics.uplink) == {"client-1"}
-    reason = "failed: The battery is at 3.0%, and the device is not being charged."
+    reason = "declined: The battery is at 3.0%, and the device is not being charged."
     assert metrics.excused == {"client-0": reason}
 
 

@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 
 from edge_fl.bundle import Bundle
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.errors import EdgeFLError, RuntimeMissingError
 from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch, Runtime, open_runtime, runtime_names
 from edge_fl.selection import Selection
@@ -45,6 +45,15 @@ def test_every_runtime_trains_to_the_same_weights(digits_bundle: Bundle) -> None
         assert not np.array_equal(array, digits_bundle.weights()[name])
         for other in results[1:]:
             np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-5)
+
+
+def test_what_a_runtime_raises_in_a_step_is_told_in_a_sentence(runtime: Runtime) -> None:
+    step, weights = runtime.train_step({"1": 32, "3": 32}, 20), dict(runtime.bundle.weights())
+    name = next(iter(weights))
+    weights[name] = weights[name][..., :3]
+
+    with pytest.raises(EdgeFLError, match=r"step-plain"):
+        step(weights, batch(), lr=0.1)
 
 
 def test_a_padded_sample_counts_for_nothing(runtime: Runtime) -> None:

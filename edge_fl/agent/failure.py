@@ -1,0 +1,22 @@
+"""What the coordinator is told of a task that a device cannot do, or would rather not do now."""
+
+import logging
+from typing import Literal
+
+from edge_fl.errors import DeclinedError, EdgeFLError
+from edge_fl.wire.messages import DECLINED, Evaluate, Failed, Gather, Task
+
+__all__ = ["failure_of"]
+
+_log = logging.getLogger(__name__)
+_WHAT: dict[type, Literal["train", "evaluate", "gather"]] = {Task: "train", Evaluate: "evaluate", Gather: "gather"}
+
+
+def failure_of(task: Task | Evaluate | Gather, error: EdgeFLError) -> Failed:
+    """The message, of which the log is told, too."""
+    what, declined = _WHAT[type(task)], isinstance(error, DeclinedError)
+    if declined:
+        _log.info("round %d: declined to %s: %s", task.round, what, error)
+    else:
+        _log.error("round %d: failed to %s: %s", task.round, what, error)
+    return Failed(task.run, task.round, DECLINED if declined else str(error.exit_code), str(error), what)
