@@ -208,7 +208,7 @@ class Gateway:
         self._send(client, current.tasks[client])
 
     def finish(self, rounds: int) -> None:
-        """Tell all devices that the run is over, and every one that registers from now on; no upload is gone on with."""
+        """Tell all devices that the run is over, and every one that registers from now on; uploads are broken off."""
         self._over = Finished(self._folder.run, rounds)
         self._offers.clear()
         self._uploads.clear()

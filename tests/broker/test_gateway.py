@@ -26,6 +26,7 @@ from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
     CHUNK_SIZE,
     PROTOCOL,
+    Finished,
     FromDevice,
     Gone,
     Hello,
@@ -69,12 +70,13 @@ class Wire:
             address=address, client_id="coordinator", subscriptions=Gateway.subscriptions(TOPICS)
         )
         self.store = Store(local_url(folder), RUN, b"{}")
+        self.folder = RunFolder(folder / "run", CONFIG)
         self._parts = {
             "bundle": bundle,
             "recipe": recipe,
             "batch": 20,
             "tiers": Tiers(),
-            "folder": RunFolder(folder / "run", CONFIG),
+            "folder": self.folder,
             "store": self.store,
             "connection": upstream,
             "topics": TOPICS,
@@ -365,6 +367,21 @@ def test_an_update_that_comes_after_the_round_was_closed_is_late(wire: Wire) -> 
     verdict = wire.upload(wire.update())
     assert (verdict.accepted, verdict.code) == (False, "late")
     assert not current.reports
+
+
+def test_an_upload_that_a_buffered_run_has_under_way_at_its_end_is_broken_off(wire: Wire) -> None:
+    """Its clients are still awaited when the last round closes, so that their uploads would go on."""
+    wire.join()
+    content = wire.update()
+    wire.send(Offer(RUN, ROUND, ref_of(content)))
+    wire.until(lambda: any(isinstance(m, Want) for m in wire.received))
+    wire.gateway.close_round()
+    wire.folder.finish({})  # the file of updates is closed
+
+    wire.gateway.finish(ROUND)
+    wire.device.publish(TOPICS.chunk(TOPICS.up(CLIENT), ref_of(content).digest, 0), cut(content)[0])
+
+    assert wire.answer(Finished, register()) == Finished(RUN, ROUND)
 
 
 def test_a_lost_acceptance_is_given_again_after_the_round_and_for_that_update_only(wire: Wire) -> None:
