@@ -75,7 +75,7 @@ def tier_text(tier: int, score: TierScore) -> str:
     """What a tier's devices found, for a person."""
     return (
         f"on devices of tier {tier}: accuracy {score.accuracy:.1%}, loss {score.loss:.4f} at width "
-        f"{score.width / 1000:g} ({score.samples} samples of {score.clients} devices)"
+        f"{score.width / 1000:g} ({score.samples} samples of {score.clients} device{'s' * (score.clients > 1)})"
     )
 
 

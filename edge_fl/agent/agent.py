@@ -423,6 +423,7 @@ class Agent:
         model = self._fetch_model(task, runtime.bundle.layout)
         client, samples = self._settings.client, self._data.train
         frame = make_statistics(task, client=client, model=model, runtime=runtime, samples=samples)
+        _log.info("after round %d: gathered statistics at width %g", task.round, task.width / 1000)
         return Gathered(task.run, task.round, frame)
 
     def _fetch_model(self, task: Task | Evaluate | Gather, layout: Layout) -> Frame:
