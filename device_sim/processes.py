@@ -1,7 +1,9 @@
 """A trainer whose clients are trained by several processes, each with a trainer of its own."""
 
 import multiprocessing
+import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -106,6 +108,7 @@ def _ended() -> RunError:
 def _serve(parent: Connection, root: Path, open: Callable[[Bundle], Trainer]) -> None:
     """Train what comes, until the parent is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     trainer: Trainer | None = None
     while True:
         try:
@@ -123,3 +126,9 @@ def _serve(parent: Connection, root: Path, open: Callable[[Bundle], Trainer]) ->
             parent.send(answer)
         except OSError:
             return
+
+
+def _end_with_parent() -> None:
+    """End this process with one that is killed, for nobody takes what the part under way would give."""
+    cast("multiprocessing.process.BaseProcess", multiprocessing.parent_process()).join()
+    os._exit(1)
