@@ -6,38 +6,48 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from broker.config import RunConfig
+from broker.model import GlobalModel
 from broker.observer import Observer
+from broker.tasks import make_task
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
+from device_sim.trainer import Call
 from edge_fl.bundle import Bundle
+from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError, RunError, RuntimeMissingError
+from edge_fl.recipe import open_recipe
+from edge_fl.transport.transfer import ref_of
+from edge_fl.update import Update
+
+CONFIG = RunConfig(
+    run="test",
+    method="fedbiad+dgc",
+    parameters={},
+    rounds=2,
+    clients_per_round=9,
+    local_steps=5,
+    batch=20,
+    lr=0.1,
+    seed=3,
+)
 
 
 def simulation(
     bundle: Bundle, root: Path, trainer: TrainerSettings, observer: Observer | None = None, **changes
 ) -> Simulation:
-    config = RunConfig(
-        run="test",
-        method="fedbiad+dgc",
-        parameters={},
-        rounds=2,
-        clients_per_round=9,
-        local_steps=5,
-        batch=20,
-        seed=3,
-        **{"lr": 0.1, **changes},
-    )
     return Simulation(
         bundle=bundle,
-        config=config,
+        config=msgspec.structs.replace(CONFIG, **changes),
         population=Population(9),
         trainer=trainer,
         root=root,
@@ -62,6 +72,31 @@ def test_what_goes_wrong_in_a_process_is_told_as_it_is(torch_bundle: Bundle, tmp
     without = TrainerSettings("runtime", "ort_training", processes=2)
     with pytest.raises(RuntimeMissingError, match="not for 'ort_training'"):
         simulation(torch_bundle, tmp_path / "other", without)
+
+
+def test_of_a_round_that_is_given_up_nothing_is_taken_for_the_next_one_s(torch_bundle: Bundle) -> None:
+    recipe, samples = open_recipe("fedbiad", {}), load_dataset("digits").train.take(np.arange(60))
+    model = GlobalModel(torch_bundle.layout, torch_bundle.weights(), recipe=recipe, run="test").frame()
+
+    def calls(number: int, lr: float = 0.1) -> list[Call]:
+        config = msgspec.structs.replace(CONFIG, lr=lr)
+        about = {"tier": 0, "round": number, "accepted": 0, "model": ref_of(model)}
+        clients = [f"client-{i}" for i in range(8)]
+        tasks = [make_task(config, recipe, torch_bundle.layout, client=client, **about) for client in clients]
+        return [Call(task, client, samples, {}) for client, task in zip(clients, tasks, strict=True)]
+
+    def frames(updates: Iterator[Update]) -> list[bytes]:
+        return [update.frame for update in updates]
+
+    alone = TrainerSettings("runtime").open(torch_bundle)
+    several = TrainerSettings("runtime", processes=2).open(torch_bundle)
+    given_up = several.updates(model, calls(1), 8)
+    next(given_up)
+    given_up.close()
+    with pytest.raises(RunError, match="lower the step size"):  # of one process: the other's comes later
+        next(several.updates(model, calls(2, lr=1e30), 8))
+    assert frames(several.updates(model, calls(3), 8)) == frames(alone.updates(model, calls(3), 8))
+    several.close()
 
 
 class Killer(Observer):
