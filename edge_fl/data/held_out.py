@@ -37,7 +37,7 @@ class HeldOut:
     source
         The device's own data.
     share
-        What is held out of it, in [0, 1].
+        What is held out of it, in [0, 1).
     client
         The device's id, which keys the draw.
 
@@ -48,8 +48,10 @@ class HeldOut:
     """
 
     def __init__(self, source: DataSource, share: float, client: str) -> None:
-        if not 0 <= share <= 1:
-            raise ConfigError(f"The share of a device's samples to hold out is in [0, 1), not {share:g}.")
+        if not 0 <= share < 1:
+            raise ConfigError(
+                f"The share of a device's samples to hold out is in [0, 1), not {share:g}; change --test-share."
+            )
         self._source, self._share, self._client = source, share, client
         self._held: tuple[Samples, Split] | None = None
 
