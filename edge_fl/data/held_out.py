@@ -67,8 +67,6 @@ class HeldOut:
         return self._held[1]
 
     def _divided(self, samples: Samples) -> Split:
-        if not self._share:
-            return Split(samples, samples.take(np.empty(0, dtype=np.int64)))
         words = Stream.of(seed=0, purpose="test-split", client=self._client).uint32(len(samples.y))
         held = words < self._share * 2**32
         if held.all():
@@ -76,4 +74,5 @@ class HeldOut:
                 f"Holding out a share of {self._share:g} leaves none of the {len(samples.y)} samples to train on; "
                 "lower --test-share, or give more data."
             )
-        return Split(samples.take(np.flatnonzero(~held)), samples.take(np.flatnonzero(held)))
+        train = samples.take(np.flatnonzero(~held)) if held.any() else samples  # no copy of what is whole
+        return Split(train, samples.take(np.flatnonzero(held)))

@@ -65,9 +65,10 @@ def test_data_that_is_the_same_is_divided_once() -> None:
     assert held_out.split() is not before
 
 
-def test_nothing_held_out_is_the_very_data() -> None:
+@pytest.mark.parametrize("share", [0.0, 0.001])
+def test_nothing_held_out_is_the_very_data(share: float) -> None:
     source = Numbered(5)
-    split = HeldOut(source, 0.0, "a").split()
+    split = HeldOut(source, share, "a").split()
     assert split.train is source.held
     assert split.sizes == (5, 0)
 
