@@ -25,6 +25,7 @@ _COLOURS = {
     "accepted": "green",
     "evaluated": "green",
     "gathered": "green",
+    "late": "red",
     "rejected": "red",
     "failed": "red",
     "declined": "red",
@@ -32,14 +33,8 @@ _COLOURS = {
 }
 _LINES = 40  # devices shown at the most: drawing a thousand takes longer than the time until the next picture
 _NAMED = 10  # clients named in a sentence, at the most
-_FIRST = (
-    "rejected",
-    "failed",
-    "gone",
-    "training",
-    "evaluating",
-    "gathering",
-)  # shown before others, where not all are
+_POLLS = ("evaluating", "gathering")  # what devices are at that are asked between rounds
+_FIRST = ("rejected", "failed", "gone", "late", "training", *_POLLS)  # shown before others, where not all are
 
 
 @contextmanager
@@ -101,6 +96,7 @@ class LiveView(Observer):
         self._tiers: dict[str, int] = {}
         self._rejections = 0
         self._asked: list[str] = []
+        self._poll = ""
         self._until = 0.0
         # Last: it asks for the first picture at once.
         self._live = Live(console=console, refresh_per_second=8, get_renderable=self._render)
@@ -124,7 +120,10 @@ class LiveView(Observer):
         self._devices[client] = (profile, "idle" if status == "gone" else status)
 
     def device(self, client: str, status: str) -> None:
-        """Change its status."""
+        """Change its status; who is asked for something else than others were before ends the waiting for those."""
+        if status in _POLLS and status != self._poll:
+            self._end_poll()
+            self._poll = status
         if client in self._devices:
             self._devices[client] = (self._devices[client][0], status)
 
@@ -139,12 +138,23 @@ class LiveView(Observer):
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Show what it gave."""
         self._closed = metrics
-        self._accuracy = self._accuracy if metrics.accuracy is None else metrics.accuracy
-        self._on_devices = metrics.on_devices or self._on_devices
+        self._end_poll()
+        if metrics.accuracy is not None:
+            self._accuracy, self._on_devices = metrics.accuracy, metrics.on_devices
         self._up += sum(metrics.uplink.values())
         self._down += sum(metrics.downlink.values())
         self._last.update(metrics.uplink)
         self._tiers.update(metrics.tiers)
+
+    def _end_poll(self) -> None:
+        """Who has not answered by now is waited for no longer."""
+        for client in self._polled():
+            self._devices[client] = (self._devices[client][0], "late")
+        self._poll = ""
+
+    def _polled(self) -> list[str]:
+        """Who is to answer what is asked between rounds."""
+        return [client for client, (_, status) in self._devices.items() if status == self._poll]
 
     def _render(self) -> Group:
         return Group(self._head(), self._table())
@@ -162,10 +172,12 @@ class LiveView(Observer):
         )
 
     def _waiting(self) -> str:
-        """Whom the round waits for and how long it may, and whom the last one did without."""
+        """Whom the round waits for and how long it may, or who is to answer what, and whom the last one did without."""
         missing = [client for client in self._asked if self._status(client) in ("training", "gone")]
         left = max(0.0, self._until - time.monotonic())
         lines = [f"waiting for {len(missing)} of {len(self._asked)}, at most {left:.0f} s"] if missing else []
+        if polled := self._polled():
+            lines = [f"{self._poll}: waiting for {_named(polled)}"]
         if self._closed is not None and self._closed.excused:
             lines.append(f"round {self._closed.round} went without {_named(self._closed.excused)}")
         return "; ".join(lines)

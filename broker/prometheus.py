@@ -88,7 +88,6 @@ class PrometheusMetrics(Observer):
         if metrics.accuracy is not None and metrics.loss is not None:
             self._accuracy.set(metrics.accuracy)
             self._loss.set(metrics.loss)
-        if metrics.on_devices:
             self._tell_tiers(metrics.on_devices)
         self._train_loss.set(metrics.train_loss)
         self._excused.inc(len(metrics.excused))

@@ -1,7 +1,9 @@
 """A trainer whose clients are trained by several processes, each with a trainer of its own."""
 
 import multiprocessing
+import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -47,27 +49,43 @@ class ProcessesTrainer(Trainer):
             process.start()
             theirs.close()  # so that the end of the process is the end of its pipe
             self._workers[ours] = process
+        self._busy: dict[Connection, int] = {}  # the part that each is at, by number
+        self._begun = 0
 
     def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
-        """Have parts of the calls done, a few ahead of the one whose updates are taken; RunError without a process."""
+        """Have parts of the calls done, a few ahead of the one whose updates are taken; RunError without a process.
+
+        What is not taken of an earlier round's is forgotten when it comes, as its numbers are lower.
+        """
         size = power_of_two(max(count // (_PARTS * len(self._workers)), 1))
-        waiting, idle = iter(calls), list(self._workers)
-        busy: dict[Connection, int] = {}
+        waiting, idle = iter(calls), [worker for worker in self._workers if worker not in self._busy]
         done: dict[int, list[Update]] = {}
-        begun = taken = 0
+        first = taken = self._begun
         while True:
-            while idle and begun - taken < _AHEAD * len(self._workers) and (part := list(islice(waiting, size))):
-                worker = idle.pop()
-                _send(worker, (model, part))
-                busy[worker], begun = begun, begun + 1
-            if taken == begun:
+            while idle and self._begun - taken < _AHEAD * len(self._workers):
+                if not (part := list(islice(waiting, size))):
+                    break
+                self._begin(idle.pop(), (model, part))
+            if taken in done:
+                yield from done.pop(taken)
+                taken += 1
+            elif idle and taken == self._begun:
                 return
-            while taken not in done:
-                for ready in cast("list[Connection]", wait(busy)):
-                    done[busy.pop(ready)] = _received(ready)
+            else:
+                for ready in cast("list[Connection]", wait(self._busy)):
+                    answer, number = _received(ready), self._busy.pop(ready)
                     idle.append(ready)
-            yield from done.pop(taken)
-            taken += 1
+                    if number >= first:
+                        done[number] = _updates(answer)
+
+    def _begin(self, worker: Connection, work: tuple[bytes, list[Call]]) -> None:
+        """Have it do a part, which is given the next number."""
+        try:
+            worker.send(work)
+        except OSError as error:
+            raise _ended() from error
+        self._busy[worker] = self._begun
+        self._begun += 1
 
     def close(self) -> None:
         """End the processes, whatever they do."""
@@ -78,19 +96,16 @@ class ProcessesTrainer(Trainer):
         self._workers.clear()
 
 
-def _send(worker: Connection, work: tuple[bytes, list[Call]]) -> None:
+def _received(worker: Connection) -> Any:
+    """A process's answer to a part."""
     try:
-        worker.send(work)
-    except OSError as error:
-        raise _ended() from error
-
-
-def _received(worker: Connection) -> list[Update]:
-    """A process's updates; raises what its trainer raised."""
-    try:
-        answer = worker.recv()
+        return worker.recv()
     except (EOFError, OSError) as error:
         raise _ended() from error
+
+
+def _updates(answer: Any) -> list[Update]:
+    """Those that were answered; raises what the trainer raised."""
     if isinstance(answer, Exception):
         raise answer
     return cast("list[Update]", answer)
@@ -106,6 +121,7 @@ def _ended() -> RunError:
 def _serve(parent: Connection, root: Path, open: Callable[[Bundle], Trainer]) -> None:
     """Train what comes, until the parent is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     trainer: Trainer | None = None
     while True:
         try:
@@ -123,3 +139,9 @@ def _serve(parent: Connection, root: Path, open: Callable[[Bundle], Trainer]) ->
             parent.send(answer)
         except OSError:
             return
+
+
+def _end_with_parent() -> None:
+    """End this process with one that is killed, for nobody takes what the part under way would give."""
+    cast("multiprocessing.process.BaseProcess", multiprocessing.parent_process()).join()
+    os._exit(1)

@@ -10,7 +10,8 @@ from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.paper_tables import METHODS_1, METHODS_2, setting_text
 from edge_fl.bench.plots import panels
 from edge_fl.bench.table import Picture, Result, Row
-from edge_fl.presets import PRESETS
+from edge_fl.errors import ConfigError
+from edge_fl.presets import PRESETS, expanded
 
 __all__ = ["METHODS", "bench_uplink", "verdict"]
 
@@ -25,7 +26,11 @@ _GOAL = 500.0
 
 
 def bench_uplink(choice: Choice, how: Filling) -> Result:
-    """Run each method, compressor and preset; raises as :func:`edge_fl.bench.grid.fill` does."""
+    """Run each method, compressor and preset.
+
+    Raises as :func:`edge_fl.bench.grid.fill` does, and ConfigError where the rounds are so few that the last tenth is
+    not past a compressor's warm-up.
+    """
     methods = tuple(dict.fromkeys((_DENSE, *(choice.methods or METHODS))))
     found, missing = fill([_entry(choice, d, method) for d in choice.datasets for method in methods], how)
     groups = by_dataset(found)
@@ -51,15 +56,26 @@ def bench_uplink(choice: Choice, how: Filling) -> Result:
 
 
 def _entry(choice: Choice, dataset: str, method: str) -> Entry:
-    preset = PRESETS.get(method)
-    if preset is None:
-        return entry(choice, dataset, method, {"method": method})
-    return entry(choice, dataset, preset.recipe, {"method": method}, preset.parameters)
+    recipe, parameters = expanded(method, {})
+    made = entry(choice, dataset, recipe, {"method": method}, parameters)
+    compressor = made.runs[0].open().compressor
+    warmup = 0 if compressor is None else compressor.warmup_rounds
+    if choice.rounds - _tail(choice.rounds) < warmup:
+        raise ConfigError(
+            f"The last tenth of {choice.rounds} rounds is not past the warm-up of '{method}', which takes {warmup}: "
+            "raise --rounds."
+        )
+    return made
+
+
+def _tail(rounds: int) -> int:
+    """How many rounds at the end are taken for steady ones."""
+    return max(rounds // _STEADY, 1)
 
 
 def _steady(filled: Filled) -> float:
     """Bytes that a client sends in a round at the end, the mean over seeds."""
-    return mean(m.uplink for r in filled.records for m in r.rounds[-max(len(r.rounds) // _STEADY, 1) :])
+    return mean(m.uplink for r in filled.records for m in r.rounds[-_tail(len(r.rounds)) :])
 
 
 def _total(filled: Filled) -> float:

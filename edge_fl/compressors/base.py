@@ -112,6 +112,11 @@ class Compressor(ServerHalf, ABC):
         """Whether the server, too, sends differences: what its model changed by, compressed."""
         return False
 
+    @property
+    def warmup_rounds(self) -> int:
+        """How many rounds at the start of a run send more than those that follow."""
+        return 0
+
     def encode_change(self, values: Vector) -> bytes:
         """The section of the ``[n]`` float32 by which all parameters are to change; only where ``sends_changes``.
 

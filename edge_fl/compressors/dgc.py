@@ -54,6 +54,11 @@ class Dgc(Compressor):
     Parameters = DgcParameters
     parameters: DgcParameters
 
+    @property
+    def warmup_rounds(self) -> int:
+        """Those that have a share of their own."""
+        return len(self.parameters.warmup)
+
     def compress(
         self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream
     ) -> Compressed:

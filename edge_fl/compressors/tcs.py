@@ -117,6 +117,11 @@ class Tcs(Compressor):
         self._shared = b""
         self._momentum: Change = {}
 
+    @property
+    def warmup_rounds(self) -> int:
+        """The dense ones."""
+        return self.parameters.warmup
+
     def shared(self) -> bytes:
         """The global mask of the coming round; empty where it has none."""
         return self._shared

@@ -37,7 +37,7 @@ class HeldOut:
     source
         The device's own data.
     share
-        What is held out of it, in [0, 1].
+        What is held out of it, in [0, 1).
     client
         The device's id, which keys the draw.
 
@@ -48,8 +48,10 @@ class HeldOut:
     """
 
     def __init__(self, source: DataSource, share: float, client: str) -> None:
-        if not 0 <= share <= 1:
-            raise ConfigError(f"The share of a device's samples to hold out is in [0, 1), not {share:g}.")
+        if not 0 <= share < 1:
+            raise ConfigError(
+                f"The share of a device's samples to hold out is in [0, 1), not {share:g}; change --test-share."
+            )
         self._source, self._share, self._client = source, share, client
         self._held: tuple[Samples, Split] | None = None
 
@@ -65,8 +67,6 @@ class HeldOut:
         return self._held[1]
 
     def _divided(self, samples: Samples) -> Split:
-        if not self._share:
-            return Split(samples, samples.take(np.empty(0, dtype=np.int64)))
         words = Stream.of(seed=0, purpose="test-split", client=self._client).uint32(len(samples.y))
         held = words < self._share * 2**32
         if held.all():
@@ -74,4 +74,5 @@ class HeldOut:
                 f"Holding out a share of {self._share:g} leaves none of the {len(samples.y)} samples to train on; "
                 "lower --test-share, or give more data."
             )
-        return Split(samples.take(np.flatnonzero(~held)), samples.take(np.flatnonzero(held)))
+        train = samples.take(np.flatnonzero(~held)) if held.any() else samples  # no copy of what is whole
+        return Split(train, samples.take(np.flatnonzero(held)))

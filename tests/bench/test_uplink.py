@@ -1,5 +1,6 @@
 """The plane of accuracy and uplink."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from edge_fl.bench.grid import Choice, Filling
 from edge_fl.bench.uplink import bench_uplink, verdict
+from edge_fl.errors import ConfigError
 from edge_fl.presets import PRESETS
 
 
@@ -25,6 +27,15 @@ def test_a_preset_is_beside_dense_updates_with_its_warm_up_counted(
     assert 1 < total < (warmup + 5) / warmup * 4, "a round of the warm-up sends every kept entry: a quarter"
     result.write(tmp_path / "uplink.md")
     assert (tmp_path / "uplink-digits.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("method", "warmup"), [("best-uplink", 20), ("fedavg+dgc", 4)])
+def test_a_round_of_a_warm_up_is_not_taken_for_a_steady_one(
+    tiny: Callable[..., Choice], filling: Callable[..., Filling], method: str, warmup: int
+) -> None:
+    few = f"tenth of {warmup} rounds is not past the warm-up of '{re.escape(method)}', which takes {warmup}: raise"
+    with pytest.raises(ConfigError, match=few):
+        bench_uplink(tiny(method, rounds=warmup), filling())
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_score_is_asked_for_until_it_comes_and_of_who_comes_back(
 
 
 def impatient(wire: Wire, weights: dict[str, NDArray[np.float32]], method: str) -> FederatedEvaluator:
-    """One that waits for half a second."""
+    """One that waits for half a second at the most."""
     bundle, recipe = wire.bundle, open_recipe(method, {})
     return FederatedEvaluator(
         config=msgspec.structs.replace(CONFIG, evaluate_on=5, deadline=0.5),
@@ -146,9 +146,7 @@ def impatient(wire: Wire, weights: dict[str, NDArray[np.float32]], method: str) 
 
 def test_a_device_that_never_answers_costs_no_more_than_the_deadline(wire: Wire, digits_bundle: Bundle) -> None:
     evaluator = impatient(wire, digits_bundle.weights(), "fedavg")
-    started = time.monotonic()
-    assert evaluator.scores(ROUND) == {}
-    assert time.monotonic() - started >= 0.5
+    assert evaluator.scores(ROUND) == {}  # pytest's limit ends what waits for ever
     wire.until(lambda: any(isinstance(m, Evaluate) for m in wire.received))
     wire.send(GOOD)
     wire.until(lambda: wire.gateway.rejections == {"late": 1})

@@ -1,6 +1,7 @@
 """The live view in a terminal, and the plain one elsewhere."""
 
 import io
+from collections.abc import Callable
 
 import msgspec
 from rich.console import Console
@@ -101,6 +102,44 @@ def test_what_devices_find_stands_beside_the_accuracy() -> None:
         ]
         assert "accuracy" in shown[-1]
         assert ("round 1/3" in shown[-1]) == terminal
+
+
+def last_picture(*told: Callable[[Observer], None]) -> str:
+    """What a terminal shows after a run of two devices was told of, and ``told``."""
+    text = io.StringIO()
+    with view(Console(file=text, force_terminal=True, width=100, color_system=None)) as observer:
+        watch(observer)
+        for tell in told:
+            tell(observer)
+    return text.getvalue().rpartition("round 2/3")[2]
+
+
+def test_whom_is_waited_for_between_rounds_is_said_until_the_next_question_or_the_end() -> None:
+    def ask(observer: Observer, status: str) -> None:
+        for client in ("client-a", "client-b"):
+            observer.device(client, status)
+
+    told: list[Callable[[Observer], None]] = [lambda observer: ask(observer, "gathering")]
+    assert "gathering: waiting for client-a, client-b; round 1 went" in last_picture(*told)
+    told.append(lambda observer: observer.device("client-a", "evaluating"))
+    shown = last_picture(*told)
+    assert "evaluating: waiting for client-a; round 1 went" in shown
+    assert "late" in shown
+    told.append(lambda observer: observer.round_closed(METRICS))
+    closed = last_picture(*told)
+    assert "gathering" not in closed
+    assert "evaluating" not in closed
+    assert closed.count("late") == 2
+
+
+def test_scores_that_no_device_gave_leave_none_of_before() -> None:
+    scored = msgspec.structs.replace(METRICS, on_devices={0: TierScore(2, 40, 0.5, 0.75, 1000)})
+    before = last_picture(lambda observer: observer.round_closed(scored))
+    assert "accuracy 50.0% (on devices 75.0% in tier 0)" in before
+    after = last_picture(
+        lambda observer: observer.round_closed(scored), lambda observer: observer.round_closed(METRICS)
+    )
+    assert "accuracy 50.0%  up" in after
 
 
 def test_of_a_crowd_those_are_shown_who_need_a_look_and_the_others_counted() -> None:

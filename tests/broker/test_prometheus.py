@@ -104,10 +104,12 @@ def test_what_devices_find_has_a_gauge_a_tier() -> None:
     with metrics_server(f"127.0.0.1:{port}") as observer:
         assert not any("tier" in name for name in scraped(port))
         observer.round_closed(msgspec.structs.replace(ROUND, on_devices=scores))
-        observer.round_closed(ROUND)  # after which nobody was asked
+        observer.round_closed(msgspec.structs.replace(ROUND, accuracy=None, loss=None))  # nothing was evaluated
         found = {name: value for name, value in scraped(port).items() if "tier" in name}
         observer.round_closed(msgspec.structs.replace(ROUND, on_devices={3: scores[3]}))
         assert {name for name in scraped(port) if "tier" in name} == {name for name in found if '"3"' in name}
+        observer.round_closed(ROUND)  # nobody answered
+        assert not any("tier" in name for name in scraped(port))
     assert found == {
         'device_accuracy{tier="0"}': 0.75,
         'device_accuracy{tier="3"}': 0.25,

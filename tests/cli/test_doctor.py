@@ -61,7 +61,7 @@ def test_what_is_held_out_is_told_apart(agent: Examined) -> None:
     trained, held_out = re.search(r"^(\d+) samples of .*, and (\d+) held out\.$", data.sentence).groups()
     assert int(trained) + int(held_out) == 144
     assert int(held_out) > 20
-    assert "--test-share" in found(replace(agent, test_share=1.0), "data").sentence
+    assert "--test-share" in found(replace(agent, test_share=0.9999999), "data").sentence
 
 
 def test_json_and_the_code_of_what_failed(tmp_path: Path) -> None:

@@ -120,8 +120,8 @@ def test_settings_that_make_no_sense(digits_bundle: Bundle, code: int, sentence:
         (15, "An id has 1 to 64", ["--data", "digits", "--id", "a/b"]),
         (15, "An id has 1 to 64", ["--data", "digits", "--id", ""]),
         (18, "no runtime 'tensorflow'", ["--data", "digits", "--runtime", "tensorflow"]),
-        (14, "leaves none of the 1437 samples to train on", ["--data", "digits", "--test-share", "1"]),
-        (15, r"is in \[0, 1\), not 1.5", ["--data", "digits", "--test-share", "1.5"]),
+        (14, "leaves none of the 1437 samples to train on", ["--data", "digits", "--test-share", "0.9999999"]),
+        (15, r"is in \[0, 1\), not 1;", ["--data", "digits", "--test-share", "1"]),
     ],
 )
 def test_a_device_that_is_set_up_wrongly(tmp_path: Path, code: int, sentence: str, options: list[str]) -> None:

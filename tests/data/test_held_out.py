@@ -65,19 +65,20 @@ def test_data_that_is_the_same_is_divided_once() -> None:
     assert held_out.split() is not before
 
 
-def test_nothing_held_out_is_the_very_data() -> None:
+@pytest.mark.parametrize("share", [0.0, 0.001])
+def test_nothing_held_out_is_the_very_data(share: float) -> None:
     source = Numbered(5)
-    split = HeldOut(source, 0.0, "a").split()
+    split = HeldOut(source, share, "a").split()
     assert split.train is source.held
     assert split.sizes == (5, 0)
 
 
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("share", [-0.1, 1.0, 1.1, float("nan"), float("inf")])
 def test_what_is_no_share_is_refused(share: float) -> None:
-    with pytest.raises(ConfigError, match=r"is in \[0, 1\), not"):
+    with pytest.raises(ConfigError, match=r"is in \[0, 1\), not .*; change --test-share"):
         HeldOut(Numbered(5), share, "a")
 
 
 def test_something_must_be_left_to_train_on() -> None:
     with pytest.raises(DataError, match="leaves none of the 5 samples to train on; lower --test-share"):
-        HeldOut(Numbered(5), 1.0, "a").split()
+        HeldOut(Numbered(5), 0.999, "a").split()

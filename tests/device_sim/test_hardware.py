@@ -99,13 +99,15 @@ from device_sim.memory_limit import limit_memory, told_as_memory
 from device_sim.step_costs import StepCosts
 from edge_fl.bundle import Bundle
 from edge_fl.errors import MemoryLimitError
+from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Batch
 
 bundle = Bundle.load(Path(sys.argv[1]))
 hardware = Hardware(DutyCycle(1.0), StepCosts(Path(sys.argv[2])), memory_mb=150)
 weights = bundle.weights()
 limit_memory(150)
-evaluate = hardware.open("onnx", bundle).evaluator()
+runtime = hardware.open("onnx", bundle)
+evaluate, step = runtime.evaluator(), runtime.train_step(Pattern.full(bundle.layout).counts, 400_000)
 
 
 def batch(size):
@@ -115,7 +117,9 @@ def batch(size):
 evaluate(weights, batch(100))
 for doing, work in (
     ("an array", lambda: np.ones((200, 1 << 20), np.uint8)),
-    ("a run", lambda: evaluate(weights, batch(400_000))),  # 102 MB of pixels, and as much for two layers
+    # 102 MB of pixels, and as much for two layers
+    ("a run", lambda: evaluate(weights, batch(400_000))),
+    ("a run", lambda: step(weights, batch(400_000), lr=0.1, scale=1.0, slots={}, number=1, width=1000, extra={})),
 ):
     try:
         with told_as_memory(150, doing):
@@ -130,5 +134,6 @@ def test_a_memory_limit_is_hit_in_python_and_in_the_runtime(digits_bundle: Bundl
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.splitlines() == [
         "The device's 150 MB of memory do not suffice for an array.",
+        "The device's 150 MB of memory do not suffice for an evaluation.",
         "The device's 150 MB of memory do not suffice for a train step.",
     ]

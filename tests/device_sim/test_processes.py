@@ -1,41 +1,53 @@
 """Clients trained by several processes."""
 
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from broker.config import RunConfig
+from broker.model import GlobalModel
 from broker.observer import Observer
+from broker.tasks import make_task
 from device_sim.settings import Population, TrainerSettings
 from device_sim.simulate import Simulation
+from device_sim.trainer import Call
 from edge_fl.bundle import Bundle
+from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError, RunError, RuntimeMissingError
+from edge_fl.recipe import open_recipe
+from edge_fl.transport.transfer import ref_of
+from edge_fl.update import Update
+
+CONFIG = RunConfig(
+    run="test",
+    method="fedbiad+dgc",
+    parameters={},
+    rounds=2,
+    clients_per_round=9,
+    local_steps=5,
+    batch=20,
+    lr=0.1,
+    seed=3,
+)
 
 
 def simulation(
     bundle: Bundle, root: Path, trainer: TrainerSettings, observer: Observer | None = None, **changes
 ) -> Simulation:
-    config = RunConfig(
-        run="test",
-        method="fedbiad+dgc",
-        parameters={},
-        rounds=2,
-        clients_per_round=9,
-        local_steps=5,
-        batch=20,
-        seed=3,
-        **{"lr": 0.1, **changes},
-    )
     return Simulation(
         bundle=bundle,
-        config=config,
+        config=msgspec.structs.replace(CONFIG, **changes),
         population=Population(9),
         trainer=trainer,
         root=root,
@@ -60,6 +72,31 @@ def test_what_goes_wrong_in_a_process_is_told_as_it_is(torch_bundle: Bundle, tmp
     without = TrainerSettings("runtime", "ort_training", processes=2)
     with pytest.raises(RuntimeMissingError, match="not for 'ort_training'"):
         simulation(torch_bundle, tmp_path / "other", without)
+
+
+def test_of_a_round_that_is_given_up_nothing_is_taken_for_the_next_one_s(torch_bundle: Bundle) -> None:
+    recipe, samples = open_recipe("fedbiad", {}), load_dataset("digits").train.take(np.arange(60))
+    model = GlobalModel(torch_bundle.layout, torch_bundle.weights(), recipe=recipe, run="test").frame()
+
+    def calls(number: int, lr: float = 0.1) -> list[Call]:
+        config = msgspec.structs.replace(CONFIG, lr=lr)
+        about = {"tier": 0, "round": number, "accepted": 0, "model": ref_of(model)}
+        clients = [f"client-{i}" for i in range(8)]
+        tasks = [make_task(config, recipe, torch_bundle.layout, client=client, **about) for client in clients]
+        return [Call(task, client, samples, {}) for client, task in zip(clients, tasks, strict=True)]
+
+    def frames(updates: Iterator[Update]) -> list[bytes]:
+        return [update.frame for update in updates]
+
+    alone = TrainerSettings("runtime").open(torch_bundle)
+    several = TrainerSettings("runtime", processes=2).open(torch_bundle)
+    given_up = several.updates(model, calls(1), 8)
+    next(given_up)
+    given_up.close()
+    with pytest.raises(RunError, match="lower the step size"):  # of one process: the other's comes later
+        next(several.updates(model, calls(2, lr=1e30), 8))
+    assert frames(several.updates(model, calls(3), 8)) == frames(alone.updates(model, calls(3), 8))
+    several.close()
 
 
 class Killer(Observer):
@@ -87,29 +124,29 @@ def children(parent: int) -> set[int]:
     return found
 
 
+def training(processes: set[int]) -> set[int]:
+    """Those that have loaded the runtime, which they do for their first part."""
+    return {process for process in processes if "onnxruntime" in Path(f"/proc/{process}/maps").read_text()}
+
+
 def test_processes_end_with_a_parent_that_is_killed(torch_bundle: Bundle, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "edge_fl",
-        "simulate",
-        str(torch_bundle.root),
-        "--processes=2",
-        "--rounds=1000",
-    ]
-    with subprocess.Popen([*command, f"--output={tmp_path / 'run'}"], stderr=subprocess.DEVNULL) as parent:
-        limit = time.monotonic() + 120
-        while not (tmp_path / "run" / "metrics.jsonl").exists() or len(started := children(parent.pid)) < 2:
-            assert time.monotonic() < limit
-            time.sleep(0.1)
-        while not (tmp_path / "run" / "metrics.jsonl").read_bytes():
-            assert time.monotonic() < limit
-            time.sleep(0.1)
-        started = children(parent.pid)
-        parent.kill()
-    while any(Path(f"/proc/{child}").exists() for child in started):
-        assert time.monotonic() < limit, "orphans"
+    """Of whom each would need hours for the part that it is in the middle of."""
+    options = ["--trainer=runtime", "--processes=2", "--local-steps=100000000", f"--output={tmp_path / 'run'}"]
+    command = [sys.executable, "-m", "edge_fl", "simulate", str(torch_bundle.root), *options]
+    limit = time.monotonic() + 120
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as parent:
+        try:
+            while len(training(started := children(parent.pid))) < 2:
+                assert time.monotonic() < limit
+                time.sleep(0.1)
+        finally:
+            parent.kill()
+    limit = time.monotonic() + 60
+    while (left := [child for child in started if Path(f"/proc/{child}").exists()]) and time.monotonic() < limit:
         time.sleep(0.1)
+    for orphan in left:
+        os.kill(orphan, signal.SIGKILL)
+    assert not left
 
 
 @pytest.mark.parametrize(
