@@ -103,7 +103,7 @@ class Filling:
     cache
         Where bundles are kept.
     minutes
-        After so many no run is begun; None for as long as it takes.
+        After so many no run is begun, of 0 none at all; None for as long as it takes.
     report
         Told of what is being done.
     """
@@ -114,8 +114,8 @@ class Filling:
     report: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        if self.minutes is not None and not self.minutes > 0:
-            raise ConfigError(f"A time budget is a number of minutes above 0, not {self.minutes:g}.")
+        if self.minutes is not None and not self.minutes >= 0:
+            raise ConfigError(f"A time budget is a number of minutes from 0 on, not {self.minutes:g}.")
 
 
 def entry(

@@ -58,7 +58,8 @@ Clients = Annotated[
 LocalSteps = Annotated[int | None, typer.Option(min=1, help="Local SGD steps a round (V) [default: 60].")]
 Lr = Annotated[float | None, typer.Option(help="SGD step size [default: the data set's].")]
 Budget = Annotated[
-    float | None, typer.Option(help="Minutes after which no run is begun; what is missing is named.")
+    float | None,
+    typer.Option(help="Minutes after which no run is begun (0: none is made); what is missing is named."),
 ]
 Results = Annotated[
     Path, typer.Option(help="Keeps every run, so that the next benchmark only makes those that are not there.")

@@ -132,12 +132,18 @@ def test_no_run_is_begun_once_the_time_is_spent(tiny: Tiny, filling: Make) -> No
     assert len(records(how.results)) == 1
 
 
-def test_a_budget_of_nothing_is_refused(tiny: Tiny, filling: Make) -> None:
-    for minutes in (0.0, -1.0, float("nan")):
-        with pytest.raises(ConfigError, match="above 0"):
+def test_without_time_what_is_known_is_shown_and_nothing_made(tiny: Tiny, filling: Make) -> None:
+    for minutes in (-1.0, float("nan")):
+        with pytest.raises(ConfigError, match="from 0 on"):
             filling(minutes=minutes)
     with pytest.raises(ConfigError, match="spent before any run"):
-        fill(entries(tiny("fedavg")), filling(minutes=1e-12))
+        fill(entries(tiny("fedavg")), filling(minutes=0.0))
+    fill(entries(tiny("fedavg")), filling())
+
+    found, missing = fill(entries(tiny("fedavg", "feddrop")), filling(minutes=0.0))
+
+    assert [filled.run.recipe for filled in found] == ["fedavg"]
+    assert missing == ["feddrop on digits, seed 0"]
 
 
 def test_a_file_of_other_records_is_refused(tiny: Tiny, filling: Make) -> None:

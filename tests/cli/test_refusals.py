@@ -179,7 +179,7 @@ def test_grids_of_runs(tmp_path: Path) -> None:
     results = tmp_path / "runs.json"
     grid = ("bench", "table1", "--results", results)
     refused(15, "no setup for the data set 'ptb'; there are mnist,", *grid, "--dataset", "ptb")
-    refused(15, "minutes above 0, not 0", *grid, "--dataset", "digits", "--time-budget", "0")
+    refused(15, "minutes from 0 on, not -1", *grid, "--dataset", "digits", "--time-budget", "-1")
     refused(15, "2, 4, 5, 8 or 10 clusters of clients, not 3", "bench", "heterogeneous", "--clusters", "3")
     refused(15, "'heterofl' trains no nested widths", "bench", "od", "--method", "heterofl")
     refused(15, "no variant 'l8' of TCS", "bench", "tcs", "--variant", "l8")
