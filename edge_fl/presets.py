@@ -24,13 +24,14 @@ PRESETS: Mapping[str, Preset] = {
             "tcs.global_ratio": 0.02,
             "tcs.local_ratio": 0.001,
             "tcs.bits": 5,
-            "tcs.warmup": 20,
+            "tcs.warmup": 25,
             "tcs.momentum": 0.5,
         },
     ),
 }
-"""``best-uplink`` is the fewest bytes a steady round (docs/benchmarks/uplink.md): of the units that FedBIAD keeps (no
-dropped column, no redraws) the entries of TCS's global mask, whose positions both ends know, in 5 bits each.
+"""``best-uplink`` is few bytes a steady round at FedAvg's accuracy (docs/benchmarks/uplink.md): of the units that
+FedBIAD keeps (no dropped column, no redraws) the entries of TCS's global mask, whose positions both ends know, 5 bits
+each. Of 60 rounds on Fashion-MNIST a warm-up of 20 ends 0.27 points below FedAvg, one of 25 0.12 above it (3 seeds).
 """
 
 

@@ -29,7 +29,7 @@ def test_a_preset_is_beside_dense_updates_with_its_warm_up_counted(
     assert (tmp_path / "uplink-digits.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("method", "warmup"), [("best-uplink", 20), ("fedavg+dgc", 4)])
+@pytest.mark.parametrize(("method", "warmup"), [("best-uplink", 25), ("fedavg+dgc", 4)])
 def test_a_round_of_a_warm_up_is_not_taken_for_a_steady_one(
     tiny: Callable[..., Choice], filling: Callable[..., Filling], method: str, warmup: int
 ) -> None:
