@@ -156,7 +156,10 @@ class Connection:
         """
         if not self._client.is_connected():
             return lambda: True
-        return self._client.publish(topic, payload, qos=_QOS).is_published
+        sent = self._client.publish(topic, payload, qos=_QOS)
+        if sent.rc != mqtt.MQTT_ERR_SUCCESS:  # the connection broke just now: asking paho again would raise
+            return lambda: True
+        return sent.is_published
 
     def next(self, timeout: float) -> Event | None:
         """The next event, or None after ``timeout`` seconds."""

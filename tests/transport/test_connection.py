@@ -7,7 +7,7 @@ import pytest
 
 from broker.embedded import EmbeddedBroker
 from edge_fl.errors import BrokerError, ConfigError
-from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
+from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
 
 
 def connection(address: BrokerAddress, *subscriptions: str) -> Connection:
@@ -25,6 +25,21 @@ def test_what_is_published_arrives() -> None:
         while not left():
             assert time.monotonic() < limit
         end.close()
+
+
+def test_what_is_published_as_the_connection_breaks_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedBroker(port=0) as broker:
+        end = connection(broker.address)
+        end.open(timeout=5)
+        assert isinstance(end.next(5), Connected)
+    assert isinstance(end.next(5), Disconnected)
+    # As it was a moment before: no test can come between the question and the publication.
+    monkeypatch.setattr(end._client, "is_connected", lambda: True)
+
+    left = end.publish("a", b"hello")
+
+    assert left()
+    end.close()
 
 
 def test_a_listener_that_is_no_broker_is_told_within_the_timeout() -> None:
