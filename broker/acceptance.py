@@ -16,9 +16,8 @@ from edge_fl.wire.messages import Evaluate, Evaluated, Gather
 
 __all__ = ["Expected", "check_score", "check_statistics", "check_update"]
 
-_LARGEST_LOSS = float(
-    np.finfo(np.float32).max
-)  # programs compute no larger one, and sums over samples stay finite
+# Programs compute no larger one, and sums over samples stay finite.
+_LARGEST_LOSS = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,14 @@ class FederatedEvaluator:
         where there are too few others: each may take the whole deadline.
         """
         current = ScoreRound(round)
-        model = self._gateway.offer_model(self._model.outcome_frame())
+        model, outcome = self._gateway.offer_model(self._model.outcome_frame()), self._model.outcome
+        suited: dict[int, int] = {}  # by width, as many clients have one
         for client in self._pick(round, busy | self._silent):
             current.tiers[client] = self._tiers.of(client, self._gateway.registry[client].profile)
-            current.tasks[client] = self._task(client, current, model)
+            width = self._recipe.method.evaluated_width(current.tiers[client])
+            if width not in suited:
+                suited[width] = self._evaluator.statistics(outcome, width)
+            current.tasks[client] = self._task(client, round, model, width=width, statistics=suited[width])
         self._gateway.poll(current, deadline=self._config.deadline, gone_after=self._config.gone_after)
         asked, answered = frozenset(current.tasks), frozenset(current.answers)
         self._silent = self._silent - asked | (asked - answered)
@@ -75,17 +79,16 @@ class FederatedEvaluator:
         drawn = sorted((able[i] for i in order), key=last.__contains__)
         return sorted(drawn[: self._config.evaluate_on])
 
-    def _task(self, client: str, current: ScoreRound, model: Ref) -> Evaluate:
-        width = self._recipe.method.evaluated_width(current.tiers[client])
+    def _task(self, client: str, round: int, model: Ref, *, width: int, statistics: int) -> Evaluate:
         changes = self._gateway.changes_for(client, self._model)
         return Evaluate(
             run=self._config.run,
-            round=current.number,
+            round=round,
             model=model,
             width=width,
-            statistics=self._evaluator.statistics(self._model.outcome, width),
+            statistics=statistics,
             batch=self._config.batch,
             top=self._evaluator.top,
-            since=current.number - len(changes or ()),
+            since=round - len(changes or ()),
             changes=changes,
         )

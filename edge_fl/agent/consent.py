@@ -15,12 +15,8 @@ _LOOK_SECONDS = 0.5  # for which others' use of the CPUs is watched, while the a
 _ASK_SECONDS = 10.0
 
 Metered = Literal["yes", "no", "unknown", "nobody says"]
-_METERED: dict[str, Metered] = {
-    "u 1": "yes",
-    "u 2": "no",
-    "u 3": "yes",
-    "u 4": "no",
-}  # NMMetered; 3 and 4 are guesses
+# NetworkManager's NMMetered, of which 3 and 4 are guesses.
+_METERED: dict[str, Metered] = {"u 1": "yes", "u 2": "no", "u 3": "yes", "u 4": "no"}
 _ASK_METERED = (
     "busctl", "get-property", "org.freedesktop.NetworkManager", "/org/freedesktop/NetworkManager",
     "org.freedesktop.NetworkManager", "Metered",
