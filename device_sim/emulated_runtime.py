@@ -58,7 +58,7 @@ class EmulatedRuntime(Runtime):
 
     def load(self, program: Program) -> Compiled:
         """The real runtime's program, slowed down."""
-        hardware, battery = self._hardware, self._hardware.battery
+        bundle, hardware, battery = self.bundle, self._hardware, self._hardware.battery
         what = "an evaluation" if program.kind == "eval" else "a train step"
         with told_as_memory(hardware.memory_mb, "loading the program"):
             run = self._real.load(program)
@@ -66,7 +66,7 @@ class EmulatedRuntime(Runtime):
         def slowed(inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
             with told_as_memory(hardware.memory_mb, what):
                 processor, wall = time.thread_time(), time.perf_counter()
-                cost = hardware.costs.of(_key(self.bundle, program, inputs), partial(run, inputs))
+                cost = hardware.costs.of(_key(bundle, program, inputs), partial(run, inputs))
                 hardware.duty.leave_out(time.thread_time() - processor, time.perf_counter() - wall)
                 hardware.duty.begin()
                 outputs = run(inputs)

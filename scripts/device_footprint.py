@@ -81,10 +81,14 @@ def train(folder: Path, scratch: Path, data: str, runtime: str) -> dict[str, obj
             env=clean | {"XDG_CACHE_HOME": str(scratch / "cache")},  # nothing compiled before
         )
         memory = Memory(device)
-        summary = serve(
-            bundle=bundle, config=config, root=scratch / "run", address=broker.address, observer=memory
-        )
-        code = device.wait(30)
+        try:
+            summary = serve(
+                bundle=bundle, config=config, root=scratch / "run", address=broker.address, observer=memory
+            )
+            code = device.wait(30)
+        finally:  # it is not to live on in an environment that is being removed
+            device.kill()
+            device.wait()
     return {
         "exit_code": code,
         "rounds": len(summary.rounds),

@@ -248,25 +248,30 @@ class Runtime(ABC):
 
     def _program(self, program: Program) -> Compiled:
         if program.file not in self._loaded:
-            self._loaded[program.file] = self._refusing(program, self.load(program))
+            self._loaded[program.file] = _refusing(self.name, program.file, self.load(program))
         return self._loaded[program.file]
 
-    def _refusing(self, program: Program, run: Compiled) -> Compiled:
-        """``run``, whose failures are ours: a device tells of them, and lives on."""
 
-        def refusing(inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
-            try:
-                return run(inputs)
-            except EdgeFLError:
-                raise
-            except MemoryError as error:
-                raise MemoryLimitError(
-                    f"The memory here does not suffice for '{program.file}' in {self.name}: {said(error)}."
-                ) from error
-            except Exception as error:  # a runtime's own, of any kind
-                raise RunError(f"{self.name} cannot run '{program.file}': {said(error)}.") from error
+def _refusing(runtime: str, file: str, run: Compiled) -> Compiled:
+    """``run``, whose failures are ours: a device tells of them, and lives on.
 
-        return refusing
+    It does not hold the Runtime, which holds it: programs are to go with their runtime's last reference, for
+    ExecuTorch changes its threads only when none is left.
+    """
+
+    def refusing(inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:
+        try:
+            return run(inputs)
+        except EdgeFLError:
+            raise
+        except MemoryError as error:
+            raise MemoryLimitError(
+                f"The memory here does not suffice for '{file}' in {runtime}: {said(error)}."
+            ) from error
+        except Exception as error:  # a runtime's own, of any kind
+            raise RunError(f"{runtime} cannot run '{file}': {said(error)}.") from error
+
+    return refusing
 
 
 def _width_input(widths: Sequence[int], width: int) -> dict[str, NDArray[np.float32]]:

@@ -1,5 +1,7 @@
+import gc
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -54,6 +56,21 @@ def test_what_a_runtime_raises_in_a_step_is_told_in_a_sentence(runtime: Runtime)
 
     with pytest.raises(EdgeFLError, match=r"step-plain"):
         step(weights, batch(), lr=0.1)
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_a_runtime_goes_with_its_last_reference_and_not_when_garbage_is_collected(
+    name: str, digits_bundle: Bundle
+) -> None:
+    gc.disable()  # ExecuTorch changes its threads only when no program is left, at whatever moment that is asked
+    try:
+        opened = open_runtime(name, digits_bundle)
+        opened.evaluator()(digits_bundle.weights(), batch())
+        gone = weakref.ref(opened)
+        del opened
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_padded_sample_counts_for_nothing(runtime: Runtime) -> None:
