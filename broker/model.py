@@ -5,10 +5,9 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 import torch
-from array_api_compat import torch as xp
 from numpy.typing import NDArray
 
-from edge_fl.aggregation import Accumulator
+from broker.sums import accumulator
 from edge_fl.downlink import changed
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Heard
@@ -75,7 +74,7 @@ class GlobalModel:
         the clients' mean training loss, weighted by their samples.
         """
         recipe, number = self._recipe, self.version + 1
-        sums, heard = Accumulator(self.layout, xp=xp, device=self._device, rule=recipe.rule), []
+        sums, heard = accumulator(self.layout, recipe.rule, self._device), []
         for tier, update in updates:
             header = update.header
             stale = self.version - header.version

@@ -15,7 +15,7 @@ from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Tensor
 from edge_fl.selection import Kept, Selection, Weights
 from edge_fl.server_half import Change
-from edge_fl.summing import Addend, Summing, as_matrix, blocks, matrix_kept, matrix_shape
+from edge_fl.summing import Addend, Kernels, Summing, as_matrix, blocks, matrix_kept, matrix_shape
 
 __all__ = ["RULES", "Accumulator", "Rule", "find_rule", "rule_names"]
 
@@ -102,6 +102,8 @@ class Accumulator:
         Where the sums live, as ``xp`` names devices.
     rule
         What is made of the sums.
+    kernels
+        As :class:`edge_fl.summing.Summing` has them.
 
     Notes
     -----
@@ -110,9 +112,17 @@ class Accumulator:
     bit for bit: clients that never train a width do not hold its statistics back.
     """
 
-    def __init__(self, layout: Layout, *, xp: Any, device: Any, rule: Rule) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        xp: Any,
+        device: Any,
+        rule: Rule,
+        kernels: Callable[[], Kernels] | None = None,
+    ) -> None:
         self._layout, self._rule = layout, rule
-        self._summing = Summing(xp, device)
+        self._summing = Summing(xp, device, kernels)
         self._total = {tensor.name: self._summing.zeros(matrix_shape(tensor)) for tensor in layout.tensors}
         self._waiting: dict[str, list[Addend]] = {tensor.name: [] for tensor in layout.tensors}
         self._held: dict[str, list[tuple[Kept, Kept]]] = {tensor.name: [] for tensor in layout.tensors}

@@ -8,8 +8,9 @@ computes change a bit.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,10 @@ from numpy.typing import NDArray
 from edge_fl.layout import Tensor
 from edge_fl.selection import Kept
 
-__all__ = ["Addend", "Summing", "as_matrix", "blocks", "matrix_kept", "matrix_shape"]
+__all__ = ["Addend", "Kernels", "Summing", "as_matrix", "blocks", "matrix_kept", "matrix_shape"]
 
 _BLOCK = 1 << 19  # entries: 4 MB of sums, which a cache still holds; of smaller blocks the calls cost more
-_FEW = 1 << 12  # entries, which numpy has added before torch has begun
+_FEW = 1 << 12  # entries: where updates hold no more of a tensor, numpy is quick enough
 
 
 def matrix_shape(tensor: Tensor) -> tuple[int, int]:
@@ -63,24 +64,45 @@ class Addend(NamedTuple):
     weight: float
 
 
+class Kernels(Protocol):
+    """Loops that add to numpy's arrays quicker than numpy does.
+
+    The sums are C-contiguous float64 ``[R, S]``, rows and columns int64, and values C-contiguous float32.
+    """
+
+    def add_rows(self, total: NDArray[Any], rows: NDArray[Any], values: NDArray[Any], weight: float, /) -> None:
+        """``total[rows] += weight * values``."""
+
+    def add_entries(
+        self,
+        total: NDArray[Any],
+        rows: NDArray[Any],
+        columns: NDArray[Any],
+        values: NDArray[Any],
+        weight: float,
+        /,
+    ) -> None:
+        """``total[rows x columns] += weight * values``."""
+
+
 class Summing:
     """Adds updates to sums: numpy arrays on a CPU, else those of a namespace.
 
     Parameters
     ----------
     xp
-        An array API namespace. On a CPU, torch's lends its kernels, which add to many rows, columns or entries several
-        times as fast as numpy does.
+        An array API namespace.
     device
         Where the sums live, as ``xp`` names devices.
+    kernels
+        Gives what adds to larger tensors on a CPU, when the first of them comes; None for numpy alone.
     """
 
-    def __init__(self, xp: Any, device: Any) -> None:
+    def __init__(self, xp: Any, device: Any, kernels: Callable[[], Kernels] | None = None) -> None:
         self._near = device == "cpu"
         self.xp = np if self._near else xp
-        self._kernels = xp if self._near and hasattr(xp, "scatter_add") else None
-        self._device = device
-        self._scratch = np.empty(0)
+        self._products, self._device = xp, device
+        self._kernels = kernels if self._near else None
 
     def zeros(self, shape: tuple[int, int]) -> Any:
         """Where sums begin. numpy's memory is in huge pages where there are any, which the system hands out faster."""
@@ -92,57 +114,44 @@ class Summing:
 
     def product(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> Any:
         """``left.T @ right`` where the sums live. numpy's would take as many threads as there are cores."""
-        if self._kernels is not None:
-            return np.asarray(self._kernels.asarray(left).T @ self._kernels.asarray(right))
+        if self._near:
+            return np.asarray(self._products.asarray(left).T @ self._products.asarray(right))
         return self.array(left).T @ self.array(right)
 
     def add(self, total: Any, addends: Sequence[Addend]) -> None:
         """Add all ``addends``, in this order, to ``total`` ``[R, S]``."""
+        kernels = self._kernels
+        if kernels is None or max((addend.values.size for addend in addends), default=0) <= _FEW:
+            add = self._add
+        else:
+            add = partial(_add_by, kernels())
         for block in blocks(total):
-            for values, rows, columns, weight in addends:
-                if rows is None:
-                    self._add(total[block], None, columns, values[block], weight)
-                else:
-                    own = _within(block, rows)
-                    self._add(total, rows[own], columns, values[own], weight)
+            for addend in addends:
+                add(*_cut(total, addend, block))
 
-    def _add(self, total: Any, rows: Kept, columns: Kept, values: NDArray[np.float32], weight: float) -> None:
-        """``total[rows, columns] += weight * values``."""
-        moved = self._float64(values)
-        if self._kernels is not None and values.size > _FEW:
-            tensor = self._kernels.asarray
-            self._add_in_torch(tensor(total), rows, columns, tensor(moved), weight)
-        else:
-            moved *= weight
-            total[self._index(rows, columns)] += self.array(moved)
-
-    def _float64(self, values: NDArray[np.float32]) -> NDArray[np.float64]:
-        """A copy of ``values`` in memory that the next one will take."""
-        if len(self._scratch) < values.size:
-            self._scratch = np.empty(max(values.size, _BLOCK))
-        copy = self._scratch[: values.size].reshape(values.shape)
-        np.copyto(copy, values)
-        return copy
-
-    def _index(self, rows: Kept, columns: Kept) -> tuple[Any, ...]:
+    def _add(self, total: Any, addend: Addend) -> None:
+        values, rows, columns, weight = addend
         index = np.ix_(rows, columns) if rows is not None and columns is not None else (rows, columns)
-        return tuple(slice(None) if kept is None else self.array(kept) for kept in index)
+        kept = tuple(slice(None) if axis is None else self.array(axis) for axis in index)
+        total[kept] += self.array(values.astype(np.float64) * weight)
 
-    def _add_in_torch(self, total: Any, rows: Kept, columns: Kept, moved: Any, weight: float) -> None:
-        """``total[rows, columns] += weight * moved``, on the very memory of numpy's arrays; may write to ``moved``."""
-        assert self._kernels is not None
-        tensor = self._kernels.asarray
-        if rows is None and columns is None:
-            total.add_(moved, alpha=weight)
-        elif columns is None:
-            total.index_add_(0, tensor(rows), moved, alpha=weight)
-        elif rows is None:
-            moved *= weight
-            total.scatter_add_(1, tensor(columns).expand(moved.shape), moved)
-        else:
-            moved *= weight
-            places = rows[:, np.newaxis] * total.shape[1] + columns
-            total.view(-1).scatter_add_(0, tensor(places).view(-1), moved.view(-1))
+
+def _add_by(kernels: Kernels, total: NDArray[np.float64], addend: Addend) -> None:
+    rows = np.arange(len(addend.values)) if addend.rows is None else addend.rows
+    values = np.ascontiguousarray(addend.values)
+    if addend.columns is None:
+        kernels.add_rows(total, rows, values, addend.weight)
+    else:
+        kernels.add_entries(total, rows, addend.columns, values, addend.weight)
+
+
+def _cut(total: Any, addend: Addend, block: slice) -> tuple[Any, Addend]:
+    """The part of the sums, and of what is added to them, that is in a block of rows."""
+    values, rows, columns, weight = addend
+    if rows is None:
+        return total[block], Addend(values[block], None, columns, weight)
+    own = _within(block, rows)
+    return total, Addend(values[own], rows[own], columns, weight)
 
 
 def _within(block: slice, rows: NDArray[np.int64]) -> slice:

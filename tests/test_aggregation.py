@@ -1,4 +1,4 @@
-"""Aggregation rules against sums written out entry by entry, on numpy and on torch."""
+"""Aggregation rules against sums written out entry by entry, in numpy, in compiled loops and in torch."""
 
 from typing import Any
 
@@ -9,6 +9,7 @@ from array_api_compat import numpy as np_xp
 from array_api_compat import torch as torch_xp
 from numpy.typing import NDArray
 
+from broker import sum_kernels
 from edge_fl import summing
 from edge_fl.aggregation import RULES, Accumulator, find_rule, rule_names
 from edge_fl.bench.models import mlp_layout, random_weights
@@ -25,6 +26,12 @@ FAR = torch.device("cpu")  # which is not the string: torch alone adds up, as it
 BACKENDS: list[tuple[Any, Any]] = [(np_xp, "cpu"), *((torch_xp, device) for device in [*DEVICES, FAR])]
 
 
+def accumulator(layout: Layout, xp: Any, device: Any, rule: str) -> Accumulator:
+    """On the CPU torch's namespace comes with the coordinator's compiled loops, and numpy's without."""
+    kernels = None if xp is np_xp else lambda: sum_kernels
+    return Accumulator(layout, xp=xp, device=device, rule=find_rule(rule), kernels=kernels)
+
+
 def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]]:
     """Three clients' deltas; unit 0 of layer0 is held by nobody."""
     selections = []
@@ -36,7 +43,7 @@ def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]
 
 
 def aggregate(xp: Any, device: Any, rule: str, mode: Mode, order: list[int]) -> Change:
-    sums, every = Accumulator(LAYOUT, xp=xp, device=device, rule=find_rule(rule)), updates(mode)
+    sums, every = accumulator(LAYOUT, xp, device, rule), updates(mode)
     for k in order:
         sums.add(*every[k], SAMPLES[k])
     return sums.change(random_weights(LAYOUT, 1))
@@ -81,7 +88,8 @@ def test_a_rule_is_its_definition(xp: Any, device: Any, rule: str, mode: Mode) -
 
 
 @pytest.mark.parametrize("rule", ["mean", "holders", "count", "vote", "zeros"])
-def test_numpy_and_torch_give_the_same_bits(rule: str) -> None:
+def test_numpy_and_compiled_loops_give_the_same_bits(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summing, "_FEW", 0)
     one, other = (aggregate(xp, "cpu", rule, "units", [0, 1, 2]) for xp in (np_xp, torch_xp))
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
@@ -106,7 +114,7 @@ def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(xp: Any, d
         (Tensor("bn.var", (3, 4), rows=(rows, units), units=(rows, units), role="statistic"),),
     )
     old = {"bn.var": np.arange(12, dtype=np.float32).reshape(3, 4)}
-    sums = Accumulator(layout, xp=xp, device=device, rule=RULES[rule])
+    sums = accumulator(layout, xp, device, rule)
     wide, narrow = np.zeros((3, 4), np.float32), np.zeros((3, 2), np.float32)
     wide[0], wide[2] = 1.0, 3.0  # it drew the full width and the narrowest
     narrow[2] = 9.0  # the narrowest is all that it can run
@@ -155,15 +163,15 @@ def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
     old = random_weights(layout, 0)
     patterns = [Pattern.seeded(layout, 500, key) for key in range(6)]
     patterns += [Pattern.prefix(layout, 300), Pattern.full(layout), Pattern(layout, np.zeros(22, np.bool_))]
-    sums = Accumulator(layout, xp=xp, device=device, rule=find_rule("holders"))
+    sums = accumulator(layout, xp, device, "holders")
     total = {t.name: np.zeros(t.shape) for t in layout.tensors}
     held = {t.name: np.zeros(t.shape) for t in layout.tensors}
     for client, pattern in enumerate(patterns):
         selection, samples = Selection.of(pattern, mode), 7919 * client + 1
-        values = selection.gather(random_weights(layout, 1 + client))
-        sums.add(selection, values, samples)
+        values, discount = selection.gather(random_weights(layout, 1 + client)), (1 + client) ** -0.5
+        sums.add(selection, values, samples, discount)
         for t in layout.tensors:
-            total[t.name][selection.index(t)] += samples * values[t.name].astype(np.float64)
+            total[t.name][selection.index(t)] += discount * samples * values[t.name].astype(np.float64)
             held[t.name][selection.index(t)] += samples
 
     for name, moved in sums.change(old).items():

@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from array_api_compat import torch as xp
 
 from broker.acceptance import Expected, check_update
-from edge_fl.aggregation import Accumulator
+from broker.sums import accumulator
 from edge_fl.bench.cases import find_case
 from edge_fl.bench.models import random_weights
 from edge_fl.bench.table import Result, Row
@@ -101,7 +100,7 @@ class _Updates:
             start += len(data)
 
     def _aggregate(self) -> None:
-        sums = Accumulator(self._layout, xp=xp, device="cpu", rule=self._recipe.rule)
+        sums = accumulator(self._layout, self._recipe.rule, "cpu")
         for frame in self._decoded:
             sums.add(frame.selection, frame.values, frame.header.samples)
         sums.change(self._weights)

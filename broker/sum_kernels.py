@@ -1,0 +1,47 @@
+"""Loops over entries, compiled for this machine's processor: each reads an update once, where numpy and torch would
+cast, weight, index and add in passes of their own.
+
+Compiled when this is first imported, and kept in numba's cache for later processes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba import types
+
+__all__ = ["add_entries", "add_rows"]
+
+_SUMS = types.Array(types.float64, 2, "C")
+_VALUES = types.Array(types.float32, 2, "C", readonly=True)
+_INDEX = types.Array(types.int64, 1, "C", readonly=True)
+
+
+def _compiled(*arguments: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def decorate(loop: Callable[..., None]) -> Callable[..., None]:
+        signature = types.void(*arguments)
+        try:
+            compiled: Callable[..., None] = numba.njit(signature, nogil=True, cache=True)(loop)
+        except RuntimeError:  # there is no folder that a cache could be written to
+            compiled = numba.njit(signature, nogil=True)(loop)
+        return compiled
+
+    return decorate
+
+
+@_compiled(_SUMS, _INDEX, _VALUES, types.float64)
+def add_rows(total: Any, rows: Any, values: Any, weight: float) -> None:
+    """``total[rows] += weight * values``: float64 ``[R, S]``, int64 ``[r]``, float32 ``[r, S]``."""
+    for i in range(values.shape[0]):
+        row = rows[i]
+        for j in range(values.shape[1]):
+            total[row, j] += weight * values[i, j]
+
+
+@_compiled(_SUMS, _INDEX, _INDEX, _VALUES, types.float64)
+def add_entries(total: Any, rows: Any, columns: Any, values: Any, weight: float) -> None:
+    """``total[rows x columns] += weight * values``: float64 ``[R, S]``, int64 ``[r]``, ``[c]``, float32 ``[r, c]``."""
+    for i in range(values.shape[0]):
+        row = rows[i]
+        for j in range(values.shape[1]):
+            total[row, columns[j]] += weight * values[i, j]
