@@ -33,15 +33,15 @@ def _compiled(*arguments: Any) -> Callable[[Callable[..., None]], Callable[..., 
 def add_rows(total: Any, rows: Any, values: Any, weight: float) -> None:
     """``total[rows] += weight * values``: float64 ``[R, S]``, int64 ``[r]``, float32 ``[r, S]``."""
     for i in range(values.shape[0]):
-        row = rows[i]
-        for j in range(values.shape[1]):
-            total[row, j] += weight * values[i, j]
+        row, added = total[rows[i]], values[i]
+        for j in range(len(added)):
+            row[j] += weight * added[j]
 
 
 @_compiled(_SUMS, _INDEX, _INDEX, _VALUES, types.float64)
 def add_entries(total: Any, rows: Any, columns: Any, values: Any, weight: float) -> None:
     """``total[rows x columns] += weight * values``: float64 ``[R, S]``, int64 ``[r]``, ``[c]``, float32 ``[r, c]``."""
     for i in range(values.shape[0]):
-        row = rows[i]
-        for j in range(values.shape[1]):
-            total[row, columns[j]] += weight * values[i, j]
+        row, added = total[rows[i]], values[i]
+        for j in range(len(added)):
+            row[numba.uint64(columns[j])] += weight * added[j]  # no negative index is to be looked for

@@ -15,7 +15,7 @@ from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Tensor
 from edge_fl.selection import Kept, Selection, Weights
 from edge_fl.server_half import Change
-from edge_fl.summing import Addend, Kernels, Summing, as_matrix, blocks, matrix_kept, matrix_shape
+from edge_fl.summing import Addend, Kernels, Summing, as_matrix, matrix_kept, matrix_shape
 
 __all__ = ["RULES", "Accumulator", "Rule", "find_rule", "rule_names"]
 
@@ -164,7 +164,7 @@ class Accumulator:
         combine = self._rule.combine if tensor.role == "parameter" else _holders
         total, held, old = self._total[tensor.name], self._holding(tensor), as_matrix(weights)
         everyone = float(sum(self._weights))
-        for rows in blocks(total):
+        for rows in self._summing.blocks(total):
             those, before = held[rows] if len(held) > 1 else held, self._summing.array(old[rows])
             total[rows] = combine(self._summing.xp, before, total[rows], those, everyone)
         return np.asarray(total.cpu() if hasattr(total, "cpu") else total).reshape(tensor.shape)

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from edge_fl.layout import Tensor
 from edge_fl.selection import Kept
 
-__all__ = ["Addend", "Kernels", "Summing", "as_matrix", "blocks", "matrix_kept", "matrix_shape"]
+__all__ = ["Addend", "Kernels", "Summing", "as_matrix", "matrix_kept", "matrix_shape"]
 
-_BLOCK = 1 << 19  # entries: 4 MB of sums, which a cache still holds; of smaller blocks the calls cost more
+_BLOCK = 1 << 16  # entries: 512 KB of sums, which a core's own cache holds; of smaller blocks the calls cost more
 _FEW = 1 << 12  # entries: where updates hold no more of a tensor, numpy is quick enough
 
 
@@ -46,13 +46,6 @@ def matrix_kept(tensor: Tensor, axes: Sequence[Kept]) -> tuple[Kept, Kept]:
     inner = tensor.shape[1:]
     whole = [np.arange(n) if kept is None else kept for n, kept in zip(inner, rest, strict=True)]
     return first, np.ravel_multi_index(np.ix_(*whole), inner).reshape(-1)
-
-
-def blocks(matrix: Any) -> Iterator[slice]:
-    """The rows of a matrix ``[R, S]``, as many at a time as a cache holds."""
-    rows, columns = matrix.shape
-    step = max(_BLOCK // max(columns, 1), 1)
-    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
 
 class Addend(NamedTuple):
@@ -112,6 +105,12 @@ class Summing:
         """``values`` where the sums live; themselves on a CPU."""
         return values if self._near else self.xp.asarray(values, device=self._device)
 
+    def blocks(self, matrix: Any) -> Iterator[slice]:
+        """The rows of sums ``[R, S]``, as many at a time as a cache holds; all of them elsewhere than on a CPU."""
+        rows, columns = matrix.shape
+        step = max(_BLOCK // max(columns, 1), 1) if self._near else max(rows, 1)
+        return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
     def product(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> Any:
         """``left.T @ right`` where the sums live. numpy's would take as many threads as there are cores."""
         if self._near:
@@ -125,7 +124,7 @@ class Summing:
             add = self._add
         else:
             add = partial(_add_by, kernels())
-        for block in blocks(total):
+        for block in self.blocks(total):
             for addend in addends:
                 add(*_cut(total, addend, block))
 
