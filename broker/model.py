@@ -4,10 +4,9 @@ from collections.abc import Iterable
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from broker.sums import accumulator
+from broker.sums import accumulator, device_here
 from edge_fl.downlink import changed
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Heard
@@ -42,7 +41,7 @@ class GlobalModel:
         self.layout, self.weights, self.version = layout, weights, 0
         self._recipe, self._run = recipe, run
         self._changes: list[bytes] = []  # the last ones, up to the current version
-        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._device = device_here()
 
     def frame(self) -> bytes:
         """The model as it goes to devices in the round that is to come."""

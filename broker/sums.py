@@ -1,20 +1,37 @@
 """Where a round's updates are summed: on CUDA, or on the CPU by compiled loops."""
 
-from array_api_compat import torch as xp
+import ctypes
+
+import numpy as np
 
 from edge_fl.aggregation import Accumulator, Rule
 from edge_fl.layout import Layout
 from edge_fl.summing import Kernels
 
-__all__ = ["accumulator"]
+__all__ = ["accumulator", "device_here"]
+
+
+def device_here() -> str:
+    """``cuda`` where there is one that torch can use, else ``cpu``."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:  # no driver: torch, seconds and 150 MB to import, would say the same
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def accumulator(layout: Layout, rule: Rule, device: str) -> Accumulator:
     """Sums of a round's updates on ``device``, ``cpu`` or ``cuda``."""
-    return Accumulator(layout, xp=xp, device=device, rule=rule, kernels=_kernels)
+    if device == "cpu":
+        return Accumulator(layout, xp=np, device="cpu", rule=rule, kernels=_kernels)
+    from array_api_compat import torch as xp
+
+    return Accumulator(layout, xp=xp, device=device, rule=rule)
 
 
 def _kernels() -> Kernels:
-    from broker import sum_kernels  # takes most of a second, which small models do without
+    from broker import sum_kernels  # takes most of a second, and 130 MB, which small models do without
 
     return sum_kernels

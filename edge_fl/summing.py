@@ -94,7 +94,7 @@ class Summing:
     def __init__(self, xp: Any, device: Any, kernels: Callable[[], Kernels] | None = None) -> None:
         self._near = device == "cpu"
         self.xp = np if self._near else xp
-        self._products, self._device = xp, device
+        self._device = device
         self._kernels = kernels if self._near else None
 
     def zeros(self, shape: tuple[int, int]) -> Any:
@@ -112,9 +112,7 @@ class Summing:
         return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
     def product(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> Any:
-        """``left.T @ right`` where the sums live. numpy's would take as many threads as there are cores."""
-        if self._near:
-            return np.asarray(self._products.asarray(left).T @ self._products.asarray(right))
+        """``left.T @ right`` where the sums live."""
         return self.array(left).T @ self.array(right)
 
     def add(self, total: Any, addends: Sequence[Addend]) -> None:

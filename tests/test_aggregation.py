@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from array_api_compat import numpy as np_xp
 from array_api_compat import torch as torch_xp
 from numpy.typing import NDArray
 
@@ -21,15 +20,15 @@ from edge_fl.server_half import Change
 
 LAYOUT = mlp_layout(5, 8, 6, 3)
 SAMPLES = (10, 30, 5)
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 FAR = torch.device("cpu")  # which is not the string: torch alone adds up, as it does on CUDA
-BACKENDS: list[tuple[Any, Any]] = [(np_xp, "cpu"), *((torch_xp, device) for device in [*DEVICES, FAR])]
-
-
-def accumulator(layout: Layout, xp: Any, device: Any, rule: str) -> Accumulator:
-    """On the CPU torch's namespace comes with the coordinator's compiled loops, and numpy's without."""
-    kernels = None if xp is np_xp else lambda: sum_kernels
-    return Accumulator(layout, xp=xp, device=device, rule=find_rule(rule), kernels=kernels)
+BACKENDS: dict[str, dict[str, Any]] = {
+    "numpy": {"xp": np, "device": "cpu"},
+    "compiled": {"xp": np, "device": "cpu", "kernels": lambda: sum_kernels},
+    "torch": {"xp": torch_xp, "device": FAR},
+}
+if torch.cuda.is_available():
+    BACKENDS["cuda"] = {"xp": torch_xp, "device": "cuda"}
+each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
 def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]]:
@@ -42,8 +41,8 @@ def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]
     return [(s, s.gather(random_weights(LAYOUT, 10 + k))) for k, s in enumerate(selections)]
 
 
-def aggregate(xp: Any, device: Any, rule: str, mode: Mode, order: list[int]) -> Change:
-    sums, every = accumulator(LAYOUT, xp, device, rule), updates(mode)
+def aggregate(backend: str, rule: str, mode: Mode, order: list[int]) -> Change:
+    sums, every = Accumulator(LAYOUT, rule=find_rule(rule), **BACKENDS[backend]), updates(mode)
     for k in order:
         sums.add(*every[k], SAMPLES[k])
     return sums.change(random_weights(LAYOUT, 1))
@@ -79,9 +78,9 @@ def by_the_definition(rule: str, mode: Mode) -> Change:
 
 @pytest.mark.parametrize("mode", ["rows", "units"])
 @pytest.mark.parametrize("rule", rule_names())
-@pytest.mark.parametrize(("xp", "device"), BACKENDS)
-def test_a_rule_is_its_definition(xp: Any, device: Any, rule: str, mode: Mode) -> None:
-    new, expected = aggregate(xp, device, rule, mode, [0, 1, 2]), by_the_definition(rule, mode)
+@each_backend
+def test_a_rule_is_its_definition(backend: str, rule: str, mode: Mode) -> None:
+    new, expected = aggregate(backend, rule, mode, [0, 1, 2]), by_the_definition(rule, mode)
     for name, tensor in expected.items():
         np.testing.assert_allclose(new[name], tensor, rtol=1e-6, atol=1e-7)
         assert new[name].dtype == np.float64
@@ -90,31 +89,31 @@ def test_a_rule_is_its_definition(xp: Any, device: Any, rule: str, mode: Mode) -
 @pytest.mark.parametrize("rule", ["mean", "holders", "count", "vote", "zeros"])
 def test_numpy_and_compiled_loops_give_the_same_bits(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summing, "_FEW", 0)
-    one, other = (aggregate(xp, "cpu", rule, "units", [0, 1, 2]) for xp in (np_xp, torch_xp))
+    one, other = (aggregate(backend, rule, "units", [0, 1, 2]) for backend in ("numpy", "compiled"))
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
 def test_a_row_that_nobody_holds_keeps_its_value() -> None:
-    change = aggregate(np_xp, "cpu", "holders", "rows", [0, 1, 2])
+    change = aggregate("numpy", "holders", "rows", [0, 1, 2])
     assert not change["layer0.weight"][0].any()
     assert change["layer2.weight"].any()
 
 
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(ConfigError, match="no aggregation rule 'median'"):
-        aggregate(np_xp, "cpu", "median", "rows", [0])
+        aggregate("numpy", "median", "rows", [0])
 
 
 @pytest.mark.parametrize("rule", rule_names())
-@pytest.mark.parametrize(("xp", "device"), BACKENDS)
-def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(xp: Any, device: Any, rule: str) -> None:
+@each_backend
+def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(backend: str, rule: str) -> None:
     units, rows = (Segment("conv"),), (Segment(None, inner=3),)
     layout = Layout(
         (Block("conv", 4),),
         (Tensor("bn.var", (3, 4), rows=(rows, units), units=(rows, units), role="statistic"),),
     )
     old = {"bn.var": np.arange(12, dtype=np.float32).reshape(3, 4)}
-    sums = accumulator(layout, xp, device, rule)
+    sums = Accumulator(layout, rule=RULES[rule], **BACKENDS[backend])
     wide, narrow = np.zeros((3, 4), np.float32), np.zeros((3, 2), np.float32)
     wide[0], wide[2] = 1.0, 3.0  # it drew the full width and the narrowest
     narrow[2] = 9.0  # the narrowest is all that it can run
@@ -153,9 +152,9 @@ def every_kind_of_tensor() -> Layout:
 
 @pytest.mark.parametrize(("block", "few"), [(1, 0), (60, 0), (60, 100), (summing._BLOCK, summing._FEW)])
 @pytest.mark.parametrize("mode", ["rows", "units"])
-@pytest.mark.parametrize(("xp", "device"), BACKENDS)
+@each_backend
 def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
-    xp: Any, device: Any, mode: Mode, block: int, few: int, *, monkeypatch: pytest.MonkeyPatch
+    backend: str, mode: Mode, block: int, few: int, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summing, "_BLOCK", block)
     monkeypatch.setattr(summing, "_FEW", few)
@@ -163,7 +162,7 @@ def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
     old = random_weights(layout, 0)
     patterns = [Pattern.seeded(layout, 500, key) for key in range(6)]
     patterns += [Pattern.prefix(layout, 300), Pattern.full(layout), Pattern(layout, np.zeros(22, np.bool_))]
-    sums = accumulator(layout, xp, device, "holders")
+    sums = Accumulator(layout, rule=find_rule("holders"), **BACKENDS[backend])
     total = {t.name: np.zeros(t.shape) for t in layout.tensors}
     held = {t.name: np.zeros(t.shape) for t in layout.tensors}
     for client, pattern in enumerate(patterns):
