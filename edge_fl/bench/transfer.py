@@ -19,7 +19,8 @@ from device_sim.sessions import Publish, Sessions
 from edge_fl.bench.cases import find_case
 from edge_fl.bench.exported import exported
 from edge_fl.bench.load import coordinator
-from edge_fl.bench.load.child import Child, Place, patient_config
+from edge_fl.bench.load.child import Child, Place
+from edge_fl.bench.load.config import patient_config
 from edge_fl.bench.load.coordinator import Asking, Served
 from edge_fl.bench.table import Result, Row
 from edge_fl.bundle import Bundle

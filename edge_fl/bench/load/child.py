@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from broker.config import RunConfig
-from edge_fl.bench.cases import BATCH
 from edge_fl.errors import EdgeFLError, RunError
 from edge_fl.transport.connection import BrokerAddress
 
-__all__ = ["Child", "Place", "cpu_seconds", "patient_config"]
+__all__ = ["Child", "Place", "cpu_seconds"]
 
 _SPAWN = multiprocessing.get_context("spawn")
 _STOP_SECONDS = 10.0
@@ -76,27 +75,6 @@ class Child:
         if isinstance(said, EdgeFLError):
             raise RunError(f"The benchmark's {self._name} failed: {said}") from said
         return said
-
-
-def patient_config(
-    run: str, method: str, parameters: dict[str, Any], *, rounds: int, selected: int, registered: int, wait: float
-) -> RunConfig:
-    """Rounds of one step that wait for everyone: for the ``registered`` devices to come, then for all ``selected``."""
-    return RunConfig(
-        run=run,
-        method=method,
-        parameters=parameters,
-        rounds=rounds,
-        clients_per_round=selected,
-        min_clients=registered,
-        local_steps=1,
-        batch=BATCH,
-        lr=0.1,
-        seed=0,
-        quorum=1.0,
-        deadline=wait,
-        wait=wait,
-    )
 
 
 def cpu_seconds(pid: int) -> float:

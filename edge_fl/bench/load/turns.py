@@ -12,7 +12,8 @@ from device_sim.crowd import ReadyUpdates
 from device_sim.mosquitto import Mosquitto
 from edge_fl.bench.load import bare, coordinator, devices
 from edge_fl.bench.load.bare import Moved
-from edge_fl.bench.load.child import Child, Place, cpu_seconds, patient_config
+from edge_fl.bench.load.child import Child, Place, cpu_seconds
+from edge_fl.bench.load.config import patient_config
 from edge_fl.bench.load.coordinator import Asking, Served
 from edge_fl.bundle import Bundle
 from edge_fl.errors import ConfigError, RunError
