@@ -19,7 +19,8 @@ from edge_fl.summing import Addend, Kernels, Summing, as_matrix, matrix_kept, ma
 
 __all__ = ["RULES", "Accumulator", "Rule", "find_rule", "rule_names"]
 
-_TOGETHER = 4  # updates that wait to be added at once: the sums are then read and written a quarter as often
+_TOGETHER = 8  # updates that wait to be added at once: the sums are then read and written so much less often
+_WAITING = 1 << 29  # bytes that they may have by then
 
 
 def _mean(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
@@ -127,6 +128,7 @@ class Accumulator:
         self._waiting: dict[str, list[Addend]] = {tensor.name: [] for tensor in layout.tensors}
         self._held: dict[str, list[tuple[Kept, Kept]]] = {tensor.name: [] for tensor in layout.tensors}
         self._weights: list[int] = []
+        self._sizes: list[int] = []  # bytes of those that wait
 
     def add(self, selection: Selection, values: Weights, samples: int, discount: float = 1) -> None:
         """Add one update: the kept differences ``values`` under ``selection``, weighted by ``samples`` or 1.
@@ -144,7 +146,8 @@ class Accumulator:
             self._waiting[name].append(Addend(entries, rows, columns, discount * weight))
             self._held[name].append((np.flatnonzero(entries.any(axis=1)) if tensor.per_width else rows, columns))
         self._weights.append(weight)
-        if len(self._weights) % _TOGETHER == 0:
+        self._sizes.append(sum(kept.nbytes for kept in values.values()))
+        if len(self._sizes) == _TOGETHER or sum(self._sizes) > _WAITING:
             self._add_up()
 
     def change(self, weights: Weights) -> Change:
@@ -159,6 +162,7 @@ class Accumulator:
         for name, addends in self._waiting.items():
             self._summing.add(self._total[name], addends)
             addends.clear()
+        self._sizes.clear()
 
     def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
         combine = self._rule.combine if tensor.role == "parameter" else _holders
