@@ -26,9 +26,10 @@ def test_both_programs_move_the_same_bytes_and_lose_none() -> None:
         assert row["lost"] == 0
         assert row["sent again"] == 0
         assert row["bare (s)"] > 0
-        assert row["/ bare"] == pytest.approx(row["edge-fl (s)"] / row["bare (s)"])
+        assert row["edge-fl / bare"] == pytest.approx(row["edge-fl (s)"] / row["bare (s)"])
+        assert row["hashing / bare"] == pytest.approx(row["hashing (s)"] / row["bare (s)"])
         assert 0 < row["resident (MB)"] <= row["peak (MB)"]
-        assert row["goals"] == "" or row["goals"].startswith("/ bare ≤ 1.3: ")
+        assert row["goals"] == "" or row["goals"].startswith("edge-fl / bare ≤ 1.3: ")
     assert rows[0]["MB up"] / 8 == pytest.approx(rows[3]["MB up"] / 5)
     assert told[0] == "digits-mlp: exporting"
     assert told[-1] == "12 agents, 5 selected: round 2"

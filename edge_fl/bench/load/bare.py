@@ -1,9 +1,11 @@
 """What the coordinator is held against: a plain paho program that moves the same bytes, and nothing else.
 
 It publishes the chunks of a model to each device, each of which publishes an update back as soon as it has them all.
-Both ends count what arrives; nobody asks, hashes, checks or keeps anything.
+Both ends count what arrives; nobody asks, checks or keeps anything. In its other kind of round both ends take the
+SHA-256 of what arrives, too, which is the least that knowing content by its hash can cost.
 """
 
+import hashlib
 import os
 import threading
 import time
@@ -23,7 +25,7 @@ from edge_fl.transport.transfer import cut
 __all__ = ["BareDevice", "Moved", "main"]
 
 _ROUND_SECONDS = 600.0
-_DOWN, _UP = "bare/down", "bare/up"
+_DOWN, _UP, _HASHED = "bare/down", "bare/up", "hashed"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class BareDevice:
 
     def __init__(self, client: str, *, model: int, update: bytes, publish: Publish) -> None:
         self._up, self._model, self._update, self._publish = f"{_UP}/{client}", model, update, publish
-        self._arrived = 0
+        self._arrived, self._hash = 0, hashlib.sha256()
 
     @staticmethod
     def subscription(client: str) -> str:
@@ -62,19 +64,22 @@ class BareDevice:
         """Whether a message is for it."""
         return topic.startswith(_DOWN)
 
-    def received(self, payload: bytes) -> None:
-        """Count a chunk; answer when all are there."""
+    def received(self, topic: str, payload: bytes) -> None:
+        """Count a chunk, and hash it where its topic says so; answer when all are there."""
         self._arrived += len(payload)
+        if topic.endswith(_HASHED):
+            self._hash.update(payload)
         if self._arrived == self._model:
-            self._arrived = 0
+            self._hash.digest()
+            self._arrived, self._hash = 0, hashlib.sha256()
             self._publish(self._up, self._update)
 
 
 def main(pipe: Connection, address: BrokerAddress, model: int, update: int) -> None:
-    """Make a round whenever the pipe names clients to make it with, until it says None."""
+    """Make a round whenever the pipe names clients to make it with, and whether to hash, until it says None."""
     arrived, complete = _Count(), threading.Event()
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="bare", protocol=mqtt.MQTTv311)
-    client.on_message = lambda _c, _u, message: arrived.add(len(message.payload), complete.set)
+    client.on_message = lambda _c, _u, message: arrived.add(message.payload, complete.set)
     ready = threading.Event()
     client.on_subscribe = lambda *_: ready.set()
     client.connect(address.host, address.port)
@@ -82,13 +87,15 @@ def main(pipe: Connection, address: BrokerAddress, model: int, update: int) -> N
     client.subscribe(f"{_UP}/+", qos=1)
     ready.wait()
     chunks = cut(os.urandom(model))
-    while (clients := pipe.recv()) is not None:
-        arrived.expect(update * len(clients))
+    while (coming := pipe.recv()) is not None:
+        clients, arrived.hashes = coming
+        kind = _HASHED if arrived.hashes else "plain"
+        arrived.missing = update * len(clients)
         complete.clear()
         begun, cpu = time.perf_counter(), time.process_time()
         for name in clients:
             for index, chunk in enumerate(chunks):
-                client.publish(f"{_DOWN}/{name}/{index}", chunk, qos=1)
+                client.publish(f"{_DOWN}/{name}/{index}/{kind}", chunk, qos=1)
         if not complete.wait(_ROUND_SECONDS):
             raise RunError(f"{arrived.missing} bytes were lost.")
         pipe.send(Moved(time.perf_counter() - begun, time.process_time() - cpu))
@@ -97,15 +104,14 @@ def main(pipe: Connection, address: BrokerAddress, model: int, update: int) -> N
 
 
 class _Count:
-    """Bytes still to come."""
+    """Bytes still to come, and whether to hash them."""
 
     def __init__(self) -> None:
-        self.missing = 0
+        self.missing, self.hashes = 0, False
 
-    def expect(self, count: int) -> None:
-        self.missing = count
-
-    def add(self, count: int, complete: Callable[[], Any]) -> None:
-        self.missing -= count
+    def add(self, content: bytes | bytearray, complete: Callable[[], Any]) -> None:
+        if self.hashes:
+            hashlib.sha256(content).digest()
+        self.missing -= len(content)
         if self.missing == 0:
             complete()

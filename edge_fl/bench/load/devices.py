@@ -27,7 +27,7 @@ class _Both:
 
     def received(self, topic: str, payload: bytes) -> None:
         if self._bare.is_mine(topic):
-            self._bare.received(payload)
+            self._bare.received(topic, payload)
         else:
             self._device.received(topic, payload)
 

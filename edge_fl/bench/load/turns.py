@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from broker.config import RunConfig
 from broker.model import GlobalModel
@@ -48,7 +49,8 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Turn:
-    """One round of the bare program and one of the coordinator, with model frames of ``model`` bytes.
+    """One round of the bare program, one of it with hashes, and one of the coordinator, with model frames of ``model``
+    bytes.
 
     ``moved_around`` and ``served_around`` are CPU seconds of Mosquitto and of the devices meanwhile.
     """
@@ -56,6 +58,7 @@ class Turn:
     model: int
     moved: Moved
     moved_around: tuple[float, float]
+    hashed: Moved
     served: Served
     served_around: tuple[float, float]
 
@@ -118,14 +121,10 @@ def take_turns(
                 crowd.send((number, asking.clients))
             for crowd in crowds:
                 crowd.receive(_WAIT_SECONDS)
-            before = _cpu(*around)
-            plain.send(asking.clients)
-            moved: Moved = plain.receive(_WAIT_SECONDS)
-            between = _cpu(*around)
-            lead.send(None)
-            served: Served = lead.receive(_WAIT_SECONDS)
-            after = _cpu(*around)
-            turns.append(Turn(asking.model, moved, _less(between, before), served, _less(after, between)))
+            moved, moved_around = _timed(around, plain, (asking.clients, False))
+            hashed, _ = _timed(around, plain, (asking.clients, True))
+            served, served_around = _timed(around, lead, None)
+            turns.append(Turn(asking.model, moved, moved_around, hashed, served, served_around))
         lead.receive(_WAIT_SECONDS)  # its farewell, before which the last devices may not know
         for crowd in crowds:
             crowd.send(None)
@@ -147,9 +146,14 @@ def _name(number: int) -> str:
     return f"device-{number:05d}"
 
 
+def _timed(around: tuple[int, list[int]], child: Child, word: object) -> tuple[Any, tuple[float, float]]:
+    """What ``child`` makes of a word, and the CPU seconds of Mosquitto and of the devices meanwhile."""
+    before = _cpu(*around)
+    child.send(word)
+    answer = child.receive(_WAIT_SECONDS)
+    after = _cpu(*around)
+    return answer, (after[0] - before[0], after[1] - before[1])
+
+
 def _cpu(broker: int, crowds: Sequence[int]) -> tuple[float, float]:
     return cpu_seconds(broker), sum(cpu_seconds(crowd) for crowd in crowds)
-
-
-def _less(after: tuple[float, float], before: tuple[float, float]) -> tuple[float, float]:
-    return after[0] - before[0], after[1] - before[1]
