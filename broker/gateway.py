@@ -1,4 +1,4 @@
-"""The coordinator's side of the protocol: registers devices, gives out content, fetches and judges updates.
+"""The coordinator's side of the protocol: registers devices, gives out content, and takes in what they say.
 
 It knows what a device may say and when; what a round is for is the coordinator's.
 """
@@ -11,26 +11,22 @@ from typing import Any
 
 import msgspec
 
-from broker.acceptance import Expected, check_update
 from broker.contents import Contents
+from broker.intake import Intake
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.poll import Poll
 from broker.programs import missing_program
-from broker.registry import Device, Registry
-from broker.rounds import Report, Round
+from broker.registry import Registry
+from broker.rounds import Round
 from broker.run_folder import RunFolder
-from broker.store import Judged, Store
+from broker.store import Store
 from broker.tiers import Tiers
-from broker.update_file import Place, UpdateFile
-from broker.uploads import Uploads
 from edge_fl.bundle import Bundle
 from edge_fl.errors import FrameError
 from edge_fl.recipe import Recipe
 from edge_fl.transport.connection import Connected, Connection, Disconnected, Event, Message
 from edge_fl.transport.transfer import Sender
-from edge_fl.update import assigned_pattern
-from edge_fl.wire.frame import largest_frame
 from edge_fl.wire.messages import (
     DECLINED,
     PROTOCOL,
@@ -48,7 +44,6 @@ from edge_fl.wire.messages import (
     Task,
     ToDevice,
     Topics,
-    Verdict,
     Want,
     decode_from_device,
     encode_message,
@@ -125,17 +120,20 @@ class Gateway:
         self._folder, self._store, self._connection = folder, store, connection
         self._topics, self._observer = topics, observer
         self._contents = Contents(bundle)
-        self._offers: dict[str, Offer] = {}
-        self._uploads = Uploads(self._send, self._place)
-        self._largest = largest_frame(bundle.layout)
-        self._updates: UpdateFile | None = None  # of the round
-        self._judged: dict[str, Judged] = {}  # updates of the round under way that the record has not yet
-        self._verdicts: list[tuple[str, Verdict]] = []  # told once it has
+        self._intake = Intake(
+            bundle.layout,
+            recipe,
+            folder=folder,
+            store=store,
+            registry=self.registry,
+            observer=observer,
+            send=self._send,
+            reject=self._reject,
+        )
         self._unheard: dict[str, float] = {}  # when those who have not been heard of since were sent their task
         self._sender = Sender(connection.publish, topics.chunk)
         self._ticked = 0.0  # monotonic seconds
         self._over: Finished | None = None
-        self._round: Round | None = None
         self._poll: Poll[Any] | None = None  # the newest
 
     @staticmethod
@@ -148,8 +146,7 @@ class Gateway:
 
         The models that clients were asked to train before it, and have not yet, can be had too.
         """
-        self._round = current
-        self._updates = self._folder.open_updates(current.number, self._largest)
+        self._intake.open_round(current)
         return self._contents.offer_model(model, {task.model.digest for task in current.tasks.values()})
 
     def offer_model(self, model: bytes) -> Ref:
@@ -173,10 +170,7 @@ class Gateway:
 
         Those of clients that are still awaited are gone on with once a round is opened again.
         """
-        awaited = self._round.outstanding() if self._round is not None else []
-        self._round = None
-        self._offers = {client: self._offers[client] for client in awaited if client in self._offers}
-        self._uploads.clear(besides=awaited)
+        self._intake.close_round()
 
     def ask(self, client: str, task: Task) -> None:
         """Send a task, and again until the client is heard of."""
@@ -210,8 +204,7 @@ class Gateway:
     def finish(self, rounds: int) -> None:
         """Tell all devices that the run is over, and every one that registers from now on; uploads are broken off."""
         self._over = Finished(self._folder.run, rounds)
-        self._offers.clear()
-        self._uploads.clear()
+        self._intake.clear()
         self._publish(self._topics.all, self._over)
 
     def pump(self) -> None:
@@ -222,28 +215,19 @@ class Gateway:
             self._handle(event)
             taken += 1
             event = self._connection.next(0.0) if taken < _BURST else None
-        self._settle()
+        self._intake.settle()
         self._sender.advance()
         now = time.monotonic()
         if now - self._ticked > _TICK_SECONDS:
             self._ticked = now
-            self._uploads.tick()
+            self._intake.tick()
             self._remind()
-
-    def _settle(self) -> None:
-        """Record how updates were judged, all of them at once, and only then tell the devices."""
-        if self._judged and self._round is not None:
-            self._store.judge(self._round.number, self._judged)
-            self._judged.clear()
-        for client, verdict in self._verdicts:
-            self._send(client, verdict)
-        self._verdicts.clear()
 
     def _handle(self, event: Event) -> None:
         match event:
             case Connected():
                 self._publish(self._topics.all, Hello(self._folder.run))
-                self._uploads.resume()
+                self._intake.resume()
             case Disconnected(reason=reason):
                 _log.warning("connection to the broker lost (%s); reconnecting", reason)
             case Message(topic=topic, payload=payload):
@@ -255,8 +239,8 @@ class Gateway:
         while self._unheard and next(iter(self._unheard.values())) < overdue:  # the oldest is first
             client = next(iter(self._unheard))
             del self._unheard[client]
-            if self._round is not None and self._round.awaits(client):
-                self._say(client, self._round.tasks[client])
+            if self._intake.round is not None and self._intake.round.awaits(client):
+                self._say(client, self._intake.round.tasks[client])
         if self._poll is not None:
             for client in self._poll.overdue(overdue):
                 self._ask_again(self._poll, client)
@@ -266,7 +250,7 @@ class Gateway:
         try:
             _, client, chunk = self._topics.parse(topic)
             if chunk is not None:
-                self._take_chunk(client, *chunk, payload)
+                self._intake.chunk(client, *chunk, payload)
                 return
             if self.registry.heard(client):
                 self._observer.registered(client, self.registry[client].profile)
@@ -277,7 +261,7 @@ class Gateway:
                 case Want() as message:
                     self._serve(client, message)
                 case Offer() as message:
-                    self._consider(client, message)
+                    self._intake.consider(client, message)
                 case (Evaluated() | Gathered()) as message:
                     self._take_answer(client, message)
                 case Failed() as message:
@@ -302,14 +286,14 @@ class Gateway:
         changed = known is None or known.profile != profile
         device = self.registry.register(client, profile)
         if changed:
-            self._settle()  # an update that the device's row speaks of is in the record before
+            self._intake.settle()  # an update that the device's row speaks of is in the record before
             self._store.register(device)
             self._observer.registered(client, profile)
         self._send(client, Registered(self._folder.run, self._contents.manifest, self._tiers.rehearsals))
         if self._over is not None:
             self._send(client, self._over)
-        if self._round is not None and self._round.awaits(client):
-            self.ask(client, self._round.tasks[client])
+        if self._intake.round is not None and self._intake.round.awaits(client):
+            self.ask(client, self._intake.round.tasks[client])
         if self._poll is not None and self._poll.awaits(client):
             self._ask_again(self._poll, client)
 
@@ -336,88 +320,10 @@ class Gateway:
             raise FrameError("unknown-content", f"'{client}' wants {want.digest[:12]}, which is not given out.")
         self.sent[client] += self._sender.serve(self._topics.down(client), chunks, want)
 
-    # --- updates
-
-    def _consider(self, client: str, offer: Offer) -> None:
-        """Fetch an offered update, or say why not; an answer that was lost is given again."""
-        current, device = self._round, self.registry.get(client)
-        if device is None:
-            self._judge(client, offer, "unregistered", "The client is not registered.")
-        elif current is None or (offer.run, offer.round) != (self._folder.run, current.round_of(client)):
-            if (offer.run, offer.update.digest) == (self._folder.run, device.digest):
-                self._judge(client, offer)
-            else:
-                self._judge(client, offer, "late", f"Round {offer.round} of run '{offer.run}' is not under way.")
-        elif client in current.verdicts and current.verdicts[client].digest == offer.update.digest:
-            self._verdicts.append((client, current.verdicts[client]))
-            current.excuse(client, f"rejected: {current.verdicts[client].reason}")
-        elif client not in current.tasks:
-            self._judge(client, offer, "not-selected", f"The client was not asked in round {current.number}.")
-        elif client in current.reports:
-            self._judge(client, offer, "duplicate", "Another update of this round was taken already.")
-        elif offer.update.size == 0:
-            self._judge(client, offer, "truncated", "The update has 0 bytes.")
-        elif offer.update.size > self._largest:
-            self._judge(client, offer, "oversize", f"The update has {offer.update.size} bytes.")
-        else:
-            self._offers[client] = offer
-            self._uploads.offer(client, offer.update)
-
-    def _take_chunk(self, client: str, digest: str, index: int, payload: bytes) -> None:
-        content, offer = self._uploads.chunk(client, digest, index, payload), self._offers.get(client)
-        current, device = self._round, self.registry.get(client)
-        if content is None or offer is None or current is None or device is None:
-            return
-        try:
-            frame = check_update(content, self._expected(current, device))
-        except FrameError as error:
-            self._judged[client] = Judged(digest, error.code, str(error))
-            current.verdicts[client] = self._judge(client, offer, error.code, str(error))
-            current.excuse(client, f"rejected: {error}")
-            self._observer.device(client, "rejected")
-            return
-        updates, header = self._update_file, frame.header
-        report = Report(updates.path, updates.offset(client), header.samples, header.loss, len(content))
-        self._accept(current, device, offer, report)
-
-    @property
-    def _update_file(self) -> UpdateFile:
-        assert self._updates is not None  # nothing is fetched before the first round
-        return self._updates
-
-    def _place(self, client: str, ref: Ref) -> Place:
-        return self._update_file.place(client, ref.size)
-
-    def _expected(self, current: Round, device: Device) -> Expected:
-        return Expected(
-            layout=self._bundle.layout,
-            recipe=self._recipe,
-            run=self._folder.run,
-            round=current.round_of(device.client),
-            version=current.version - (current.number - current.round_of(device.client)),
-            client=device.client,
-            tier=current.tiers[device.client],
-            samples=device.profile.samples,
-            assigned=assigned_pattern(current.tasks[device.client], self._bundle.layout),
-        )
-
-    def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:
-        current.report(device.client, report)
-        current.answered_at[device.client] = time.monotonic()
-        device.accepted, device.digest = offer.round, offer.update.digest
-        self._judged[device.client] = Judged(
-            device.digest,
-            samples=report.samples,
-            loss=report.loss,
-            offset=report.offset,
-            size=report.size,
-            trained=offer.round,
-        )
-        current.verdicts[device.client] = self._judge(device.client, offer)
-        self._observer.device(device.client, "accepted")
+    # --- answers without an update
 
     def _take_failure(self, client: str, failed: Failed) -> None:
-        current, poll, reason = self._round, self._poll, failed.reason[:_LONGEST_REASON]
+        current, poll, reason = self._intake.round, self._poll, failed.reason[:_LONGEST_REASON]
         word = "declined" if failed.code == DECLINED else "failed"
         if failed.run != self._folder.run:
             return
@@ -454,16 +360,9 @@ class Gateway:
 
     # --- what goes out
 
-    def _judge(self, client: str, offer: Offer, code: str = "", reason: str = "") -> Verdict:
-        verdict = Verdict(offer.run, offer.round, offer.update.digest, accepted=not code, code=code, reason=reason)
-        if code:
-            self._reject(client, code, reason)
-        self._verdicts.append((client, verdict))
-        return verdict
-
     def _reject(self, client: str, code: str, reason: str) -> None:
         self.rejections[code] += 1
-        asking = self._round or (None if self._poll is None or self._poll.closed else self._poll)
+        asking = self._intake.round or (None if self._poll is None or self._poll.closed else self._poll)
         number = 0 if asking is None else asking.number
         known = client if self.registry.get(client) else ""  # strangers' names would fill the record
         self._store.reject(number, known, code, reason)

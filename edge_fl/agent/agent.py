@@ -347,9 +347,7 @@ class Agent:
         try:
             started = time.perf_counter()
             state = self._folder.method(task.run)
-            if (
-                state.last() >= task.round
-            ):  # a repetition that came late: training again would go on from its own end
+            if state.last() >= task.round:  # a repetition that came late: training would go on from its own end
                 return
             self._consent()
             self._look_at_data(runtime.bundle.manifest)

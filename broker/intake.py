@@ -1,0 +1,195 @@
+"""A round's updates on their way in: which are fetched, how each is judged, and what its device is told."""
+
+import time
+from collections.abc import Callable
+
+from broker.acceptance import Expected, check_update
+from broker.observer import Observer
+from broker.registry import Device, Registry
+from broker.rounds import Report, Round
+from broker.run_folder import RunFolder
+from broker.store import Judged, Store
+from broker.update_file import Place, UpdateFile
+from broker.uploads import Uploads
+from edge_fl.errors import FrameError
+from edge_fl.layout import Layout
+from edge_fl.recipe import Recipe
+from edge_fl.update import assigned_pattern
+from edge_fl.wire.frame import largest_frame
+from edge_fl.wire.messages import Offer, Ref, ToDevice, Verdict
+
+__all__ = ["Intake"]
+
+
+class Intake:
+    """Fetches offered updates, judges them, and answers every offer.
+
+    Parameters
+    ----------
+    layout
+        The model's.
+    recipe
+        Its method checks what is uploaded.
+    folder
+        Takes accepted updates.
+    store
+        Keeps how updates were judged.
+    registry
+        The devices known; it notes what was accepted of each.
+    observer
+        Told of every update.
+    send
+        Publishes a message to a client.
+    reject
+        Told of the client, the code and the reason of everything that is turned away.
+
+    Attributes
+    ----------
+    round
+        Whose updates are taken; None between two rounds.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        recipe: Recipe,
+        *,
+        folder: RunFolder,
+        store: Store,
+        registry: Registry,
+        observer: Observer,
+        send: Callable[[str, ToDevice], None],
+        reject: Callable[[str, str, str], None],
+    ) -> None:
+        self.round: Round | None = None
+        self._layout, self._recipe, self._folder, self._store = layout, recipe, folder, store
+        self._registry, self._observer, self._send, self._reject = registry, observer, send, reject
+        self._largest = largest_frame(layout)
+        self._offers: dict[str, Offer] = {}
+        self._uploads = Uploads(send, self._place)
+        self._updates: UpdateFile | None = None  # of the round
+        self._judged: dict[str, Judged] = {}  # updates of the round under way that the record has not yet
+        self._verdicts: list[tuple[str, Verdict]] = []  # told once it has
+
+    def open_round(self, current: Round) -> None:
+        """Take updates of ``current`` from now on."""
+        self.round = current
+        self._updates = self._folder.open_updates(current.number, self._largest)
+
+    def close_round(self) -> None:
+        """Take no more of them. Those of clients that are still awaited are gone on with once a round is opened."""
+        awaited = self.round.outstanding() if self.round is not None else []
+        self.round = None
+        self._offers = {client: self._offers[client] for client in awaited if client in self._offers}
+        self._uploads.clear(besides=awaited)
+
+    def clear(self) -> None:
+        """Break off what is on its way."""
+        self._offers.clear()
+        self._uploads.clear()
+
+    def resume(self) -> None:
+        """After a reconnect: ask at once for what is missing."""
+        self._uploads.resume()
+
+    def tick(self) -> None:
+        """Ask again for what has stalled."""
+        self._uploads.tick()
+
+    def settle(self) -> None:
+        """Record how updates were judged, all of them at once, and only then tell the devices."""
+        if self._judged and self.round is not None:
+            self._store.judge(self.round.number, self._judged)
+            self._judged.clear()
+        for client, verdict in self._verdicts:
+            self._send(client, verdict)
+        self._verdicts.clear()
+
+    def consider(self, client: str, offer: Offer) -> None:
+        """Fetch an offered update, or say why not; an answer that was lost is given again."""
+        current, device = self.round, self._registry.get(client)
+        if device is None:
+            self._judge(client, offer, "unregistered", "The client is not registered.")
+        elif current is None or (offer.run, offer.round) != (self._folder.run, current.round_of(client)):
+            if (offer.run, offer.update.digest) == (self._folder.run, device.digest):
+                self._judge(client, offer)
+            else:
+                self._judge(client, offer, "late", f"Round {offer.round} of run '{offer.run}' is not under way.")
+        elif client in current.verdicts and current.verdicts[client].digest == offer.update.digest:
+            self._verdicts.append((client, current.verdicts[client]))
+            current.excuse(client, f"rejected: {current.verdicts[client].reason}")
+        elif client not in current.tasks:
+            self._judge(client, offer, "not-selected", f"The client was not asked in round {current.number}.")
+        elif client in current.reports:
+            self._judge(client, offer, "duplicate", "Another update of this round was taken already.")
+        elif offer.update.size == 0:
+            self._judge(client, offer, "truncated", "The update has 0 bytes.")
+        elif offer.update.size > self._largest:
+            self._judge(client, offer, "oversize", f"The update has {offer.update.size} bytes.")
+        else:
+            self._offers[client] = offer
+            self._uploads.offer(client, offer.update)
+
+    def chunk(self, client: str, digest: str, index: int, payload: bytes) -> None:
+        """Take a chunk in, and judge the update once it is whole.
+
+        Raises FrameError as :meth:`edge_fl.transport.transfer.Fetcher.chunk` does.
+        """
+        content, offer = self._uploads.chunk(client, digest, index, payload), self._offers.get(client)
+        current, device = self.round, self._registry.get(client)
+        if content is None or offer is None or current is None or device is None:
+            return
+        try:
+            frame = check_update(content, self._expected(current, device))
+        except FrameError as error:
+            self._judged[client] = Judged(digest, error.code, str(error))
+            current.verdicts[client] = self._judge(client, offer, error.code, str(error))
+            current.excuse(client, f"rejected: {error}")
+            self._observer.device(client, "rejected")
+            return
+        updates, header = self._update_file, frame.header
+        report = Report(updates.path, updates.offset(client), header.samples, header.loss, len(content))
+        self._accept(current, device, offer, report)
+
+    @property
+    def _update_file(self) -> UpdateFile:
+        assert self._updates is not None  # nothing is fetched before the first round
+        return self._updates
+
+    def _place(self, client: str, ref: Ref) -> Place:
+        return self._update_file.place(client, ref.size)
+
+    def _expected(self, current: Round, device: Device) -> Expected:
+        return Expected(
+            layout=self._layout,
+            recipe=self._recipe,
+            run=self._folder.run,
+            round=current.round_of(device.client),
+            version=current.version - (current.number - current.round_of(device.client)),
+            client=device.client,
+            tier=current.tiers[device.client],
+            samples=device.profile.samples,
+            assigned=assigned_pattern(current.tasks[device.client], self._layout),
+        )
+
+    def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:
+        current.report(device.client, report)
+        current.answered_at[device.client] = time.monotonic()
+        device.accepted, device.digest = offer.round, offer.update.digest
+        self._judged[device.client] = Judged(
+            device.digest,
+            samples=report.samples,
+            loss=report.loss,
+            offset=report.offset,
+            size=report.size,
+            trained=offer.round,
+        )
+        current.verdicts[device.client] = self._judge(device.client, offer)
+        self._observer.device(device.client, "accepted")
+
+    def _judge(self, client: str, offer: Offer, code: str = "", reason: str = "") -> Verdict:
+        verdict = Verdict(offer.run, offer.round, offer.update.digest, accepted=not code, code=code, reason=reason)
+        if code:
+            self._reject(client, code, reason)
+        self._verdicts.append((client, verdict))
+        return verdict
