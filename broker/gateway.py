@@ -239,8 +239,8 @@ class Gateway:
         while self._unheard and next(iter(self._unheard.values())) < overdue:  # the oldest is first
             client = next(iter(self._unheard))
             del self._unheard[client]
-            if self._intake.round is not None and self._intake.round.awaits(client):
-                self._say(client, self._intake.round.tasks[client])
+            if (task := self._intake.task_of(client)) is not None:
+                self._say(client, task)
         if self._poll is not None:
             for client in self._poll.overdue(overdue):
                 self._ask_again(self._poll, client)
@@ -292,8 +292,8 @@ class Gateway:
         self._send(client, Registered(self._folder.run, self._contents.manifest, self._tiers.rehearsals))
         if self._over is not None:
             self._send(client, self._over)
-        if self._intake.round is not None and self._intake.round.awaits(client):
-            self.ask(client, self._intake.round.tasks[client])
+        if (task := self._intake.task_of(client)) is not None:
+            self.ask(client, task)
         if self._poll is not None and self._poll.awaits(client):
             self._ask_again(self._poll, client)
 

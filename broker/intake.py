@@ -16,7 +16,7 @@ from edge_fl.layout import Layout
 from edge_fl.recipe import Recipe
 from edge_fl.update import assigned_pattern
 from edge_fl.wire.frame import largest_frame
-from edge_fl.wire.messages import Offer, Ref, ToDevice, Verdict
+from edge_fl.wire.messages import Offer, Ref, Task, ToDevice, Verdict
 
 __all__ = ["Intake"]
 
@@ -70,6 +70,12 @@ class Intake:
         self._updates: UpdateFile | None = None  # of the round
         self._judged: dict[str, Judged] = {}  # updates of the round under way that the record has not yet
         self._verdicts: list[tuple[str, Verdict]] = []  # told once it has
+
+    def task_of(self, client: str) -> Task | None:
+        """What the round asked a client that it still awaits."""
+        if self.round is None or not self.round.awaits(client):
+            return None
+        return self.round.tasks[client]
 
     def open_round(self, current: Round) -> None:
         """Take updates of ``current`` from now on."""
@@ -133,7 +139,8 @@ class Intake:
     def chunk(self, client: str, digest: str, index: int, payload: bytes) -> None:
         """Take a chunk in, and judge the update once it is whole.
 
-        Raises FrameError as :meth:`edge_fl.transport.transfer.Fetcher.chunk` does.
+        Raises FrameError as :meth:`edge_fl.transport.transfer.Fetcher.chunk` does, and StateError when it cannot be
+        written.
         """
         content, offer = self._uploads.chunk(client, digest, index, payload), self._offers.get(client)
         current, device = self.round, self._registry.get(client)

@@ -1,6 +1,7 @@
 """Where a round's updates are summed: on CUDA, or on the CPU by compiled loops."""
 
 import ctypes
+import logging
 
 import numpy as np
 
@@ -10,12 +11,14 @@ from edge_fl.summing import Kernels
 
 __all__ = ["accumulator", "device_here"]
 
+_log = logging.getLogger(__name__)
+
 
 def device_here() -> str:
     """``cuda`` where there is one that torch can use, else ``cpu``."""
     try:
         ctypes.CDLL("libcuda.so.1")
-    except OSError:  # no driver: torch, seconds and 150 MB to import, would say the same
+    except OSError:  # no driver of NVIDIA's: torch takes seconds and 150 MB to import, to say the same
         return "cpu"
     import torch
 
@@ -31,7 +34,10 @@ def accumulator(layout: Layout, rule: Rule, device: str) -> Accumulator:
     return Accumulator(layout, xp=xp, device=device, rule=rule)
 
 
-def _kernels() -> Kernels:
-    from broker import sum_kernels  # takes most of a second, and 130 MB, which small models do without
-
+def _kernels() -> Kernels | None:
+    try:
+        from broker import sum_kernels  # takes most of a second, and 130 MB, which small models do without
+    except ImportError as error:  # devices have trained by now: slow is better than not at all
+        _log.warning("sums are made without numba, which cannot be imported: %s", error)
+        return None
     return sum_kernels

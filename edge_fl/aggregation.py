@@ -1,6 +1,6 @@
 """Aggregation: sums over updates in float64, and the rules that make a change of the model of them.
 
-Written once against the array API, for numpy and for torch on CPU or CUDA: the caller brings the namespace.
+Written once against the array API, for numpy and for torch on CUDA: the caller brings the namespace.
 Updates must be added in an order of the caller's choosing that does not depend on arrival.
 """
 
@@ -20,7 +20,7 @@ from edge_fl.summing import Addend, Kernels, Summing, as_matrix, matrix_kept, ma
 __all__ = ["RULES", "Accumulator", "Rule", "find_rule", "rule_names"]
 
 _TOGETHER = 8  # updates that wait to be added at once: the sums are then read and written so much less often
-_WAITING = 1 << 29  # bytes that they may have by then
+_WAITING_BYTES = 1 << 29  # that they may have by then, unless a single one has more
 
 
 def _mean(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
@@ -98,9 +98,9 @@ class Accumulator:
     layout
         The model's.
     xp
-        An array API namespace (``array_api_compat.numpy`` or ``array_api_compat.torch``).
+        An array API namespace, numpy or ``array_api_compat.torch``.
     device
-        Where the sums live, as ``xp`` names devices.
+        Where the sums live, as ``xp`` names devices; ``cpu`` is numpy's.
     rule
         What is made of the sums.
     kernels
@@ -120,7 +120,7 @@ class Accumulator:
         xp: Any,
         device: Any,
         rule: Rule,
-        kernels: Callable[[], Kernels] | None = None,
+        kernels: Callable[[], Kernels | None] = lambda: None,
     ) -> None:
         self._layout, self._rule = layout, rule
         self._summing = Summing(xp, device, kernels)
@@ -137,6 +137,10 @@ class Accumulator:
 
         Nothing may be written to ``values`` any more: a few updates wait for each other.
         """
+        size = sum(kept.nbytes for kept in values.values())
+        if len(self._sizes) == _TOGETHER or sum(self._sizes) + size > _WAITING_BYTES:
+            self._add_up()
+        self._sizes.append(size)
         weight = 1 if self._rule.equally else samples
         for tensor in self._layout.tensors:
             name = tensor.name
@@ -146,9 +150,6 @@ class Accumulator:
             self._waiting[name].append(Addend(entries, rows, columns, discount * weight))
             self._held[name].append((np.flatnonzero(entries.any(axis=1)) if tensor.per_width else rows, columns))
         self._weights.append(weight)
-        self._sizes.append(sum(kept.nbytes for kept in values.values()))
-        if len(self._sizes) == _TOGETHER or sum(self._sizes) > _WAITING:
-            self._add_up()
 
     def change(self, weights: Weights) -> Change:
         """By how much ``weights`` are to change, statistics too: the rule applied to them and to the sums.
@@ -166,18 +167,21 @@ class Accumulator:
 
     def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
         combine = self._rule.combine if tensor.role == "parameter" else _holders
-        total, held, old = self._total[tensor.name], self._holding(tensor), as_matrix(weights)
+        total, old, (rows, columns) = self._total[tensor.name], as_matrix(weights), self._holders(tensor)
         everyone = float(sum(self._weights))
-        for rows in self._summing.blocks(total):
-            those, before = held[rows] if len(held) > 1 else held, self._summing.array(old[rows])
-            total[rows] = combine(self._summing.xp, before, total[rows], those, everyone)
+        for block in self._summing.blocks(total):
+            held = self._summing.product(rows[:, block] if rows.shape[1] > 1 else rows, columns)
+            before = self._summing.array(old[block])
+            total[block] = combine(self._summing.xp, before, total[block], held, everyone)
         return np.asarray(total.cpu() if hasattr(total, "cpu") else total).reshape(tensor.shape)
 
-    def _holding(self, tensor: Tensor) -> Any:
-        """The summed weights of those who hold each entry, ``[R, S]``; either is 1 where all its indices are alike."""
+    def _holders(self, tensor: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """``[K, R]`` and ``[K, S]``, whose product is the summed weights of those who hold each entry: what each of K
+        clients counts in the rows that it holds, and 1 for its columns. Either is ``[K, 1]`` where all hold all.
+        """
         each = zip(zip(*self._held[tensor.name], strict=True), matrix_shape(tensor), strict=True)
         rows, columns = (_masks(kept, n) for kept, n in each)
-        return self._summing.product(rows * np.array(self._weights, dtype=np.float64)[:, np.newaxis], columns)
+        return rows * np.array(self._weights, dtype=np.float64)[:, np.newaxis], columns
 
 
 def _masks(each: Sequence[Kept], n: int) -> NDArray[np.float64]:

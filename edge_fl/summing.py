@@ -77,6 +77,9 @@ class Kernels(Protocol):
     ) -> None:
         """``total[rows x columns] += weight * values``."""
 
+    def add_products(self, total: NDArray[Any], left: NDArray[Any], right: NDArray[Any], /) -> None:
+        """``total += left.T @ right``, all float64, on one thread."""
+
 
 class Summing:
     """Adds updates to sums: numpy arrays on a CPU, else those of a namespace.
@@ -84,18 +87,18 @@ class Summing:
     Parameters
     ----------
     xp
-        An array API namespace.
+        An array API namespace; numpy where ``device`` is ``cpu``, whatever is given.
     device
         Where the sums live, as ``xp`` names devices.
     kernels
-        Gives what adds to larger tensors on a CPU, when the first of them comes; None for numpy alone.
+        Gives what adds to larger tensors on a CPU, when the first of them comes, or None for numpy alone.
     """
 
-    def __init__(self, xp: Any, device: Any, kernels: Callable[[], Kernels] | None = None) -> None:
+    def __init__(self, xp: Any, device: Any, kernels: Callable[[], Kernels | None] = lambda: None) -> None:
         self._near = device == "cpu"
         self.xp = np if self._near else xp
         self._device = device
-        self._kernels = kernels if self._near else None
+        self._open = kernels if self._near else lambda: None
 
     def zeros(self, shape: tuple[int, int]) -> Any:
         """Where sums begin. numpy's memory is in huge pages where there are any, which the system hands out faster."""
@@ -112,19 +115,24 @@ class Summing:
         return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
     def product(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> Any:
-        """``left.T @ right`` where the sums live."""
-        return self.array(left).T @ self.array(right)
+        """``left.T @ right`` where the sums live: ``[K, R]`` and ``[K, S]`` float64 to ``[R, S]``."""
+        kernels = self._kernels(left.shape[1] * right.shape[1])
+        if kernels is None:
+            return self.array(left).T @ self.array(right)
+        total = np.zeros((left.shape[1], right.shape[1]))
+        kernels.add_products(total, left, right)
+        return total
 
     def add(self, total: Any, addends: Sequence[Addend]) -> None:
         """Add all ``addends``, in this order, to ``total`` ``[R, S]``."""
-        kernels = self._kernels
-        if kernels is None or max((addend.values.size for addend in addends), default=0) <= _FEW:
-            add = self._add
-        else:
-            add = partial(_add_by, kernels())
+        kernels = self._kernels(max((addend.values.size for addend in addends), default=0))
+        add = self._add if kernels is None else partial(_add_by, kernels)
         for block in self.blocks(total):
             for addend in addends:
                 add(*_cut(total, addend, block))
+
+    def _kernels(self, size: int) -> Kernels | None:
+        return self._open() if size > _FEW else None
 
     def _add(self, total: Any, addend: Addend) -> None:
         values, rows, columns, weight = addend
@@ -135,7 +143,7 @@ class Summing:
 
 def _add_by(kernels: Kernels, total: NDArray[np.float64], addend: Addend) -> None:
     rows = np.arange(len(addend.values)) if addend.rows is None else addend.rows
-    values = np.ascontiguousarray(addend.values)
+    values = np.require(addend.values, np.float32, ["C", "A"])  # of statistics that follow a compressor's bytes
     if addend.columns is None:
         kernels.add_rows(total, rows, values, addend.weight)
     else:

@@ -80,8 +80,8 @@ def train(folder: Path, scratch: Path, data: str, runtime: str) -> dict[str, obj
             cwd=scratch,  # where this checkout's torch-importing folders are out of reach
             env=clean | {"XDG_CACHE_HOME": str(scratch / "cache")},  # nothing compiled before
         )
-        memory = Memory(device)
         try:
+            memory = Memory(device)
             summary = serve(
                 bundle=bundle, config=config, root=scratch / "run", address=broker.address, observer=memory
             )

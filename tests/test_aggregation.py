@@ -1,5 +1,9 @@
 """Aggregation rules against sums written out entry by entry, in numpy, in compiled loops and in torch."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +13,7 @@ from array_api_compat import torch as torch_xp
 from numpy.typing import NDArray
 
 from broker import sum_kernels
-from edge_fl import summing
+from edge_fl import aggregation, summing
 from edge_fl.aggregation import RULES, Accumulator, find_rule, rule_names
 from edge_fl.bench.models import mlp_layout, random_weights
 from edge_fl.errors import ConfigError
@@ -28,6 +32,14 @@ BACKENDS: dict[str, dict[str, Any]] = {
 }
 if torch.cuda.is_available():
     BACKENDS["cuda"] = {"xp": torch_xp, "device": "cuda"}
+
+
+@pytest.fixture(autouse=True)
+def compiled_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tensors here are smaller than those that compiled loops are used for."""
+    monkeypatch.setattr(summing, "_FEW", 0)
+
+
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 
 
@@ -38,7 +50,15 @@ def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]
         mask = Pattern.seeded(LAYOUT, 500, client).mask.copy()
         mask[0] = False
         selections.append(Selection.of(Pattern(LAYOUT, mask), mode))
-    return [(s, s.gather(random_weights(LAYOUT, 10 + k))) for k, s in enumerate(selections)]
+    return [(s, received(s.gather(random_weights(LAYOUT, 10 + k)))) for k, s in enumerate(selections)]
+
+
+def received(values: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
+    """As a frame gives them: views of bytes, which after a compressor's may lie at any address."""
+    return {
+        name: np.frombuffer(b"." + array.tobytes(), np.float32, offset=1).reshape(array.shape)
+        for name, array in values.items()
+    }
 
 
 def aggregate(backend: str, rule: str, mode: Mode, order: list[int]) -> Change:
@@ -87,8 +107,7 @@ def test_a_rule_is_its_definition(backend: str, rule: str, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("rule", ["mean", "holders", "count", "vote", "zeros"])
-def test_numpy_and_compiled_loops_give_the_same_bits(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(summing, "_FEW", 0)
+def test_numpy_and_compiled_loops_give_the_same_bits(rule: str) -> None:
     one, other = (aggregate(backend, rule, "units", [0, 1, 2]) for backend in ("numpy", "compiled"))
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
@@ -127,6 +146,23 @@ def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(backend: s
     np.testing.assert_allclose(moved, [[1, 1, 1, 1], [0, 0, 0, 0], [both, both, 3, 3]], rtol=1e-6)
 
 
+SUMS = """
+import logging, sys
+import numpy as np
+from broker.sums import accumulator
+from edge_fl.aggregation import find_rule
+from edge_fl.bench.models import mlp_layout
+from edge_fl.pattern import Pattern
+from edge_fl.selection import Selection
+logging.basicConfig()
+layout = mlp_layout(80, 128, 2)
+ones = {tensor.name: np.ones(tensor.shape, np.float32) for tensor in layout.tensors}
+sums = accumulator(layout, find_rule("mean"), "cpu")
+sums.add(Selection.of(Pattern.full(layout), "rows"), ones, 3)
+print(sums.change(ones)["layer0.weight"].sum(), "torch" in sys.modules)
+"""
+
+
 def tensor(name: str, *axes: tuple[Segment, ...], rows: tuple[tuple[Segment, ...], ...] = ()) -> Tensor:
     sizes = {"a": 12, "b": 10, None: 1}
     shape = tuple(sum(s.outer * s.inner * sizes[s.block] for s in axis) for axis in axes)
@@ -150,14 +186,14 @@ def every_kind_of_tensor() -> Layout:
     return Layout((Block("a", 12), Block("b", 10)), tensors)
 
 
-@pytest.mark.parametrize(("block", "few"), [(1, 0), (60, 0), (60, 100), (summing._BLOCK, summing._FEW)])
+@pytest.mark.parametrize(("block", "waiting"), [(1, 0), (60, 1000), (summing._BLOCK, aggregation._WAITING_BYTES)])
 @pytest.mark.parametrize("mode", ["rows", "units"])
 @each_backend
 def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
-    backend: str, mode: Mode, block: int, few: int, *, monkeypatch: pytest.MonkeyPatch
+    backend: str, mode: Mode, block: int, waiting: int, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summing, "_BLOCK", block)
-    monkeypatch.setattr(summing, "_FEW", few)
+    monkeypatch.setattr(aggregation, "_WAITING_BYTES", waiting)
     layout = every_kind_of_tensor()
     old = random_weights(layout, 0)
     patterns = [Pattern.seeded(layout, 500, key) for key in range(6)]
@@ -167,7 +203,7 @@ def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
     held = {t.name: np.zeros(t.shape) for t in layout.tensors}
     for client, pattern in enumerate(patterns):
         selection, samples = Selection.of(pattern, mode), 7919 * client + 1
-        values, discount = selection.gather(random_weights(layout, 1 + client)), (1 + client) ** -0.5
+        values, discount = received(selection.gather(random_weights(layout, 1 + client))), (1 + client) ** -0.5
         sums.add(selection, values, samples, discount)
         for t in layout.tensors:
             total[t.name][selection.index(t)] += discount * samples * values[t.name].astype(np.float64)
@@ -175,3 +211,24 @@ def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
 
     for name, moved in sums.change(old).items():
         assert moved.tobytes() == (total[name] / np.where(held[name] > 0, held[name], 1)).tobytes(), name
+
+
+@pytest.mark.parametrize("damage", ["no folder", "half a file", "no numba"])
+def test_a_coordinator_sums_without_numbas_cache_or_numba(damage: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
+    if damage == "no folder":
+        cache.write_bytes(b"")  # not even root may make one there
+    elif damage == "half a file":
+        subprocess.run([sys.executable, "-c", SUMS], check=True, env=environment)
+        for file in cache.rglob("*.nb?"):
+            file.write_bytes(file.read_bytes()[:20])
+    hidden = "import sys; sys.modules['numba'] = None; " if damage == "no numba" else ""
+
+    done = subprocess.run(
+        [sys.executable, "-c", hidden + SUMS], check=False, env=environment, capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["10240.0", "False"]
+    assert ("sums are made without numba" in done.stderr) == (damage == "no numba")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from broker.acceptance import Expected, check_update
 from broker.sums import accumulator
@@ -44,7 +43,6 @@ def bench_aggregate(models: Sequence[str], repeats: int, report: Callable[[str],
     ModelError
         When there is no model of such a name.
     """
-    torch.set_num_threads(1)
     rows: list[Row] = []
     for model in models or _UPDATES:
         layout = find_case(model).layout()

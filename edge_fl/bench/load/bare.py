@@ -2,7 +2,8 @@
 
 It publishes the chunks of a model to each device, each of which publishes an update back as soon as it has them all.
 Both ends count what arrives; nobody asks, checks or keeps anything. In its other kind of round both ends take the
-SHA-256 of what arrives, too, which is the least that knowing content by its hash can cost.
+SHA-256 of what arrives, too, and hold it against the one in its topic: the least that knowing content by its hash can
+cost.
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from edge_fl.transport.transfer import cut
 __all__ = ["BareDevice", "Moved", "main"]
 
 _ROUND_SECONDS = 600.0
-_DOWN, _UP, _HASHED = "bare/down", "bare/up", "hashed"
+_DOWN, _UP, _PLAIN = "bare/down", "bare/up", "plain"
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class BareDevice:
     """
 
     def __init__(self, client: str, *, model: int, update: bytes, publish: Publish) -> None:
-        self._up, self._model, self._update, self._publish = f"{_UP}/{client}", model, update, publish
+        self._up = f"{_UP}/{client}/{hashlib.sha256(update).hexdigest()}"
+        self._model, self._update, self._publish = model, update, publish
         self._arrived, self._hash = 0, hashlib.sha256()
 
     @staticmethod
@@ -65,12 +67,17 @@ class BareDevice:
         return topic.startswith(_DOWN)
 
     def received(self, topic: str, payload: bytes) -> None:
-        """Count a chunk, and hash it where its topic says so; answer when all are there."""
+        """Count a chunk, and hash it where its topic says what comes; answer when all are there.
+
+        Raises RunError when something else came.
+        """
         self._arrived += len(payload)
-        if topic.endswith(_HASHED):
+        digest = topic.rpartition("/")[2]
+        if digest != _PLAIN:
             self._hash.update(payload)
         if self._arrived == self._model:
-            self._hash.digest()
+            if digest not in {_PLAIN, self._hash.hexdigest()}:
+                raise RunError(f"Content {digest[:12]} arrived as something else.")
             self._arrived, self._hash = 0, hashlib.sha256()
             self._publish(self._up, self._update)
 
@@ -79,17 +86,18 @@ def main(pipe: Connection, address: BrokerAddress, model: int, update: int) -> N
     """Make a round whenever the pipe names clients to make it with, and whether to hash, until it says None."""
     arrived, complete = _Count(), threading.Event()
     client = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="bare", protocol=mqtt.MQTTv311)
-    client.on_message = lambda _c, _u, message: arrived.add(message.payload, complete.set)
+    client.on_message = lambda _c, _u, message: arrived.add(message.topic, message.payload, complete.set)
     ready = threading.Event()
     client.on_subscribe = lambda *_: ready.set()
     client.connect(address.host, address.port)
     client.loop_start()
-    client.subscribe(f"{_UP}/+", qos=1)
+    client.subscribe(f"{_UP}/#", qos=1)
     ready.wait()
-    chunks = cut(os.urandom(model))
+    content = os.urandom(model)
+    chunks, digest = cut(content), hashlib.sha256(content).hexdigest()
     while (coming := pipe.recv()) is not None:
         clients, arrived.hashes = coming
-        kind = _HASHED if arrived.hashes else "plain"
+        kind = digest if arrived.hashes else _PLAIN
         arrived.missing = update * len(clients)
         complete.clear()
         begun, cpu = time.perf_counter(), time.process_time()
@@ -104,14 +112,14 @@ def main(pipe: Connection, address: BrokerAddress, model: int, update: int) -> N
 
 
 class _Count:
-    """Bytes still to come, and whether to hash them."""
+    """Bytes still to come, and whether to hash them; one that is not what its topic says counts for nothing."""
 
     def __init__(self) -> None:
         self.missing, self.hashes = 0, False
 
-    def add(self, content: bytes | bytearray, complete: Callable[[], Any]) -> None:
-        if self.hashes:
-            hashlib.sha256(content).digest()
+    def add(self, topic: str, content: bytes | bytearray, complete: Callable[[], Any]) -> None:
+        if self.hashes and hashlib.sha256(content).hexdigest() != topic.rpartition("/")[2]:
+            return
         self.missing -= len(content)
         if self.missing == 0:
             complete()

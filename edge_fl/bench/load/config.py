@@ -1,4 +1,7 @@
-"""The runs that benchmarks of many devices are made of."""
+"""The runs that benchmarks of many devices are made of.
+
+Apart from ``child.py``, which measured processes import: what comes from ``cases.py`` brings torch, and its memory.
+"""
 
 from typing import Any
 
