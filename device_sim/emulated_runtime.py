@@ -58,6 +58,7 @@ class EmulatedRuntime(Runtime):
 
     def load(self, program: Program) -> Compiled:
         """The real runtime's program, slowed down."""
+        # What is kept must not hold this Runtime, which keeps it: they would go only when garbage is collected.
         bundle, hardware, battery = self.bundle, self._hardware, self._hardware.battery
         what = "an evaluation" if program.kind == "eval" else "a train step"
         with told_as_memory(hardware.memory_mb, "loading the program"):

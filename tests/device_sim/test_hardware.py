@@ -1,17 +1,21 @@
 """What slows a device down, runs it out of memory, and drains its battery."""
 
+import gc
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
 
 from device_sim.battery import Battery
 from device_sim.duty_cycle import DutyCycle
+from device_sim.emulated_runtime import Hardware
 from device_sim.step_costs import StepCosts
 from edge_fl.bundle import Bundle
 from edge_fl.errors import RunError
+from edge_fl.pattern import Pattern
 
 
 def compute() -> int:
@@ -137,3 +141,17 @@ def test_a_memory_limit_is_hit_in_python_and_in_the_runtime(digits_bundle: Bundl
         "The device's 150 MB of memory do not suffice for an evaluation.",
         "The device's 150 MB of memory do not suffice for a train step.",
     ]
+
+
+def test_an_emulated_runtime_goes_with_its_last_reference(digits_bundle: Bundle, tmp_path: Path) -> None:
+    hardware = Hardware(DutyCycle(1.0), StepCosts(tmp_path / "costs"), memory_mb=1 << 20)
+    gc.disable()  # as of the runtime that it slows down
+    try:
+        opened = hardware.open("onnx", digits_bundle)
+        opened.train_step(Pattern.full(digits_bundle.layout).counts, 20)
+        opened.evaluator()
+        gone = weakref.ref(opened)
+        del opened
+        assert gone() is None
+    finally:
+        gc.enable()

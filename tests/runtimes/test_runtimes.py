@@ -66,6 +66,7 @@ def test_a_runtime_goes_with_its_last_reference_and_not_when_garbage_is_collecte
     try:
         opened = open_runtime(name, digits_bundle)
         opened.evaluator()(digits_bundle.weights(), batch())
+        opened.train_step({"1": 32, "3": 32}, 20)
         gone = weakref.ref(opened)
         del opened
         assert gone() is None
