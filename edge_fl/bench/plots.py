@@ -10,10 +10,15 @@ if TYPE_CHECKING:
 
 __all__ = ["panels"]
 
+_MOST_INSIDE = 8  # lines of a legend
+
 
 @contextmanager
 def panels(path: Path, *, columns: int, title: str) -> Iterator[Sequence["Axes"]]:
-    """Give ``columns`` axes to draw on, and write them to ``path`` at the end; the first has the legend."""
+    """Give ``columns`` axes to draw on, and write them to ``path`` at the end.
+
+    The first has the legend, but a long one, which would cover what is drawn, is beside them all.
+    """
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -24,6 +29,9 @@ def panels(path: Path, *, columns: int, title: str) -> Iterator[Sequence["Axes"]
     yield list(axes[0])
     for panel in axes[0]:
         panel.grid(alpha=0.3)
-    axes[0][0].legend(frameon=False, fontsize="small")
+    if len(axes[0][0].get_legend_handles_labels()[1]) > _MOST_INSIDE:
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    else:
+        axes[0][0].legend(frameon=False, fontsize="small")
     figure.savefig(path, dpi=120)
     plt.close(figure)

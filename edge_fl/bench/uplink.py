@@ -23,6 +23,7 @@ METHODS = tuple(
 _DENSE = "fedavg"
 _STEADY = 10  # one round of so many, at the end, is taken for a steady one
 _GOAL = 500.0
+_MARKERS, _COLOURS = "os^D", 10  # matplotlib begins its colours anew after so many
 
 
 def bench_uplink(choice: Choice, how: Filling) -> Result:
@@ -118,10 +119,11 @@ def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
             ("uplink of a client in a steady round (bytes)", "uplink of a client in all rounds (bytes)"),
             strict=True,
         ):
-            for filled in group:
+            for index, filled in enumerate(group):
                 values = finals(filled)
                 error = stdev(values) if len(values) > 1 else 0.0
+                marker = _MARKERS[index // _COLOURS % len(_MARKERS)]
                 panel.errorbar(
-                    bytes_of(filled), mean(values), error, marker="o", capsize=3, label=filled.entry.label
+                    bytes_of(filled), mean(values), error, marker=marker, capsize=3, label=filled.entry.label
                 )
             panel.set(xlabel=axis, ylabel="held-out accuracy after the last round (%)", xscale="log")
