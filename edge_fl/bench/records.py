@@ -42,5 +42,5 @@ def read_records(path: Path, kind: type[T]) -> list[T]:
 
 
 def write_records(path: Path, records: list[T]) -> None:
-    """Put ``records`` into ``path``, whole or not at all; raises StateError when it cannot be written."""
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(records), indent=1) + b"\n")
+    """Put ``records`` into ``path``, a line each, whole or not at all; raises StateError when it cannot be written."""
+    write_atomically(path, b"[\n" + b",\n".join(msgspec.json.encode(record) for record in records) + b"\n]\n")
