@@ -110,7 +110,7 @@ def test_a_run_is_known_by_all_it_is_made_of(tiny: Tiny, filling: Make) -> None:
     assert told[0].startswith("run 1 of 1, ")
 
     # Records of other defaults than today's are not taken for today's.
-    other = how.results.read_bytes().replace(b'"scale": true', b'"scale": false')
+    other = how.results.read_bytes().replace(b'"scale":true', b'"scale":false')
     how.results.write_bytes(other)
     told.clear()
     fill([given], how)
