@@ -1,6 +1,7 @@
 """Where a round's updates are summed: on CUDA, or on the CPU by compiled loops."""
 
 import ctypes
+import functools
 import logging
 
 import numpy as np
@@ -34,6 +35,7 @@ def accumulator(layout: Layout, rule: Rule, device: str) -> Accumulator:
     return Accumulator(layout, xp=xp, device=device, rule=rule)
 
 
+@functools.cache  # where numba is missing, that is looked for, and told, once and not for each tensor
 def _kernels() -> Kernels | None:
     try:
         from broker import sum_kernels  # takes most of a second, and 130 MB, which small models do without
