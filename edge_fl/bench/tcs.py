@@ -12,7 +12,7 @@ from edge_fl.bench.figures import accuracy_figures, by_dataset, curves_of, down_
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.plots import panels
 from edge_fl.bench.reference import TCS_ACCURACY
-from edge_fl.bench.setups import LR_DROPS
+from edge_fl.bench.setups import LR_DROPS, setup_of
 from edge_fl.bench.table import Picture, Result, Row
 from edge_fl.compressors.tcs import TcsParameters
 from edge_fl.errors import ConfigError
@@ -20,18 +20,23 @@ from edge_fl.errors import ConfigError
 __all__ = ["VARIANTS", "Variant", "bench_tcs", "bits"]
 
 _CLIENTS, _BATCH = 10, 64
+_CENTRAL = 128  # the batch of the paper's training without clients, and the one that step sizes are scaled from
 _REPORTED = "cifar-10"
 _WARM_UP = 60  # one round of so many is dense at first: 5 epochs of 300
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A line of the paper's tables: a recipe with its parameters, of ``steps`` local steps a round (H)."""
+    """A line of the paper's tables: a recipe with its parameters, of ``steps`` local steps a round (H).
+
+    ``central`` is training without clients, of one that has all the data.
+    """
 
     recipe: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     steps: int = 1
     warms: bool = False
+    central: bool = False
 
     @property
     def budget(self) -> float | None:
@@ -55,6 +60,7 @@ def _position(share: float) -> float:
 
 
 VARIANTS: dict[str, Variant] = {
+    "centralised": Variant("fedavg", central=True),
     "dense": Variant("fedavg"),
     "top-k": Variant("topk", {"topk.ratio": 0.01, "topk.positions": "block"}),
     "tcs-cold": Variant("tcs"),
@@ -101,11 +107,12 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
         "column leaves out the warm-up, as the paper's budget does: a sixtieth of the rounds, in which everything is "
         "sent. Down is the most a client is sent in a round, model and mask, as a share of the model. The paper "
         "trains ResNet-18 on CIFAR-10 for 300 epochs at step size 0.5. As there, it is divided by 10 at half and at "
-        "three quarters of the training.",
+        f"three quarters of the training, and `centralised` takes batches of {_CENTRAL}, as many images as the clients "
+        "together, at a step size smaller by as much as its batch is.",
         rows=[_row(filled) for filled in found],
         notes=notes_of(found, missing),
         pictures=[
-            Picture(dataset, f"Accuracy on {dataset} against bits and local steps", partial(_draw, dataset, group))
+            Picture(dataset, f"Accuracy on {dataset} against bits and samples", partial(_draw, dataset, group))
             for dataset, group in by_dataset(found).items()
         ],
     )
@@ -127,6 +134,11 @@ def _entry(choice: Choice, dataset: str, name: str, model: str) -> Entry:
     parameters = dict(variant.parameters)
     if variant.warms:
         parameters["tcs.warmup"] = -(-rounds // _WARM_UP)
+    local: dict[str, Any] = {"local_steps": variant.steps, "batch": _BATCH}
+    if variant.central:
+        steps = max(1, clients * _BATCH // _CENTRAL)
+        local = {"local_steps": steps, "batch": _CENTRAL, "lr": (choice.lr or setup_of(dataset).lr) / steps}
+        clients = 1
     return entry(
         choice,
         dataset,
@@ -137,10 +149,9 @@ def _entry(choice: Choice, dataset: str, name: str, model: str) -> Entry:
         clients=clients,
         clients_per_round=clients,
         partition="iid",
-        local_steps=variant.steps,
-        batch=_BATCH,
         lr_drops=LR_DROPS,
         model=model,
+        **local,
     )
 
 
@@ -152,13 +163,14 @@ def _warm_rounds(filled: Filled) -> int:
 def _row(filled: Filled) -> Row:
     variant, name = VARIANTS[str(filled.entry.columns["variant"])], str(filled.entry.columns["variant"])
     theirs, ours = TCS_ACCURACY.get(name), finals(filled)
-    budget, sent, after = variant.budget, bits(filled), bits(filled, warm=False)
-    down = down_shares(filled)
+    budget = variant.budget
+    sent, after = (None, None) if variant.central else (bits(filled), bits(filled, warm=False))
+    down = [] if variant.central else down_shares(filled)
     return {
         "data set": filled.run.dataset,
         "model": filled.run.case().name,
         **filled.entry.columns,
-        "H": str(variant.steps),
+        "H": "" if variant.central else str(variant.steps),
         **accuracy_figures(filled),
         "paper's on CIFAR-10 (%)": f"{theirs:.2f}" if theirs else "",
         "difference": mean(ours) - theirs if theirs and ours and filled.run.dataset == _REPORTED else "",
@@ -175,11 +187,16 @@ def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
     with panels(path, columns=2, title=dataset) as (left, right):
         for filled in group:
             rounds, curves = curves_of(filled)
-            steps = filled.run.local_steps * rounds
-            (line,) = left.plot(steps, curves.mean(axis=0), label=filled.entry.label)
-            values, sent = finals(filled), bits(filled) or 0.0
+            run, values = filled.run, finals(filled)
+            samples = run.clients * run.local_steps * run.batch * rounds
+            (line,) = left.plot(samples, curves.mean(axis=0), label=filled.entry.label)
+            if VARIANTS[str(filled.entry.columns["variant"])].central:
+                right.axhline(mean(values), color=line.get_color(), linestyle="--")
+                continue
             error = stdev(values) if len(values) > 1 else 0.0
-            right.errorbar([sent], [mean(values)], [error], marker="o", capsize=3, color=line.get_color())
-        left.set(xlabel="local steps", ylabel="held-out accuracy (%)")
+            right.errorbar(
+                [bits(filled) or 0.0], [mean(values)], [error], marker="o", capsize=3, color=line.get_color()
+            )
+        left.set(xlabel="samples trained on", ylabel="held-out accuracy (%)")
         right.set(xlabel="bits a parameter and local step, up", xscale="log")
         right.set(ylabel="held-out accuracy after the last round (%)")

@@ -10,6 +10,7 @@ from edge_fl.cli.grid_options import (
     Budget,
     Cache,
     Datasets,
+    EvaluateEvery,
     Lr,
     Results,
     Seeds,
@@ -32,7 +33,8 @@ def tcs(
     variant: Annotated[
         list[str] | None,
         typer.Option(
-            help="dense, top-k, tcs, tcs-cold, tcs-l2, tcs-l4, tcs-l4-q5, tcs-lf, tcs-plf, tcs-momentum; repeat."
+            help="centralised, dense, top-k, tcs, tcs-cold, tcs-l2, tcs-l4, tcs-l4-q5, tcs-lf, tcs-plf or "
+            "tcs-momentum; repeat."
         ),
     ] = None,
     seed: Seeds = None,
@@ -41,6 +43,7 @@ def tcs(
         int | None, typer.Option(min=1, help="Clients, all picked every round [default: 10].")
     ] = None,
     lr: Lr = None,
+    evaluate_every: EvaluateEvery = 1,
     time_budget: Budget = None,
     results: Results = RESULTS,
     cache: Cache = None,
@@ -53,7 +56,7 @@ def tcs(
     """
     from edge_fl.bench.tcs import VARIANTS, bench_tcs
 
-    choice = chosen(dataset or _MNIST, seed, rounds=rounds, clients=clients, lr=lr)
+    choice = chosen(dataset or _MNIST, seed, rounds=rounds, clients=clients, lr=lr, evaluate_every=evaluate_every)
     with filling("bench tcs", results, cache, time_budget) as how:
         result = bench_tcs(choice, how, variant or tuple(VARIANTS), model)
     show(result, output, as_json=json)

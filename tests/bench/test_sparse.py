@@ -37,7 +37,7 @@ def test_variants_make_the_same_local_steps_and_bits_are_those_of_frames(
     tiny: Tiny, filling: Make, tmp_path: Path
 ) -> None:
     how, told = filling(), list[str]()
-    names = ("dense", "top-k", "tcs", "tcs-cold", "tcs-l4-q5")
+    names = ("centralised", "dense", "top-k", "tcs", "tcs-cold", "tcs-l4-q5")
     choice = tiny(rounds=8, clients=4, local_steps=None)
     result = bench_tcs(choice, how, names)
     result.write(tmp_path / "tcs.md")
@@ -48,6 +48,10 @@ def test_variants_make_the_same_local_steps_and_bits_are_those_of_frames(
     }
 
     assert tuple(rows) == names
+    central = runs.pop("centralised").run
+    assert (central.rounds, central.clients, central.local_steps, central.batch) == (8, 1, 2, 128)
+    assert central.lr == runs["dense"].run.lr / 2
+    assert (rows["centralised"]["H"], rows["centralised"]["bits"], rows["centralised"]["down"]) == ("", "", "")
     assert {record.run.rounds * record.run.local_steps for record in runs.values()} == {8}
     assert all((r.run.clients, r.run.clients_per_round, r.run.batch) == (4, 4, 64) for r in runs.values())
     assert all(r.run.config().lr_drops == (0.5, 0.75) for r in runs.values())
@@ -128,7 +132,7 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
 
 
 def test_what_makes_no_sense_is_refused(tiny: Tiny, filling: Make) -> None:
-    with pytest.raises(ConfigError, match="no variant 'tcs-l8' of TCS; there are dense, top-k,"):
+    with pytest.raises(ConfigError, match="no variant 'tcs-l8' of TCS; there are centralised, dense,"):
         bench_tcs(tiny(), filling(), ("tcs-l8",))
     with pytest.raises(ConfigError, match="'resnet18' is for cifar-10, not digits"):
         bench_vardrop(tiny(), filling(), "resnet18")

@@ -99,7 +99,7 @@ def test_every_model_has_a_batch_that_fits_it(name: str) -> None:
     batch = case.batch()
     outputs = case.build()(torch.from_numpy(batch.x))
 
-    assert name in (*model_names(), "ptb-lstm", "femnist-cnn-32-64")
+    assert name in (*model_names(), "ptb-lstm", "femnist-cnn-32-64", "resnet18-16")
     assert outputs.shape == (*batch.y.shape, case.model.classes)
     assert batch.y.max() < case.model.classes
 
