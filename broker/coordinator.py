@@ -229,6 +229,7 @@ class Coordinator:
             round=current.number,
             accepted=self._gateway.registry[client].accepted,
             model=model,
+            weights=self._model.weights,
             changes=self._gateway.changes_for(client, self._model),
         )
 
@@ -237,7 +238,7 @@ class Coordinator:
         number, took = current.number, self._part(current)
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
-        train_loss = self._model.aggregate(self._updates(reports, current.tiers))
+        train_loss = self._model.aggregate(self._updates(reports, current.tiers), took)
         gathered = self._gather(number)
         score, on_devices = self._evaluate(current) if self._config.evaluates(number) else (None, {})
         metrics = RoundMetrics(

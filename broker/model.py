@@ -1,6 +1,7 @@
 """The global model: its weights, its version, its frames, and how a round's updates change it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -65,8 +66,12 @@ class GlobalModel:
         behind = self.version - version
         return tuple(self._changes[-behind:]) if 0 < behind <= len(self._changes) else None
 
-    def aggregate(self, updates: Iterable[tuple[int, Frame]]) -> float:
+    def aggregate(
+        self, updates: Iterable[tuple[int, Frame]], took: Mapping[str, float] = MappingProxyType({})
+    ) -> float:
         """Apply the recipe's rule to a round's updates (each with its device's tier), and let its server halves learn.
+
+        ``took`` says how many seconds after its task a client's update was there, where that is known by then.
 
         They are summed in the order given, on CUDA where there is one. One that was trained from a model s versions
         older than this counts for 1 / sqrt(1 + s) of what it would (FedBuff, Nguyen et al. 2022, section 5). Returns
@@ -78,7 +83,10 @@ class GlobalModel:
             header = update.header
             stale = self.version - header.version
             sums.add(update.selection, update.values, header.samples, (1 + stale) ** -0.5 if stale else 1)
-            heard.append(Heard(header.client, tier, header.samples, header.loss, update.pattern, update.sent))
+            seconds = took.get(header.client)
+            heard.append(
+                Heard(header.client, tier, header.samples, header.loss, update.pattern, update.sent, seconds)
+            )
         change = sums.change(self.weights)
         change |= recipe.advance(number, {tensor.name: change[tensor.name] for tensor in self.layout.parameters})
         self.version = number

@@ -236,8 +236,8 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
 
 
 def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int) -> None:
-    for block, count in method.counts(bundle.layout, tier).items():
-        if count == 0:
+    for _, counts in method.programs(bundle.layout, tier):
+        if block := next((block for block, count in counts.items() if count == 0), None):
             raise ConfigError(f"'{method.name}' would keep no unit of block '{block}' in tier {tier}; drop less.")
     reasons = [missing_program(bundle, runtime, method, tier, batch) for runtime in bundle.manifest.programs]
     if all(reasons):

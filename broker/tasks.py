@@ -6,6 +6,7 @@ from broker.config import RunConfig
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Ask
 from edge_fl.recipe import Recipe
+from edge_fl.selection import Weights
 from edge_fl.wire.masks import encode_mask
 from edge_fl.wire.messages import Ref, Task
 
@@ -22,14 +23,16 @@ def make_task(
     round: int,
     accepted: int,
     model: Ref,
+    weights: Weights,
     changes: tuple[Ref, ...] | None = None,
 ) -> Task:
     """The task of ``client`` in ``round``, with the pattern that the method's server half assigns, if it does.
 
-    ``accepted`` is the last round whose update was taken from this client (0: none), ``model`` the frame to train, and
-    ``changes`` what leads there from the model that it trained then (None where models travel whole).
+    ``accepted`` is the last round whose update was taken from this client (0: none), ``model`` the frame to train,
+    ``weights`` its full tensors by name (none for a rehearsal), and ``changes`` what leads there from the model that it
+    trained then (None where models travel whole).
     """
-    ask = Ask(layout=layout, client=client, tier=tier, round=round, seed=config.seed)
+    ask = Ask(layout=layout, client=client, tier=tier, round=round, seed=config.seed, weights=weights)
     assigned = recipe.method.assign(ask)
     task = Task(
         run=config.run,

@@ -76,7 +76,17 @@ class MeasuredTiers(Tiers):
         tasks = []
         for tier in range(recipe.method.tiers):
             tasks.append(
-                make_task(config, recipe, layout, client="", tier=tier, round=1, accepted=0, model=_NOTHING)
+                make_task(
+                    config,
+                    recipe,
+                    layout,
+                    client="",
+                    tier=tier,
+                    round=1,
+                    accepted=0,
+                    model=_NOTHING,
+                    weights={},
+                )
             )
             self._units.append(sum(recipe.method.counts(layout, tier).values()))
         self.rehearsals = tuple(tasks)

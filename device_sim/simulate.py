@@ -22,6 +22,7 @@ from broker.statistics_round import StatisticsRound, ask, gathers, widths_asked
 from broker.store import Store, local_url
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
+from device_sim.clock import TIER_SLOWDOWNS
 from device_sim.settings import Population, SimulationSettings, TrainerSettings
 from device_sim.trainer import Call
 from edge_fl import __version__
@@ -31,6 +32,7 @@ from edge_fl.data.partition import partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.errors import ConfigError
 from edge_fl.evaluation import Score
+from edge_fl.methods.base import of_tier
 from edge_fl.recipe import open_recipe
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.selection import Weights
@@ -248,8 +250,9 @@ class Simulation:
         picked = self._selection.pick(self._registry.present(), config.clients_per_round, round=number)
         self._observer.round_started(number, picked)
         sizes: dict[str, int] = {}
+        took: dict[str, float] = {}
         downlink = {client: self._downlink(self._registry[client], content) for client in sorted(picked)}
-        loss = self._model.aggregate(self._updates(number, picked, content, sizes))
+        loss = self._model.aggregate(self._updates(number, picked, content, sizes, took), took)
         return TrainedRound(loss, sizes, downlink)
 
     def _gather(self, number: int) -> dict[int, int]:
@@ -275,12 +278,13 @@ class Simulation:
         return len(model) if changes is None else sum(map(len, changes))
 
     def _updates(
-        self, number: int, picked: list[str], content: bytes, sizes: dict[str, int]
+        self, number: int, picked: list[str], content: bytes, sizes: dict[str, int], took: dict[str, float]
     ) -> Iterator[tuple[int, Frame]]:
         """What the coordinator gets of the round's devices, in the order of their ids, each with its tier.
 
         Only as many updates are in memory as the trainer trains at once; the states that the clients are left with stay
-        there until the round is closed. ``sizes`` are filled in as they come.
+        there until the round is closed. ``sizes`` are filled in as they come, and so are the seconds that each
+        ``took`` in a world where a tier trains and sends a megabyte a second over its slowdown.
         """
         devices = [self._registry[client] for client in sorted(picked)]
         ref = ref_of(content)
@@ -291,6 +295,7 @@ class Simulation:
             frame = check_update(update.frame, self._expected(device, task))
             self._states[device.client], device.accepted = update.state, number
             sizes[device.client] = len(update.frame)
+            took[device.client] = 1e-6 * len(update.frame) * of_tier(TIER_SLOWDOWNS, device.profile.tier)
             self._observer.device(device.client, "accepted")
             yield device.profile.tier, frame
 
@@ -304,6 +309,7 @@ class Simulation:
             round=number,
             accepted=device.accepted,
             model=model,
+            weights=self._model.weights,
         )
 
     def _call(self, device: Device, task: Task) -> Call:

@@ -51,7 +51,8 @@ class Local:
         samples = load_dataset(self.bundle.manifest.dataset).train
         part = partition(samples, self.population.clients, self.population.kind)[tier]
         recipe = open_recipe(self.config.method, self.config.parameters)
-        content = GlobalModel(layout, self.bundle.weights(), recipe=recipe, run=self.config.run).frame()
+        weights = self.bundle.weights()
+        content = GlobalModel(layout, weights, recipe=recipe, run=self.config.run).frame()
         task = make_task(
             replace(self.config, local_steps=self.steps),
             recipe,
@@ -61,6 +62,7 @@ class Local:
             round=1,
             accepted=0,
             model=ref_of(content),
+            weights=weights,
         )
         return partial(
             make_update,

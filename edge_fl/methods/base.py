@@ -8,7 +8,7 @@ import importlib
 import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, TypeVar
 
@@ -73,18 +73,25 @@ class Job:
 
 @dataclass(frozen=True)
 class Ask:
-    """One client about to be asked in a round, as far as a server half cares."""
+    """One client about to be asked in a round, as far as a server half cares.
+
+    ``weights`` are the full tensors that it is to train, by name; empty where steps are only rehearsed.
+    """
 
     layout: Layout
     client: str
     tier: int
     round: int
     seed: int
+    weights: Weights = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What the server half learns of one accepted update; ``sent`` is the frame's."""
+    """What the server half learns of one accepted update; ``sent`` is the frame's.
+
+    ``seconds`` are from its task to its update, None where nobody knows: part of the round was before a restart.
+    """
 
     client: str
     tier: int
@@ -92,6 +99,7 @@ class Heard:
     loss: float
     pattern: Pattern
     sent: NDArray[np.bool_] | None = None
+    seconds: float | None = None
 
 
 class LocalHalf:

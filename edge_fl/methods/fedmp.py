@@ -1,29 +1,75 @@
 """FedMP (Jiang et al., 2022): each client trains the units of largest l1 norm of the global model.
 
 A unit's norm is that of its own row with its bias; within each block the S_b largest are kept, ties broken at
-random. The pruning ratio is fixed, by tier: the paper's bandit (E-UCB), which chooses it for each client from
-round times and losses, is not built, for a server half does not hear round times. Residual recovery (R2SP) adds
-the pruned part of the global model back to each sub-model before the mean, which in differences is rule
-``delta``; the mean is weighted by samples.
+random. Residual recovery (R2SP) adds the pruned part of the global model back to each sub-model before the mean,
+which in differences is rule ``delta``; the mean is weighted by samples.
+
+The pruning ratio is fixed, by tier (``ratio = "fixed"``), or chosen by the paper's bandit, E-UCB, one a client
+(``"bandit"``, :mod:`edge_fl.bandit`), which the server prunes for. Its arms are the multiples of ``granularity`` up
+to the tier's ratio: the paper cuts regions of any ratios until they are narrower than its theta. A round earns
+the client's ratio, as in the paper, the fall of its loss over how far its time is from the mean of the round's clients,
+
+    (l' - l) / l'  /  max(|T - mean T| / mean T, 0.1),
+
+here of relative quantities, at least 0, and with a floor below, as the paper's has no bound; the bound on a region's
+worth is made for rewards up to 1, so that each is taken as a share of the round's largest. l' is the loss of the last
+round that the client took part in; a first round earns nothing. Seconds are from task to update, so that a bandit's run
+on devices is not repeated bit for bit; in a simulation they are an update's bytes times its tier's slowdown.
 
 Drops, in ``units`` mode, the rows and biases of pruned units and the columns that they would feed: the MLP
 784-256-256-10 at p = 0.5 sends 784*128 + 128 + 128*128 + 128 + 128*10 + 10 numbers, and one bit a unit.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.bandit import Bandit
+from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Mode
-from edge_fl.methods.base import DropoutMethod, DropoutParameters, Job, LocalHalf
-from edge_fl.pattern import Pattern
+from edge_fl.methods.base import Ask, AssignedHalf, DropoutMethod, DropoutParameters, Heard, Job, LocalHalf
+from edge_fl.pattern import Pattern, kept_counts
 from edge_fl.randomness import Stream
 from edge_fl.selection import Weights
+from edge_fl.server_half import State
 
 __all__ = ["METHOD", "FedMp", "FedMpParameters", "unit_norms"]
 
 
+_NEAR = 0.1  # a client's time is as good as the mean where it is no further from it
+
+
 class FedMpParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True):
-    """What FedMP is run with: ``dropout``, the pruning ratio in thousandths, one a tier."""
+    """What FedMP is run with: ``dropout``, the pruning ratio in thousandths, one a tier.
+
+    Of a bandit it is the highest; ``granularity`` is between ratios that it may choose, in thousandths, and
+    ``discount`` is lambda, by which a client's earlier rounds count less with each of its rounds.
+    """
+
+    ratio: Literal["fixed", "bandit"] = "fixed"
+    granularity: int = 100
+    discount: float = 0.99
+
+    def __post_init__(self) -> None:
+        DropoutParameters.__post_init__(self)
+        if self.granularity < 1 or not 0 < self.discount <= 1:
+            raise ConfigError("FedMP's granularity must be at least 0.001 and its discount in (0, 1].")
+        if self.ratio == "bandit" and min(self.dropout) < self.granularity:
+            raise ConfigError(
+                "FedMP's bandit chooses among ratios up to --dropout: it must be at least the granularity."
+            )
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What the server knows of a client: its bandit, and the loss of its last round (0: there was none)."""
+
+    bandit: Bandit
+    loss: float
 
 
 class _Local(LocalHalf):
@@ -39,6 +85,11 @@ class FedMp(DropoutMethod):
     Parameters = FedMpParameters
     parameters: FedMpParameters
 
+    def __init__(self, parameters: FedMpParameters) -> None:
+        super().__init__(parameters)
+        self._known: dict[str, _Known] = {}
+        self._norms: tuple[int, NDArray[np.float64]] | None = None
+
     @property
     def rule(self) -> str:
         """``delta``: what a client pruned counts as unchanged."""
@@ -49,9 +100,99 @@ class FedMp(DropoutMethod):
         """A pruned unit's columns stay home with its row."""
         return "units"
 
+    def counts(self, layout: Layout, tier: int) -> dict[str, int]:
+        """S_b of each block at the tier's ratio; with a bandit all units, which is the most that it may ask for."""
+        return super().counts(layout, tier) if self._fixed else kept_counts(layout, 0)
+
+    def programs(self, layout: Layout, tier: int) -> list[tuple[str, dict[str, int]]]:
+        """One for each ratio that may be asked for."""
+        ratios = (self.dropout(tier),) if self._fixed else self._ratios(tier)
+        return [(self.variant, kept_counts(layout, ratio)) for ratio in ratios]
+
+    def assign(self, ask: Ask) -> Pattern | None:
+        """What is left of the model at the ratio that the client's bandit chooses; None where ratios are fixed."""
+        if self._fixed:
+            return None
+        draw = Stream.of(seed=ask.seed, purpose="fedmp-ratio", client=ask.client, round=ask.round)
+        arm = self._of(ask.client, ask.tier).bandit.choose(int(draw.uint32(1)[0]) / 2**32)
+        ratio = self._ratios(ask.tier)[arm]
+        ties = Stream.of(seed=ask.seed, purpose="fedmp-ties", client=ask.client, round=ask.round)
+        return Pattern.highest(ask.layout, ratio, self._norms_of(ask), ties)
+
+    def learn(self, round: int, heard: Sequence[Heard]) -> None:
+        """Let each client's ratio earn what the module says."""
+        del round
+        if self._fixed:
+            return
+        earned = {update.client: self._earned(update, heard) for update in heard}
+        most = max((reward for reward in earned.values() if reward is not None), default=0.0)
+        for update in heard:
+            owner, reward = self._owner(update.client, update.tier), earned[update.client]
+            bandit = self._of(update.client, update.tier).bandit
+            if reward is not None and most > 0:
+                bandit = bandit.learned(self._arm(update), reward / most, self.parameters.discount)
+            self._known[owner] = _Known(bandit, update.loss)
+
+    def learned(self) -> State:
+        """Each client's bandit (``[n]`` float64 plays and rewards, ``[n - 1]`` bool cuts) and last loss, by tier."""
+        learned: dict[str, NDArray[Any]] = {}
+        for owner, known in self._known.items():
+            bandit = known.bandit
+            learned |= {f"plays|{owner}": bandit.plays, f"rewards|{owner}": bandit.rewards}
+            learned |= {f"cuts|{owner}": bandit.cuts, f"loss|{owner}": np.array(known.loss)}
+        return learned
+
+    def recall(self, layout: Layout, learned: State) -> None:
+        """Go on with the bandits that :meth:`learned` told."""
+        del layout
+        for name in learned:
+            what, _, owner = name.partition("|")
+            if what == "loss":
+                bandit = Bandit(learned[f"plays|{owner}"], learned[f"rewards|{owner}"], learned[f"cuts|{owner}"])
+                self._known[owner] = _Known(bandit, float(learned[name]))
+
     def local(self, job: Job) -> LocalHalf:
-        """Prune the global model once a round."""
-        return _Local(job, self.parameters.dropout[0])
+        """Prune the global model once a round, or train what the server has pruned."""
+        return _Local(job, self.parameters.dropout[0]) if self._fixed else AssignedHalf(job)
+
+    @property
+    def _fixed(self) -> bool:
+        return self.parameters.ratio == "fixed"
+
+    def _ratios(self, tier: int) -> range:
+        """The bandit's arms, in thousandths."""
+        return range(0, self.dropout(tier) + 1, self.parameters.granularity)
+
+    def _owner(self, client: str, tier: int) -> str:
+        """Whose bandit it is: a client has one of each tier that it trained in, as their arms differ."""
+        return f"{min(tier, self.tiers - 1)}|{client}"
+
+    def _of(self, client: str, tier: int) -> _Known:
+        nothing = _Known(Bandit.of(len(self._ratios(tier))), 0.0)
+        return self._known.get(self._owner(client, tier), nothing)
+
+    def _earned(self, update: Heard, heard: Sequence[Heard]) -> float | None:
+        """The fall of its loss over its distance from the round's mean time; None where either is unknown."""
+        before = self._of(update.client, update.tier).loss
+        if before <= 0 or update.seconds is None:
+            return None
+        mean = fmean(other.seconds for other in heard if other.seconds is not None)
+        apart = abs(update.seconds - mean) / mean if mean > 0 else 0.0
+        return max((before - update.loss) / before, 0.0) / max(apart, _NEAR)
+
+    def _arm(self, update: Heard) -> int:
+        """The ratio that it was asked for, or another that leaves as many units of every block."""
+        layout = update.pattern.layout
+        kept = [kept_counts(layout, ratio) for ratio in self._ratios(update.tier)]
+        return kept.index(update.pattern.counts)
+
+    def _norms_of(self, ask: Ask) -> NDArray[np.float64]:
+        """Those of the round's model, found once; all alike where steps are only rehearsed."""
+        if not ask.weights:
+            return np.zeros(ask.layout.units)
+        if self._norms is None or self._norms[0] != ask.round:
+            self._norms = ask.round, unit_norms(ask.layout, ask.weights)
+        return self._norms[1]
 
 
 def unit_norms(layout: Layout, weights: Weights) -> NDArray[np.float64]:

@@ -37,6 +37,7 @@ def rehearsals(bundle: Bundle, method: str, parameters: dict[str, object], batch
         ("feddrop", {"dropout": [0, 500]}, 2),
         ("afd", {"dropout": [500]}, 1),
         ("fedmp", {"dropout": [500]}, 1),
+        ("fedmp", {"dropout": [200, 500], "ratio": "bandit"}, 2),
         ("fedbiad", {"dropout": [500]}, 1),
         ("fjord", {"widths": [1000, 500]}, 2),
         ("efd", {"widths": [1000, 500]}, 2),

@@ -28,7 +28,15 @@ def test_a_device_is_told_a_tenth_of_the_step_size_after_each_drop() -> None:
     recipe, model = open_recipe("fedavg", {}), Ref("0" * 64, 1)
     told = [
         make_task(
-            CONFIG, recipe, mlp_layout(6, 8, 3), client="c", tier=0, round=number, accepted=0, model=model
+            CONFIG,
+            recipe,
+            mlp_layout(6, 8, 3),
+            client="c",
+            tier=0,
+            round=number,
+            accepted=0,
+            model=model,
+            weights={},
         ).lr
         for number in range(1, 9)
     ]

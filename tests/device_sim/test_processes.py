@@ -80,7 +80,7 @@ def test_of_a_round_that_is_given_up_nothing_is_taken_for_the_next_one_s(torch_b
 
     def calls(number: int, lr: float = 0.1) -> list[Call]:
         config = msgspec.structs.replace(CONFIG, lr=lr)
-        about = {"tier": 0, "round": number, "accepted": 0, "model": ref_of(model)}
+        about = {"tier": 0, "round": number, "accepted": 0, "model": ref_of(model), "weights": {}}
         clients = [f"client-{i}" for i in range(8)]
         tasks = [make_task(config, recipe, torch_bundle.layout, client=client, **about) for client in clients]
         return [Call(task, client, samples, {}) for client, task in zip(clients, tasks, strict=True)]

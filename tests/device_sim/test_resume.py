@@ -83,6 +83,7 @@ def lines(root: Path) -> list[str]:
     [
         ("fedbiad+dgc", {}),
         ("afd", {}),
+        ("fedmp", {"ratio": "bandit"}),
         ("fedavg", {}),
         ("fedavg+stc", {}),
         ("fedbiad+tcs", {"tcs.momentum": 0.9}),
@@ -90,7 +91,7 @@ def lines(root: Path) -> list[str]:
     ],
 )
 def test_what_a_client_and_the_server_remember_is_resumed(
-    torch_bundle: Bundle, tmp_path: Path, method: str, parameters: dict[str, float]
+    torch_bundle: Bundle, tmp_path: Path, method: str, parameters: dict[str, object]
 ) -> None:
     whole = simulation(torch_bundle, tmp_path / "whole", method, parameters=parameters).run()
     broken = simulation(torch_bundle, tmp_path / "broken", method, StopsAfter(3), parameters=parameters)

@@ -29,6 +29,10 @@ PARAMETERS = {
     "fedavg+signsgd": {"signsgd.step": 0.01},  # the vote
     "vardrop": {"threshold": -4.0},  # some weights are dropped from the first round on
 }
+RUNS = [
+    *((recipe, PARAMETERS.get(recipe, {})) for recipe in RECIPES),
+    ("fedmp", {"ratio": "bandit"}),  # which goes by measured times from the third round on
+]
 
 
 @pytest.mark.timeout(180)
@@ -37,8 +41,7 @@ def test_a_fleet_and_a_simulation_give_the_same_bits_for_every_recipe(
 ) -> None:
     agents = [AgentProcess(f"client-{i}", f"digits:{i}/{CLIENTS}", tier=i % TIERS) for i in range(CLIENTS)]
     with Fleet(agents, address=embedded, root=tmp_path / "fleet", once=False):
-        for number, recipe in enumerate(RECIPES):
-            parameters = PARAMETERS.get(recipe, {})
+        for number, (recipe, parameters) in enumerate(RUNS):
             config = system.config(recipe, run=f"run-{number}", rounds=2, clients=CLIENTS, parameters=parameters)
             fleet = serve(
                 bundle=digits_bundle,

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from edge_fl.bench.models import mlp_layout, random_weights
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Block, Layout, Segment, Tensor
-from edge_fl.methods.base import Job, Method, open_method
+from edge_fl.methods.base import Ask, Heard, Job, Method, open_method
 from edge_fl.methods.fedmp import unit_norms
-from edge_fl.pattern import Pattern
+from edge_fl.pattern import Pattern, kept_counts
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
 
@@ -80,7 +80,104 @@ def test_an_update_has_the_size_that_the_docstring_gives(
     assert numbers_sent(method, pattern) == 784 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
 
 
-@pytest.mark.parametrize("wrong", [{"dropout": [1000]}, {"rule": "holders"}])
+def ask(method: Method, client: str, round: int, tier: int = 0) -> Pattern:
+    pattern = method.assign(Ask(LAYOUT, client, tier, round, 3, random_weights(LAYOUT, round)))
+    assert pattern is not None
+    return pattern
+
+
+def heard(client: str, loss: float, pattern: Pattern, seconds: float | None, tier: int = 0) -> Heard:
+    return Heard(client, tier, 10, loss, pattern, seconds=seconds)
+
+
+def test_a_bandits_rounds_earn_the_fall_of_the_loss_over_how_far_the_time_is_from_the_mean() -> None:
+    method = open_method("fedmp", {"ratio": "bandit", "dropout": [600], "granularity": 200, "discount": 0.5})
+    first = {client: ask(method, client, 1) for client in "ab"}
+    method.learn(1, [heard("a", 4.0, first["a"], 1.0), heard("b", 2.0, first["b"], 3.0)])
+    assert not method.learned()["plays|0|a"].any()  # there is no loss that it could have fallen from
+
+    second = {client: ask(method, client, 2) for client in "ab"}
+    method.learn(2, [heard("a", 3.0, second["a"], 1.0), heard("b", 1.8, second["b"], 3.0)])
+    learned = method.learned()
+    # Both are half the mean away from it: a earns 0.25 / 0.5, the most, and b 0.1 / 0.5.
+    assert learned["rewards|0|a"].sum() == 1
+    assert learned["rewards|0|b"].sum() == pytest.approx(0.4)
+    arm = int(np.argmax(learned["plays|0|a"]))
+    assert second["a"].counts == kept_counts(LAYOUT, 200 * arm)
+    assert learned["rewards|0|a"][arm] == 1
+
+    # Whose time is not known learns nothing; b, who is alone with the mean, earns 0.5 / 0.1, the most.
+    third = {client: ask(method, client, 3) for client in "ab"}
+    method.learn(3, [heard("a", 1.5, third["a"], None), heard("b", 0.9, third["b"], 2.0)])
+    assert method.learned()["plays|0|a"].sum() == 1
+    assert method.learned()["plays|0|b"].sum() == 1.5
+    assert method.learned()["rewards|0|b"].sum() == pytest.approx(0.5 * 0.4 + 1)
+
+    # A loss that rises earns nothing, and one that falls next to the mean as much as one that falls 0.1 away from it.
+    fourth = {client: ask(method, client, 4) for client in "abc"}
+    times = {"a": 0.95, "b": 1.0, "c": 1.05}
+    losses = {"a": 0.75, "b": 0.45, "c": 9.0}
+    before = method.learned()
+    method.learn(4, [heard(client, losses[client], fourth[client], times[client]) for client in "abc"])
+    for client in "ab":
+        assert method.learned()[f"rewards|0|{client}"].sum() == pytest.approx(
+            0.5 * before[f"rewards|0|{client}"].sum() + 1
+        )
+    fifth = {client: ask(method, client, 5) for client in "ac"}
+    method.learn(5, [heard("a", 0.5, fifth["a"], 1.0), heard("c", 9.5, fifth["c"], 1.0)])
+    assert method.learned()["plays|0|c"].sum() == 1
+    assert not method.learned()["rewards|0|c"].any()
+
+
+def test_a_bandit_prunes_what_weighs_least_of_the_rounds_model_and_its_client_trains_that() -> None:
+    method = open_method("fedmp", {"ratio": "bandit", "dropout": [500]})
+    for number in range(1, 6):
+        pattern, weights = ask(method, "a", number), random_weights(LAYOUT, number)
+        assert ask(method, "a", number) == pattern
+        norms = unit_norms(LAYOUT, weights)
+        for block, at in (("layer0", slice(0, 9)), ("layer1", slice(9, 16))):
+            kept = pattern.kept[block]
+            assert set(np.argsort(-norms[at])[: len(kept)]) == set(kept.tolist())
+        assert method.local(Job(LAYOUT, "a", number, 3, weights, {}, assigned=pattern)).pattern is pattern
+        method.check(pattern, 0, pattern)
+    asked = {ask(method, client, 1).counts["layer0"] for client in "abcdefghijklmnop"}
+    assert len(asked) > 2
+    assert min(asked) >= method.programs(LAYOUT, 0)[-1][1]["layer0"]
+
+
+def test_a_bandit_of_each_tier_is_remembered() -> None:
+    parameters = {"ratio": "bandit", "dropout": [200, 500]}
+    method, other = open_method("fedmp", parameters), open_method("fedmp", parameters)
+    for number in range(1, 5):
+        patterns = {client: ask(method, client, number, tier) for tier, client in enumerate("ab")}
+        method.learn(number, [heard(c, 3.0 / number, patterns[c], 1.0 + t, tier=t) for t, c in enumerate("ab")])
+    assert method.learned()["plays|0|a"].shape == (3,)
+    assert method.learned()["plays|1|b"].shape == (6,)
+    other.recall(LAYOUT, method.learned())
+    assert [ask(other, c, 5, t) for t, c in enumerate("ab")] == [ask(method, c, 5, t) for t, c in enumerate("ab")]
+    assert other.learned().keys() == method.learned().keys()
+
+
+def test_a_bandit_needs_a_program_for_each_of_its_ratios() -> None:
+    method = open_method("fedmp", {"ratio": "bandit", "dropout": [500], "granularity": 250})
+    needed = [("plain", kept_counts(LAYOUT, ratio)) for ratio in (0, 250, 500)]
+    assert method.programs(LAYOUT, 0) == needed
+    assert method.counts(LAYOUT, 0) == kept_counts(LAYOUT, 0)
+    assert open_method("fedmp", {}).assign(Ask(LAYOUT, "a", 0, 1, 3)) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"dropout": [1000]},
+        {"rule": "holders"},
+        {"granularity": 0},
+        {"discount": 0},
+        {"discount": 1.5},
+        {"ratio": "free"},
+        {"ratio": "bandit", "dropout": [500, 90]},
+    ],
+)
 def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
         open_method("fedmp", wrong)
