@@ -1,5 +1,5 @@
-"""FedBIAD's eq. (10) and its alternatives: rules and scaling, at several step sizes and numbers of local steps, and an
-earlier end of stage one.
+"""FedBIAD's eq. (10) and its alternatives: rules and scaling, at several step sizes and numbers of local steps, an
+earlier end of stage one, and ``units`` mode.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ RULES = ("holders", "zeros", "delta")
 RATES = (0.05, 0.1)
 LOCAL_STEPS = (20, 60)
 BOUNDARIES = (30, 0)
-"""R_b besides the paper's 55, tried with the default rule alone."""
+"""R_b besides the paper's 55, tried with the default rule alone, as ``units`` mode is."""
 _PAPERS = FedBiadParameters().stage_boundary
 
 
@@ -59,7 +59,9 @@ def bench_aggregation_rule(
         "mean over those who hold it, `delta` counts a dropped row as unchanged. Scaled is whether kept activations "
         "are multiplied by 1 / (1 - p) in local training. Stage one, in which a client whose loss rises draws another "
         "pattern and leaves rows behind that it has trained, ends with round R_b, 55 in the paper; with R_b = 0 "
-        "there is none, nothing is ever scored, and rows are drawn once a round. A tenth of the clients a round, "
+        "there is none, nothing is ever scored, and rows are drawn once a round. In mode `units` the columns that a "
+        "dropped unit feeds stay home with its row, in `rows`, the paper's, kept rows travel whole; `units` with "
+        "R_b = 0 is FedDrop, but that the device draws. A tenth of the clients a round, "
         f"{choice.rounds} rounds of V steps of a batch of 20; accuracy as in [Table I](table1.md). The last column is "
         "the difference to FedAvg at the same step size and V.",
         rows=[_row(filled, baselines) for filled in found],
@@ -70,22 +72,35 @@ def bench_aggregation_rule(
 def _entries(choice: Choice, dataset: str, boundaries: Sequence[int]) -> list[Entry]:
     where: dict[str, str | float] = {"V": str(choice.local_steps), "step size": choice.lr or ""}
     dense = entry(
-        choice, dataset, "fedavg", {"method": "fedavg", "rule": "mean", "scaled": "", "R_b": "", **where}
+        choice,
+        dataset,
+        "fedavg",
+        {"method": "fedavg", "rule": "mean", "scaled": "", "R_b": "", "mode": "", **where},
     )
-    settings = [(rule, scale, _PAPERS) for rule in RULES for scale in (True, False)]
+    settings: list[tuple[str, bool, int, str]] = [
+        (rule, scale, _PAPERS, "rows") for rule in RULES for scale in (True, False)
+    ]
     others_end = [
         end for end in dict.fromkeys(boundaries) if min(end, choice.rounds) < min(_PAPERS, choice.rounds)
     ]
-    settings += [(RULES[0], True, boundary) for boundary in others_end]
+    settings += [(RULES[0], True, end, "rows") for end in others_end]
+    settings += [(RULES[0], True, end, "units") for end in (_PAPERS, *others_end)]
     others = [
         entry(
             choice,
             dataset,
             "fedbiad",
-            {"method": "fedbiad", "rule": rule, "scaled": "yes" if scale else "no", "R_b": str(boundary), **where},
-            {"rule": rule, "scale": scale, "stage_boundary": boundary},
+            {
+                "method": "fedbiad",
+                "rule": rule,
+                "scaled": "yes" if scale else "no",
+                "R_b": str(end),
+                "mode": mode,
+                **where,
+            },
+            {"rule": rule, "scale": scale, "stage_boundary": end, "mode": mode},
         )
-        for rule, scale, boundary in settings
+        for rule, scale, end, mode in settings
     ]
     return [dense, *others]
 

@@ -164,22 +164,24 @@ def test_every_rule_is_compared_with_fedavg(tiny: Tiny, filling: Make) -> None:
     how = filling()
     result = bench_aggregation_rule(tiny(rounds=1), how, rates=(0.1,), local_steps=(3,), boundaries=(30, 0))
 
-    assert [(row["rule"], row["scaled"], row["R_b"]) for row in result.rows] == [
-        ("mean", "", ""),
-        ("holders", "yes", "55"),
-        ("holders", "no", "55"),
-        ("zeros", "yes", "55"),
-        ("zeros", "no", "55"),
-        ("delta", "yes", "55"),
-        ("delta", "no", "55"),
-        ("holders", "yes", "0"),
+    assert [(row["rule"], row["scaled"], row["R_b"], row["mode"]) for row in result.rows] == [
+        ("mean", "", "", ""),
+        ("holders", "yes", "55", "rows"),
+        ("holders", "no", "55", "rows"),
+        ("zeros", "yes", "55", "rows"),
+        ("zeros", "no", "55", "rows"),
+        ("delta", "yes", "55", "rows"),
+        ("delta", "no", "55", "rows"),
+        ("holders", "yes", "0", "rows"),
+        ("holders", "yes", "55", "units"),
+        ("holders", "yes", "0", "units"),
     ]
     assert result.rows[0]["- FedAvg's"] == 0
     for row in result.rows:
         assert float(str(row["accuracy (%)"])) - float(row["- FedAvg's"]) == pytest.approx(
             float(str(result.rows[0]["accuracy (%)"])), abs=0.011
         )
-    assert len({record.rounds[0].loss for record in read_records(how.results, Record)}) == 8
+    assert len({record.rounds[0].loss for record in read_records(how.results, Record)}) == 10
     with pytest.raises(ConfigError, match="leave --method out"):
         bench_aggregation_rule(tiny("feddrop"), filling())
 
