@@ -4,11 +4,9 @@ import ctypes
 import functools
 import logging
 
-import numpy as np
-
 from edge_fl.aggregation import Accumulator, Rule
 from edge_fl.layout import Layout
-from edge_fl.summing import Kernels
+from edge_fl.summing import CpuSumming, Kernels, Summing
 
 __all__ = ["accumulator", "device_here"]
 
@@ -29,10 +27,10 @@ def device_here() -> str:
 def accumulator(layout: Layout, rule: Rule, device: str) -> Accumulator:
     """Sums of a round's updates on ``device``, ``cpu`` or ``cuda``."""
     if device == "cpu":
-        return Accumulator(layout, xp=np, device="cpu", rule=rule, kernels=_kernels)
+        return Accumulator(layout, rule, CpuSumming(_kernels))
     from array_api_compat import torch as xp
 
-    return Accumulator(layout, xp=xp, device=device, rule=rule)
+    return Accumulator(layout, rule, Summing(xp, device))
 
 
 @functools.cache  # where numba is missing, that is looked for, and told, once and not for each tensor

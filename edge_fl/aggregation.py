@@ -1,6 +1,6 @@
 """Aggregation: sums over updates in float64, and the rules that make a change of the model of them.
 
-Written once against the array API, for numpy and for torch on CUDA: the caller brings the namespace.
+Written once against the array API, for numpy and for torch on CUDA: the caller brings what sums.
 Updates must be added in an order of the caller's choosing that does not depend on arrival.
 """
 
@@ -15,7 +15,7 @@ from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout, Tensor
 from edge_fl.selection import Kept, Selection, Weights
 from edge_fl.server_half import Change
-from edge_fl.summing import Addend, Kernels, Summing, as_matrix, matrix_kept, matrix_shape
+from edge_fl.summing import Addend, Summing, as_matrix, matrix_kept, matrix_shape
 
 __all__ = ["RULES", "Accumulator", "Rule", "find_rule", "rule_names"]
 
@@ -97,14 +97,10 @@ class Accumulator:
     ----------
     layout
         The model's.
-    xp
-        An array API namespace, numpy or ``array_api_compat.torch``.
-    device
-        Where the sums live, as ``xp`` names devices; ``cpu`` is numpy's.
     rule
         What is made of the sums.
-    kernels
-        As :class:`edge_fl.summing.Summing` has them.
+    summing
+        What makes them, and where.
 
     Notes
     -----
@@ -113,17 +109,8 @@ class Accumulator:
     bit for bit: clients that never train a width do not hold its statistics back.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        *,
-        xp: Any,
-        device: Any,
-        rule: Rule,
-        kernels: Callable[[], Kernels | None] = lambda: None,
-    ) -> None:
-        self._layout, self._rule = layout, rule
-        self._summing = Summing(xp, device, kernels)
+    def __init__(self, layout: Layout, rule: Rule, summing: Summing) -> None:
+        self._layout, self._rule, self._summing = layout, rule, summing
         self._total = {tensor.name: self._summing.zeros(matrix_shape(tensor)) for tensor in layout.tensors}
         self._waiting: dict[str, list[Addend]] = {tensor.name: [] for tensor in layout.tensors}
         self._held: dict[str, list[tuple[Kept, Kept]]] = {tensor.name: [] for tensor in layout.tensors}

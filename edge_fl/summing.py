@@ -9,7 +9,6 @@ computes change a bit.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from edge_fl.layout import Tensor
 from edge_fl.selection import Kept
 
-__all__ = ["Addend", "Kernels", "Summing", "as_matrix", "matrix_kept", "matrix_shape"]
+__all__ = ["Addend", "CpuSumming", "Kernels", "Summing", "as_matrix", "matrix_kept", "matrix_shape"]
 
 _BLOCK = 1 << 16  # entries: 512 KB of sums, which a core's own cache holds; of smaller blocks the calls cost more
 _FEW = 1 << 12  # entries: where updates hold no more of a tensor, numpy is quick enough
@@ -82,63 +81,92 @@ class Kernels(Protocol):
 
 
 class Summing:
-    """Adds updates to sums: numpy arrays on a CPU, else those of a namespace.
+    """Adds updates to sums that live where an array library has them, such as on CUDA.
 
     Parameters
     ----------
     xp
-        An array API namespace; numpy where ``device`` is ``cpu``, whatever is given.
+        An array API namespace.
     device
         Where the sums live, as ``xp`` names devices.
-    kernels
-        Gives what adds to larger tensors on a CPU, when the first of them comes, or None for numpy alone.
     """
 
-    def __init__(self, xp: Any, device: Any, kernels: Callable[[], Kernels | None] = lambda: None) -> None:
-        self._near = device == "cpu"
-        self.xp = np if self._near else xp
-        self._device = device
-        self._open = kernels if self._near else lambda: None
+    def __init__(self, xp: Any, device: Any) -> None:
+        self.xp, self._device = xp, device
 
     def zeros(self, shape: tuple[int, int]) -> Any:
         """Where sums begin. numpy's memory is in huge pages where there are any, which the system hands out faster."""
         return self.array(np.zeros(shape))
 
     def array(self, values: NDArray[Any]) -> Any:
-        """``values`` where the sums live; themselves on a CPU."""
-        return values if self._near else self.xp.asarray(values, device=self._device)
+        """``values`` where the sums live."""
+        return self.xp.asarray(values, device=self._device)
 
     def blocks(self, matrix: Any) -> Iterator[slice]:
-        """The rows of sums ``[R, S]``, as many at a time as a cache holds; all of them elsewhere than on a CPU."""
-        rows, columns = matrix.shape
-        step = max(_BLOCK // max(columns, 1), 1) if self._near else max(rows, 1)
-        return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+        """The rows of sums ``[R, S]``, as many at a time as are best added to together: all of them."""
+        return iter([slice(0, matrix.shape[0])])
 
     def product(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> Any:
         """``left.T @ right`` where the sums live: ``[K, R]`` and ``[K, S]`` float64 to ``[R, S]``."""
-        kernels = self._kernels(left.shape[1] * right.shape[1])
-        if kernels is None:
-            return self.array(left).T @ self.array(right)
-        total = np.zeros((left.shape[1], right.shape[1]))
-        kernels.add_products(total, left, right)
-        return total
+        return self.array(left).T @ self.array(right)
 
     def add(self, total: Any, addends: Sequence[Addend]) -> None:
         """Add all ``addends``, in this order, to ``total`` ``[R, S]``."""
-        kernels = self._kernels(max((addend.values.size for addend in addends), default=0))
-        add = self._add if kernels is None else partial(_add_by, kernels)
         for block in self.blocks(total):
             for addend in addends:
-                add(*_cut(total, addend, block))
-
-    def _kernels(self, size: int) -> Kernels | None:
-        return self._open() if size > _FEW else None
+                self._add(*_cut(total, addend, block))
 
     def _add(self, total: Any, addend: Addend) -> None:
         values, rows, columns, weight = addend
         index = np.ix_(rows, columns) if rows is not None and columns is not None else (rows, columns)
         kept = tuple(slice(None) if axis is None else self.array(axis) for axis in index)
         total[kept] += self.array(values.astype(np.float64) * weight)
+
+
+class CpuSumming(Summing):
+    """Adds updates to numpy's arrays, as many rows at a time as a cache holds.
+
+    Parameters
+    ----------
+    kernels
+        Gives what adds to larger tensors, when the first of them comes, or None for numpy alone.
+    """
+
+    def __init__(self, kernels: Callable[[], Kernels | None] = lambda: None) -> None:
+        super().__init__(np, "cpu")
+        self._open = kernels
+
+    def array(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Themselves."""
+        return values
+
+    def blocks(self, matrix: NDArray[np.float64]) -> Iterator[slice]:
+        """The rows of sums ``[R, S]``, as many at a time as a cache holds."""
+        rows, columns = matrix.shape
+        step = max(_BLOCK // max(columns, 1), 1)
+        return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+    def product(self, left: NDArray[np.float64], right: NDArray[np.float64]) -> Any:
+        """``left.T @ right``: ``[K, R]`` and ``[K, S]`` float64 to ``[R, S]``."""
+        kernels = self._kernels(left.shape[1] * right.shape[1])
+        if kernels is None:
+            return super().product(left, right)
+        total = np.zeros((left.shape[1], right.shape[1]))
+        kernels.add_products(total, left, right)
+        return total
+
+    def add(self, total: NDArray[np.float64], addends: Sequence[Addend]) -> None:
+        """Add all ``addends``, in this order, to ``total`` ``[R, S]``."""
+        kernels = self._kernels(max((addend.values.size for addend in addends), default=0))
+        if kernels is None:
+            super().add(total, addends)
+            return
+        for block in self.blocks(total):
+            for addend in addends:
+                _add_by(kernels, *_cut(total, addend, block))
+
+    def _kernels(self, size: int) -> Kernels | None:
+        return self._open() if size > _FEW else None
 
 
 def _add_by(kernels: Kernels, total: NDArray[np.float64], addend: Addend) -> None:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,17 +20,17 @@ from edge_fl.layout import Block, Layout, Mode, Segment, Tensor
 from edge_fl.pattern import Pattern
 from edge_fl.selection import Selection
 from edge_fl.server_half import Change
+from edge_fl.summing import CpuSumming, Summing
 
 LAYOUT = mlp_layout(5, 8, 6, 3)
 SAMPLES = (10, 30, 5)
-FAR = torch.device("cpu")  # which is not the string: torch alone adds up, as it does on CUDA
-BACKENDS: dict[str, dict[str, Any]] = {
-    "numpy": {"xp": np, "device": "cpu"},
-    "compiled": {"xp": np, "device": "cpu", "kernels": lambda: sum_kernels},
-    "torch": {"xp": torch_xp, "device": FAR},
+BACKENDS: dict[str, Summing] = {
+    "numpy": CpuSumming(),
+    "compiled": CpuSumming(lambda: sum_kernels),
+    "torch": Summing(torch_xp, "cpu"),
 }
 if torch.cuda.is_available():
-    BACKENDS["cuda"] = {"xp": torch_xp, "device": "cuda"}
+    BACKENDS["cuda"] = Summing(torch_xp, "cuda")
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +61,7 @@ def received(values: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.flo
 
 
 def aggregate(backend: str, rule: str, mode: Mode, order: list[int]) -> Change:
-    sums, every = Accumulator(LAYOUT, rule=find_rule(rule), **BACKENDS[backend]), updates(mode)
+    sums, every = Accumulator(LAYOUT, find_rule(rule), BACKENDS[backend]), updates(mode)
     for k in order:
         sums.add(*every[k], SAMPLES[k])
     return sums.change(random_weights(LAYOUT, 1))
@@ -132,7 +131,7 @@ def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(backend: s
         (Tensor("bn.var", (3, 4), rows=(rows, units), units=(rows, units), role="statistic"),),
     )
     old = {"bn.var": np.arange(12, dtype=np.float32).reshape(3, 4)}
-    sums = Accumulator(layout, rule=RULES[rule], **BACKENDS[backend])
+    sums = Accumulator(layout, RULES[rule], BACKENDS[backend])
     wide, narrow = np.zeros((3, 4), np.float32), np.zeros((3, 2), np.float32)
     wide[0], wide[2] = 1.0, 3.0  # it drew the full width and the narrowest
     narrow[2] = 9.0  # the narrowest is all that it can run
@@ -198,7 +197,7 @@ def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
     old = random_weights(layout, 0)
     patterns = [Pattern.seeded(layout, 500, key) for key in range(6)]
     patterns += [Pattern.prefix(layout, 300), Pattern.full(layout), Pattern(layout, np.zeros(22, np.bool_))]
-    sums = Accumulator(layout, rule=find_rule("holders"), **BACKENDS[backend])
+    sums = Accumulator(layout, find_rule("holders"), BACKENDS[backend])
     total = {t.name: np.zeros(t.shape) for t in layout.tensors}
     held = {t.name: np.zeros(t.shape) for t in layout.tensors}
     for client, pattern in enumerate(patterns):
