@@ -7,6 +7,7 @@ import numpy as np
 
 from edge_fl.batch_statistics import gathered, own_row
 from edge_fl.bundle import Manifest
+from edge_fl.divergence import farthest
 from edge_fl.errors import FrameError
 from edge_fl.layout import Layout
 from edge_fl.pattern import Pattern
@@ -22,7 +23,7 @@ _LARGEST_LOSS = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Expected:
-    """What the coordinator asked of one client."""
+    """What the coordinator asked of one client; ``reach`` is the most by which it may change a parameter."""
 
     layout: Layout
     recipe: Recipe
@@ -33,6 +34,7 @@ class Expected:
     tier: int
     samples: int
     assigned: Pattern | None = None
+    reach: float = math.inf
 
 
 def check_update(content: bytes, expected: Expected) -> Frame:
@@ -42,7 +44,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     ------
     FrameError
         With the codes of :func:`edge_fl.wire.frame.decode_frame`, or ``kind``, ``foreign``, ``stale``,
-        ``method``, ``samples``, ``loss``, ``pattern`` or ``oversize``.
+        ``method``, ``samples``, ``loss``, ``pattern``, ``diverged`` or ``oversize``.
     """
     if len(content) > largest_frame(expected.layout):
         raise FrameError("oversize", f"The update has {len(content)} bytes.")
@@ -64,6 +66,9 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     if not 0 <= header.loss <= _LARGEST_LOSS:
         raise FrameError("loss", f"The update's loss is {header.loss}.")
     recipe.method.check(frame.pattern, expected.tier, expected.assigned)
+    name, size = farthest(expected.layout, frame.values)
+    if size > expected.reach:
+        raise FrameError("diverged", f"The update changes '{name}' by {size:.1e}.")
     return frame
 
 

@@ -32,7 +32,7 @@ class BufferedCoordinator(Coordinator):
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
-        current = Round(number, self._model.version, self._config.buffer)
+        current = Round(number, self._model.version, self._config.buffer, self._model.reach)
         broken_off = self._store.under_way(number)
         for client in self._flying.outstanding():
             current.tasks[client], current.tiers[client] = self._flying.tasks[client], self._flying.tiers[client]

@@ -132,7 +132,8 @@ class Coordinator:
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
         quorum = math.ceil(self._config.quorum * self._config.clients_per_round)
-        current, broken_off = Round(number, self._model.version, quorum), self._store.under_way(number)
+        current = Round(number, self._model.version, quorum, self._model.reach)
+        broken_off = self._store.under_way(number)
         if broken_off is None:
             first = max(self._config.clients_per_round, self._config.min_clients)
             self._wait_for_devices(first if number == 1 else quorum)

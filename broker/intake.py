@@ -177,6 +177,7 @@ class Intake:
             tier=current.tiers[device.client],
             samples=device.profile.samples,
             assigned=assigned_pattern(current.tasks[device.client], self._layout),
+            reach=current.reach,
         )
 
     def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.sums import accumulator, device_here
+from edge_fl.divergence import reach
 from edge_fl.downlink import changed
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Heard
@@ -58,6 +59,11 @@ class GlobalModel:
     def outcome(self) -> Weights:
         """What the run gives if it ends now: full tensors by name."""
         return self._recipe.outcome(self.weights)
+
+    @property
+    def reach(self) -> float:
+        """The most by which an update may change any of its parameters."""
+        return reach(self.layout, self.weights)
 
     def changes_since(self, version: int) -> tuple[bytes, ...] | None:
         """Frames that lead from a ``version`` to the current one; None where the whole model is fewer bytes, or all

@@ -1,5 +1,6 @@
 """One round: who was asked, who answered, and when it may be closed. No network and no clock of its own."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -30,15 +31,17 @@ class Report:
 class Round:
     """A round under way.
 
-    ``version`` is that of the model it trains; ``tasks`` what each client was asked; ``excused`` the clients that
-    are not waited for, and why; ``verdicts`` what was answered to each offer, to be repeated if the answer was
-    lost. ``tiers`` are what the clients were asked to train in, ``resting`` until when those who declined are let be.
-    ``deadline``, ``resting``, ``asked_at`` (first) and ``answered_at`` are in the caller's monotonic seconds.
+    ``version`` is that of the model it trains, and ``reach`` how far an update may change its parameters; ``tasks``
+    what each client was asked; ``excused`` the clients that are not waited for, and why; ``verdicts`` what was answered
+    to each offer, to be repeated if the answer was lost. ``tiers`` are what the clients were asked to train in,
+    ``resting`` until when those who declined are let be. ``deadline``, ``resting``, ``asked_at`` (first) and
+    ``answered_at`` are in the caller's monotonic seconds.
     """
 
     number: int
     version: int
     quorum: int
+    reach: float = math.inf
     deadline: float = 0.0
     tasks: dict[str, Task] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)

@@ -287,12 +287,12 @@ class Simulation:
         ``took`` in a world where a tier trains and sends a megabyte a second over its slowdown.
         """
         devices = [self._registry[client] for client in sorted(picked)]
-        ref = ref_of(content)
+        ref, reach = ref_of(content), self._model.reach
         tasks = [self._task(device, number, ref) for device in devices]
         calls = (self._call(device, task) for device, task in zip(devices, tasks, strict=True))
         updates = self._trainer.updates(content, calls, len(tasks))
         for device, task, update in zip(devices, tasks, updates, strict=True):
-            frame = check_update(update.frame, self._expected(device, task))
+            frame = check_update(update.frame, self._expected(device, task, reach))
             self._states[device.client], device.accepted = update.state, number
             sizes[device.client] = len(update.frame)
             took[device.client] = 1e-6 * len(update.frame) * of_tier(TIER_SLOWDOWNS, device.profile.tier)
@@ -316,7 +316,7 @@ class Simulation:
         client = device.client
         return Call(task, client, self._samples.take(self._parts[client]), self._store.state(client))
 
-    def _expected(self, device: Device, task: Task) -> Expected:
+    def _expected(self, device: Device, task: Task, reach: float) -> Expected:
         return Expected(
             layout=self._bundle.layout,
             recipe=self._recipe,
@@ -327,6 +327,7 @@ class Simulation:
             tier=device.profile.tier,
             samples=device.profile.samples,
             assigned=assigned_pattern(task, self._bundle.layout),
+            reach=reach,
         )
 
 

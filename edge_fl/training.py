@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edge_fl.bundle import LABEL_MASK
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
+from edge_fl.divergence import farthest, reach
 from edge_fl.errors import RunError
 from edge_fl.local_model import LocalModel
 from edge_fl.methods.base import Job, Method
@@ -128,11 +129,17 @@ class LocalRun:
         self._local.after_step(step, loss)
 
     def result(self) -> LocalResult:
-        """What was learned; raises RunError when a weight is no longer finite."""
-        delta = {name: tensor - self._job.weights[name] for name, tensor in self.full.weights.items()}
+        """What was learned; raises RunError when a weight is no longer finite, or has gone too far."""
+        layout, before = self._job.layout, self._job.weights
+        delta = {name: tensor - before[name] for name, tensor in self.full.weights.items()}
         if not all(np.isfinite(difference).all() for difference in delta.values()):
             raise RunError(
                 f"The weights of client '{self._job.client}' are no longer finite; lower the step size."
+            )
+        name, size = farthest(layout, delta)
+        if size > reach(layout, before):
+            raise RunError(
+                f"The training of client '{self._job.client}' changed '{name}' by {size:.1e}; lower the step size."
             )
         loss, local = float(np.mean(self._losses)), self._local
         local.trained(self.full.slots)

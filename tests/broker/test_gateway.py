@@ -129,7 +129,7 @@ class Wire:
     def join(self) -> Round:
         """Register, and be asked in a round."""
         self.answer(Registered, register())
-        current = Round(ROUND, VERSION, quorum=1)
+        current = Round(ROUND, VERSION, quorum=1, reach=1000.0)
         model = self.gateway.open_round(current, self.model_frame())
         current.tasks[CLIENT] = Task(
             run=RUN,
@@ -216,6 +216,8 @@ def test_a_good_update_is_taken_once(wire: Wire) -> None:
         ("checksum", lambda w: bytes([*w.update()[:-1], w.update()[-1] ^ 1])),
         ("not-finite", lambda w: w.update(fill=float("nan"))),
         ("not-finite", lambda w: w.update(fill=float("inf"))),
+        ("diverged", lambda w: w.update(fill=1001.0)),
+        ("diverged", lambda w: w.update(fill=-1001.0)),
         ("pattern", lambda w: w.update(Pattern.full(w.bundle.layout))),
         ("pattern", lambda w: w.update(Pattern.seeded(w.bundle.layout, 600, 1))),
         ("foreign", lambda w: w.update(client="somebody-else")),
