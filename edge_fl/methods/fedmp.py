@@ -39,7 +39,6 @@ from edge_fl.server_half import State
 
 __all__ = ["METHOD", "FedMp", "FedMpParameters", "unit_norms"]
 
-
 _NEAR = 0.1  # a client's time is as good as the mean where it is no further from it
 
 
@@ -124,7 +123,9 @@ class FedMp(DropoutMethod):
         del round
         if self._fixed:
             return
-        earned = {update.client: self._earned(update, heard) for update in heard}
+        times = [update.seconds for update in heard if update.seconds is not None]
+        mean = fmean(times) if times else 0.0
+        earned = {update.client: self._earned(update, mean) for update in heard}
         most = max((reward for reward in earned.values() if reward is not None), default=0.0)
         for update in heard:
             owner, reward = self._owner(update.client, update.tier), earned[update.client]
@@ -171,12 +172,11 @@ class FedMp(DropoutMethod):
         nothing = _Known(Bandit.of(len(self._ratios(tier))), 0.0)
         return self._known.get(self._owner(client, tier), nothing)
 
-    def _earned(self, update: Heard, heard: Sequence[Heard]) -> float | None:
+    def _earned(self, update: Heard, mean: float) -> float | None:
         """The fall of its loss over its distance from the round's mean time; None where either is unknown."""
         before = self._of(update.client, update.tier).loss
         if before <= 0 or update.seconds is None:
             return None
-        mean = fmean(other.seconds for other in heard if other.seconds is not None)
         apart = abs(update.seconds - mean) / mean if mean > 0 else 0.0
         return max((before - update.loss) / before, 0.0) / max(apart, _NEAR)
 
