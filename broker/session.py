@@ -32,7 +32,7 @@ from edge_fl.wire.messages import Topics
 
 __all__ = ["check_recipe", "digest_of", "new_run_id", "open_bundle", "read_settings", "resume", "serve"]
 
-_Settings = TypeVar("_Settings", bound=RunSettings)
+_Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
 
 def new_run_id() -> str:
@@ -156,7 +156,7 @@ def read_settings(content: bytes, kind: type[_Settings], root: Path) -> _Setting
         return msgspec.json.decode(content, type=kind)
     except msgspec.DecodeError as error:
         raise StateError(
-            f"The run in '{root}' was not begun by this command of this version ({error})."
+            f"The run in '{root}' was begun by another command, or by another version of this one ({error})."
         ) from error
 
 

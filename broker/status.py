@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from broker.config import RunSettings
+from broker.config import RunConfig
 from broker.run_folder import RoundMetrics, run_of
 from broker.session import read_settings
 from broker.store import Rejected, Store, UnderWay, local_url
@@ -46,17 +46,23 @@ class RunStatus(msgspec.Struct, frozen=True):
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
+class _Settings(msgspec.Struct):
+    """What a fleet's settings and a simulation's have in common."""
+
+    config: RunConfig
+
+
 def status_of(root: Path, database: str | None = None) -> RunStatus:
     """Look at the run in ``root``, whose record is in ``database`` (None: in ``root``).
 
     Raises
     ------
     StateError
-        When there is no such run, or not one of `edge-fl serve`.
+        When there is no such run, or not one of this version.
     """
     run = None if database is None else run_of(root)
     with closing(Store(database or local_url(root), run, watch=True)) as store:
-        config = read_settings(store.settings, RunSettings, root).config
+        config = read_settings(store.settings, _Settings, root).config
         rounds = store.rounds()
         open_round = store.under_way(len(rounds) + 1)
         tiers = {client: tier for metrics in rounds for client, tier in metrics.tiers.items()}

@@ -190,10 +190,16 @@ def fill(entries: Sequence[Entry], how: Filling) -> tuple[list[Filled], list[str
     wanted = _by_seed(entries)
     _make(wanted, how)
     known = _known(how.results)
-    found = [filled for filled in (_filled(entry, known) for entry in entries) if filled.made]
+    shown = _serves if how.minutes != 0 else _tells
+    found = [filled for filled in (_filled(entry, known, shown) for entry in entries) if filled.made]
+    if not found and how.minutes == 0:
+        raise ConfigError(
+            f"'{how.results}' holds none of these runs, and a time budget of 0 makes none: give the options of those "
+            "that it holds, or a larger budget."
+        )
     if not found:
         raise ConfigError("The time budget was spent before any run was begun: raise it.")
-    return found, [name for key, (name, run) in wanted.items() if not _serves(known.get(key), run)]
+    return found, [name for key, (name, run) in wanted.items() if not shown(known.get(key), run)]
 
 
 def _make(wanted: Mapping[bytes, tuple[str, Run]], how: Filling) -> None:
@@ -233,9 +239,15 @@ def _serves(record: Record | None, run: Run) -> bool:
     return record is not None and run.evaluate_every % record.run.evaluate_every == 0
 
 
-def _filled(entry: Entry, known: Mapping[bytes, Record]) -> Filled:
+def _tells(record: Record | None, run: Run) -> bool:
+    """Whether a record tells of ``run``, however seldom it was looked at."""
+    del run
+    return record is not None
+
+
+def _filled(entry: Entry, known: Mapping[bytes, Record], shown: Callable[[Record | None, Run], bool]) -> Filled:
     found = [(known.get(key_of(run, run.in_effect())), run) for run in entry.runs]
-    made = [record for record, run in found if record is not None and _serves(record, run)]
+    made = [record for record, run in found if record is not None and shown(record, run)]
     return Filled(
         entry,
         tuple(record for record in made if not record.failed),

@@ -28,6 +28,7 @@ __all__ = [
     "Rule",
     "Seed",
     "Settings",
+    "Widths",
     "recipe_of",
     "refuse_settings",
     "runtime_name",
@@ -41,6 +42,10 @@ Recipe = Annotated[
     ),
 ]
 Dropout = Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")]
+Widths = Annotated[
+    str | None,
+    typer.Option(help="FjORD's and efd's share of the units that a tier can run, or one a tier: 1,0.6,0.4."),
+]
 Mode = Annotated[str | None, typer.Option(help="rows (a kept row whole) or units (without dropped columns).")]
 Rule = Annotated[str | None, typer.Option(help="Aggregation rule, where the method leaves a choice.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method, key=value.")]
@@ -64,22 +69,34 @@ Database = Annotated[
     typer.Option(help="The run's record, postgresql+psycopg://... [default: SQLite in the run folder]."),
 ]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")]
-Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and nothing else.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the summary as JSON, and nothing else on standard output.")
+]
 
 
 def recipe_of(
-    method: str, *, dropout: str | None, mode: str | None, rule: str | None, settings: Sequence[str]
+    method: str,
+    *,
+    dropout: str | None,
+    widths: str | None,
+    mode: str | None,
+    rule: str | None,
+    settings: Sequence[str],
 ) -> tuple[str, dict[str, Any]]:
-    """A recipe and its parameters from ``--method``, ``--dropout 0.2,0.5``, ``--mode``, ``--rule`` and ``--set``.
+    """A recipe and its parameters from ``--method``, ``--dropout 0.2,0.5``, ``--widths``, ``--mode``, ``--rule`` and
+    ``--set``.
 
-    A value with a comma in it is a list: ``--set widths=1000,500``.
+    A value with a comma in it is a list: ``--set levels=a,b``.
     """
     parameters: dict[str, Any] = {}
-    if dropout is not None:
-        try:
-            parameters["dropout"] = [thousandths(float(rate)) for rate in dropout.split(",")]
-        except ValueError as error:
-            raise ConfigError(f"--dropout takes rates such as 0.5 or 0.2,0.4,0.6, not '{dropout}'.") from error
+    for option, shares in (("dropout", dropout), ("widths", widths)):
+        if shares is not None:
+            try:
+                parameters[option] = [thousandths(float(share)) for share in shares.split(",")]
+            except ValueError as error:
+                raise ConfigError(
+                    f"--{option} takes shares such as 0.5 or 0.2,0.4,0.6, not '{shares}'."
+                ) from error
     if mode is not None:
         parameters["mode"] = mode
     if rule is not None:

@@ -25,6 +25,7 @@ from edge_fl.cli.options import (
     Rule,
     Seed,
     Settings,
+    Widths,
     recipe_of,
     refuse_settings,
     show_summary,
@@ -63,6 +64,7 @@ def serve(
     ] = None,
     method: Recipe = "fedavg",
     dropout: Dropout = None,
+    widths: Widths = None,
     mode: Mode = None,
     rule: Rule = None,
     set_: Settings = None,
@@ -159,7 +161,9 @@ def serve(
         source = context.get_parameter_source("quorum")
         if buffer and source is not None and source.name == "COMMANDLINE":
             raise ConfigError("A buffered round closes with its buffer, not with a quorum: leave --quorum out.")
-        recipe, parameters = recipe_of(method, dropout=dropout, mode=mode, rule=rule, settings=set_ or [])
+        recipe, parameters = recipe_of(
+            method, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
+        )
         config = RunConfig(
             run=run,
             method=recipe,

@@ -22,6 +22,7 @@ from edge_fl.cli.options import (
     Rule,
     Seed,
     Settings,
+    Widths,
     recipe_of,
     refuse_settings,
     runtime_name,
@@ -65,6 +66,7 @@ def simulate(
     ] = 1,
     method: Recipe = "fedavg",
     dropout: Dropout = None,
+    widths: Widths = None,
     mode: Mode = None,
     rule: Rule = None,
     set_: Settings = None,
@@ -122,7 +124,9 @@ def simulate(
         if bundle is None:
             raise ConfigError("A simulation needs a bundle to train, or --resume with the folder of a run.")
         population = Population(clients, tiers, Kind.parse(partition))
-        recipe, parameters = recipe_of(method, dropout=dropout, mode=mode, rule=rule, settings=set_ or [])
+        recipe, parameters = recipe_of(
+            method, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
+        )
         config = RunConfig(
             run=run,
             method=recipe,

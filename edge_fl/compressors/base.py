@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from edge_fl import compressors
 from edge_fl.errors import ConfigError
+from edge_fl.parameters import opened
 from edge_fl.randomness import Stream
 from edge_fl.selection import Selection
 from edge_fl.server_half import ServerHalf
@@ -180,11 +181,7 @@ def _names(path: tuple[str, ...]) -> tuple[str, ...]:
 def open_compressor(name: str, parameters: Mapping[str, Any]) -> Compressor:
     """The compressor ``name`` with ``parameters``; raises ConfigError on an unknown one of either."""
     compressor = _find(name)
-    try:
-        return compressor(msgspec.convert(dict(parameters), compressor.Parameters, strict=False))
-    except msgspec.ValidationError as error:
-        known = ", ".join(compressor.Parameters.__struct_fields__) or "nothing"
-        raise ConfigError(f"The compressor '{name}' takes {known}, and not what it was given: {error}.") from error
+    return compressor(opened(compressor.Parameters, parameters, f"compressor '{name}'"))
 
 
 def decode_section(name: str, section: memoryview, context: Context) -> Vector:

@@ -20,6 +20,7 @@ from edge_fl import methods
 from edge_fl.bundle import Manifest
 from edge_fl.errors import ConfigError, FrameError
 from edge_fl.layout import Layout, Mode, Tensor
+from edge_fl.parameters import opened
 from edge_fl.pattern import Pattern, kept_counts
 from edge_fl.randomness import Stream
 from edge_fl.selection import Selection, Weights
@@ -347,8 +348,4 @@ def open_method(name: str, parameters: Mapping[str, Any]) -> Method:
         raise ConfigError(f"There is no method '{name}'; there are {', '.join(method_names())}.")
     module = name.replace("+", "__")
     method: type[Method] = importlib.import_module(f"edge_fl.methods.{module}").METHOD
-    try:
-        return method(msgspec.convert(dict(parameters), method.Parameters, strict=False))
-    except msgspec.ValidationError as error:
-        known = ", ".join(method.Parameters.__struct_fields__) or "nothing"
-        raise ConfigError(f"The method '{name}' takes {known}, and not what it was given: {error}.") from error
+    return method(opened(method.Parameters, parameters, f"method '{name}'"))

@@ -137,12 +137,14 @@ def test_without_time_what_is_known_is_shown_and_nothing_made(tiny: Tiny, fillin
         with pytest.raises(ConfigError, match="from 0 on"):
             filling(minutes=minutes)
     with pytest.raises(ConfigError, match="spent before any run"):
+        fill(entries(tiny("fedavg")), filling(minutes=1e-9))
+    with pytest.raises(ConfigError, match="holds none of these runs"):
         fill(entries(tiny("fedavg")), filling(minutes=0.0))
-    fill(entries(tiny("fedavg")), filling())
+    fill(entries(tiny("fedavg", evaluate_every=2)), filling())
 
     found, missing = fill(entries(tiny("fedavg", "feddrop")), filling(minutes=0.0))
 
-    assert [filled.run.recipe for filled in found] == ["fedavg"]
+    assert [filled.run.recipe for filled in found] == ["fedavg"]  # though it was looked at less often than asked
     assert missing == ["feddrop on digits, seed 0"]
 
 

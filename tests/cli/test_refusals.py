@@ -77,7 +77,9 @@ def test_only_a_run_of_its_own_is_gone_on_with(tmp_path: Path, digits_bundle: Bu
     refused(15, "leave --rounds out", *resume, "--rounds", "3")
     simulate = ("simulate", digits_bundle.root, "--clients", "2", "--fraction", "1", "--rounds", "1")
     assert edge_fl(*simulate, "--local-steps", "1", "-o", tmp_path).returncode == 0
-    refused(21, "was not begun by this command", *resume)
+    refused(21, "was begun by another command", *resume)
+    shown = edge_fl("status", tmp_path)  # which reads the record of either
+    assert (shown.returncode, shown.stdout.partition(",")[2].partition(",")[0]) == (0, " 1 of 1 rounds")
 
 
 def test_a_run_needs_a_bundle() -> None:
@@ -88,10 +90,17 @@ def test_a_run_needs_a_bundle() -> None:
     ("code", "sentence", "options"),
     [
         (15, "no method 'fedbad'", ["--method", "fedbad"]),
-        (15, "unknown field `colour`", ["--method", "fedbiad", "--set", "colour=red"]),
+        (15, "takes dropout, .*score_every, and no 'colour'", ["--method", "fedbiad", "--set", "colour=red"]),
+        (
+            15,
+            "'rule' of the method 'fedbiad' is holders or zeros or delta",
+            ["--method", "fedbiad", "--rule", "mean"],
+        ),
         (15, "must be in \\[0, 1\\)", ["--method", "fedbiad", "--dropout", "1.0"]),
         (15, "must be in \\[0, 1\\)", ["--method", "fedbiad", "--dropout", "-0.1"]),
-        (15, "takes rates such as", ["--method", "fedbiad", "--dropout", "half"]),
+        (15, "--dropout takes shares such as", ["--method", "fedbiad", "--dropout", "half"]),
+        (15, "--widths takes shares such as", ["--method", "fjord", "--widths", "0.5,"]),
+        (15, "takes widths, and no 'dropout'", ["--method", "fjord", "--dropout", "0.5"]),
         (15, "--set takes key=value", ["--set", "tau"]),
         (15, "number of rounds must be at least 1", ["--rounds", "0"]),
         (15, "number of clients per round must be at least 1", ["--clients-per-round", "0"]),
