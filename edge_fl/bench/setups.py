@@ -59,7 +59,7 @@ SETUPS: dict[str, Setup] = {
         "wikitext-2-lstm", 100, "iid", 500, 200, (1000, 800, 600), ("a", "a", "b"), 0.31, lr=1.0, clip=1.0
     ),
     "shakespeare": Setup(
-        "shakespeare-rnn", 100, "owners", 500, 200, (1000, 800, 600), ("a", "a", "b"), lr=1.0, clip=1.0
+        "shakespeare-rnn", 100, "owners", 500, 200, (1000, 800, 600), ("a", "a", "b"), lr=4.0, clip=1.0
     ),
     "femnist": Setup(
         "femnist-cnn", 105, "owners", 500, 200, (1000, 800, 600, 400, 200), ("a", "b", "b", "c", "d")
