@@ -33,8 +33,8 @@ class Expected:
     client: str
     tier: int
     samples: int
+    reach: float
     assigned: Pattern | None = None
-    reach: float = math.inf
 
 
 def check_update(content: bytes, expected: Expected) -> Frame:

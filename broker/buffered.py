@@ -28,7 +28,7 @@ class BufferedCoordinator(Coordinator):
     that were not answered. The models that clients still train are held in memory, one of each round.
     """
 
-    _flying = Round(0, 0, 0)  # the round before, whose clients may still train
+    _flying = Round(0, 0, 0, 0.0)  # the round before, whose clients may still train
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()

@@ -1,6 +1,5 @@
 """One round: who was asked, who answered, and when it may be closed. No network and no clock of its own."""
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -41,7 +40,7 @@ class Round:
     number: int
     version: int
     quorum: int
-    reach: float = math.inf
+    reach: float
     deadline: float = 0.0
     tasks: dict[str, Task] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -33,7 +33,10 @@ def opened(kind: type[_T], given: Mapping[str, Any], of: str) -> _T:
         except msgspec.ValidationError as error:
             shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else value
             raise ConfigError(f"'{name}' of the {of} is {_described(types[name])}, not '{shown}'.") from error
-    return kind(**values)
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"The {of} cannot be run with what it was given: {error}.") from error
 
 
 def _described(kind: Any) -> str:
@@ -41,6 +44,6 @@ def _described(kind: Any) -> str:
         return " or ".join(map(str, get_args(kind)))
     if get_origin(kind) is tuple:
         return f"{_described(get_args(kind)[0])}, or several with commas"
-    if isinstance(kind, UnionType):  # of something and None
+    if get_origin(kind) in (Union, UnionType, Annotated):  # of something and None, or what is told about it
         return _described(get_args(kind)[0])
-    return _KINDS[kind]
+    return _KINDS.get(kind, "of another kind")

@@ -1,6 +1,7 @@
 """Parameters given as text, as lists, or wrongly, of every method and compressor."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import msgspec
 import pytest
@@ -16,6 +17,12 @@ class Parameters(msgspec.Struct, frozen=True):
     limit: float | None = None
     on: bool = False
     widths: tuple[int, ...] = (1000,)
+    few: Annotated[int, msgspec.Meta(le=3)] = 1
+    named: Mapping[str, int] = {}
+
+    def __post_init__(self) -> None:
+        if self.share > 1:
+            raise ValueError("a share is at most 1")
 
 
 def test_text_becomes_what_the_field_is() -> None:
@@ -40,7 +47,10 @@ def test_text_becomes_what_the_field_is() -> None:
             {"widths": ["1", "x"]},
             "'widths' of the method 'm' is a whole number, or several with commas, not '1,x'.",
         ),
-        ({"width": 1}, "The method 'm' takes kind, count, share, limit, on, widths, and no 'width'."),
+        ({"few": "4"}, "'few' of the method 'm' is a whole number, not '4'."),
+        ({"named": "x"}, "'named' of the method 'm' is of another kind, not 'x'."),
+        ({"share": 2}, "The method 'm' cannot be run with what it was given: a share is at most 1."),
+        ({"width": 1}, "The method 'm' takes kind, count, share, limit, on, widths, few, named, and no 'width'."),
     ],
 )
 def test_what_does_not_fit_is_told_with_what_does(given: dict[str, object], says: str) -> None:

@@ -12,6 +12,7 @@ from edge_fl.bench.cases import find_case
 from edge_fl.bench.models import random_weights
 from edge_fl.bench.table import Result, Row
 from edge_fl.bench.timing import medians
+from edge_fl.divergence import reach
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Ask
 from edge_fl.pattern import Pattern
@@ -123,4 +124,6 @@ class _Updates:
             samples=samples,
         )
         frame = encode_frame(header, assigned or drawn, self._weights)
-        return frame, Expected(layout, self._recipe, "bench", 1, 0, client, 0, samples, assigned)
+        return frame, Expected(
+            layout, self._recipe, "bench", 1, 0, client, 0, samples, reach(layout, self._weights), assigned
+        )

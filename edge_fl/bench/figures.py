@@ -88,11 +88,17 @@ def down_shares(filled: Filled) -> list[float]:
 
 
 def notes_of(found: Sequence[Filled], missing: Sequence[str]) -> list[str]:
-    """A sentence for each entry with a run that failed, one for what was not run, and one for what the runs took."""
+    """A sentence for each entry with a run that failed, one for what was not run or looked at less often than asked,
+    and one for what the runs took.
+    """
     failed = [f"{f.run.dataset}, {f.entry.label}: {f.failures[0]}" for f in found if f.failures]
+    looks = {record.run.evaluate_every for f in found for record in f.records} - {
+        f.run.evaluate_every for f in found
+    }
+    seldom = [f"Some models were looked at after every {max(looks)} rounds only."] if looks else []
     unmade = [f"Not run yet, for want of time: {'; '.join(missing)}."] if missing else []
     hours = sum(measured.cpu for f in found for record in f.records for measured in record.rounds) / 3600
-    return [*failed, *unmade, f"Training took {hours:.2g} core-hours, evaluation not counted."]
+    return [*failed, *unmade, *seldom, f"Training took {hours:.2g} core-hours, evaluation not counted."]
 
 
 def by_dataset(found: Iterable[Filled]) -> dict[str, list[Filled]]:

@@ -107,8 +107,8 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
         "column leaves out the warm-up, as the paper's budget does: a sixtieth of the rounds, in which everything is "
         "sent. Down is the most a client is sent in a round, model and mask, as a share of the model. The paper "
         "trains ResNet-18 on CIFAR-10 for 300 epochs at step size 0.5. As there, it is divided by 10 at half and at "
-        f"three quarters of the training, and `centralised` takes batches of {_CENTRAL}, as many images as the clients "
-        "together, at a step size smaller by as much as its batch is.",
+        "three quarters of the training, and `centralised` takes as many images as the clients together, in batches "
+        f"of {_CENTRAL} or a few more, at a step size smaller by as much as its batch is.",
         rows=[_row(filled) for filled in found],
         notes=notes_of(found, missing),
         pictures=[
@@ -137,7 +137,8 @@ def _entry(choice: Choice, dataset: str, name: str, model: str) -> Entry:
     local: dict[str, Any] = {"local_steps": variant.steps, "batch": _BATCH}
     if variant.central:
         steps = max(1, clients * _BATCH // _CENTRAL)
-        local = {"local_steps": steps, "batch": _CENTRAL, "lr": (choice.lr or setup_of(dataset).lr) / steps}
+        rate = setup_of(dataset).lr if choice.lr is None else choice.lr
+        local = {"local_steps": steps, "batch": clients * _BATCH // steps, "lr": rate / steps}
         clients = 1
     return entry(
         choice,

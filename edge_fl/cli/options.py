@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from edge_fl.cli.export_options import parse_widths
 from edge_fl.errors import ConfigError
 from edge_fl.pattern import thousandths
 from edge_fl.presets import expanded
@@ -89,14 +90,13 @@ def recipe_of(
     A value with a comma in it is a list: ``--set levels=a,b``.
     """
     parameters: dict[str, Any] = {}
-    for option, shares in (("dropout", dropout), ("widths", widths)):
-        if shares is not None:
-            try:
-                parameters[option] = [thousandths(float(share)) for share in shares.split(",")]
-            except ValueError as error:
-                raise ConfigError(
-                    f"--{option} takes shares such as 0.5 or 0.2,0.4,0.6, not '{shares}'."
-                ) from error
+    if dropout is not None:
+        try:
+            parameters["dropout"] = [thousandths(float(rate)) for rate in dropout.split(",")]
+        except ValueError as error:
+            raise ConfigError(f"--dropout takes rates such as 0.5 or 0.2,0.4,0.6, not '{dropout}'.") from error
+    if widths is not None:
+        parameters["widths"] = list(parse_widths(widths))
     if mode is not None:
         parameters["mode"] = mode
     if rule is not None:

@@ -1,4 +1,4 @@
-"""`edge-fl status`: how a run of a fleet stands, while it goes on or after."""
+"""`edge-fl status`: how a run stands, of a fleet or simulated, while it goes on or after."""
 
 import json as json_module
 from pathlib import Path

@@ -91,7 +91,8 @@ class Ask:
 class Heard:
     """What the server half learns of one accepted update; ``sent`` is the frame's.
 
-    ``seconds`` are from its task to its update, None where nobody knows: part of the round was before a restart.
+    ``seconds`` are from its task to its update: from the coordinator's restart, where the task is older, and None where
+    the update is, too.
     """
 
     client: str

@@ -6,14 +6,16 @@ which in differences is rule ``delta``; the mean is weighted by samples.
 
 The pruning ratio is fixed, by tier (``ratio = "fixed"``), or chosen by the paper's bandit, E-UCB, one a client
 (``"bandit"``, :mod:`edge_fl.bandit`), which the server prunes for. Its arms are the multiples of ``granularity`` up
-to the tier's ratio: the paper cuts regions of any ratios until they are narrower than its theta. A round earns
+to the tier's ratio, of those that leave as many units of every block the first: the paper cuts regions of any ratios
+until they are narrower than its theta. A round earns
 the client's ratio, as in the paper, the fall of its loss over how far its time is from the mean of the round's clients,
 
     (l' - l) / l'  /  max(|T - mean T| / mean T, 0.1),
 
 here of relative quantities, at least 0, and with a floor below, as the paper's has no bound; the bound on a region's
-worth is made for rewards up to 1, so that each is taken as a share of the round's largest. l' is the loss of the last
-round that the client took part in; a first round earns nothing. Seconds are from task to update, so that a bandit's run
+worth is made for rewards up to 1, so that each is taken as a share of the largest that any client has earned by then,
+which is discounted each round. l' is the loss of the last round that the client took part in; a first round earns
+nothing. Seconds are from task to update, so that a bandit's run
 on devices is not repeated bit for bit; in a simulation they are an update's bytes times its tier's slowdown.
 
 Drops, in ``units`` mode, the rows and biases of pruned units and the columns that they would feed: the MLP
@@ -87,6 +89,7 @@ class FedMp(DropoutMethod):
     def __init__(self, parameters: FedMpParameters) -> None:
         super().__init__(parameters)
         self._known: dict[str, _Known] = {}
+        self._most = 0.0
         self._norms: tuple[int, NDArray[np.float64]] | None = None
 
     @property
@@ -105,16 +108,22 @@ class FedMp(DropoutMethod):
 
     def programs(self, layout: Layout, tier: int) -> list[tuple[str, dict[str, int]]]:
         """One for each ratio that may be asked for."""
-        ratios = (self.dropout(tier),) if self._fixed else self._ratios(tier)
+        ratios = [self.dropout(tier)] if self._fixed else self._ratios(layout, tier)
         return [(self.variant, kept_counts(layout, ratio)) for ratio in ratios]
 
     def assign(self, ask: Ask) -> Pattern | None:
-        """What is left of the model at the ratio that the client's bandit chooses; None where ratios are fixed."""
+        """What is left of the model at the ratio that the client's bandit chooses; None where ratios are fixed.
+
+        All of it for a rehearsal, as a client may be asked for that, too.
+        """
         if self._fixed:
             return None
+        if not ask.weights:
+            return Pattern.full(ask.layout)
         draw = Stream.of(seed=ask.seed, purpose="fedmp-ratio", client=ask.client, round=ask.round)
-        arm = self._of(ask.client, ask.tier).bandit.choose(int(draw.uint32(1)[0]) / 2**32)
-        ratio = self._ratios(ask.tier)[arm]
+        ratios = self._ratios(ask.layout, ask.tier)
+        bandit = self._of(ask.client, ask.tier, len(ratios)).bandit
+        ratio = ratios[bandit.choose(int(draw.uint32(1)[0]) / 2**32)]
         ties = Stream.of(seed=ask.seed, purpose="fedmp-ties", client=ask.client, round=ask.round)
         return Pattern.highest(ask.layout, ratio, self._norms_of(ask), ties)
 
@@ -126,17 +135,22 @@ class FedMp(DropoutMethod):
         times = [update.seconds for update in heard if update.seconds is not None]
         mean = fmean(times) if times else 0.0
         earned = {update.client: self._earned(update, mean) for update in heard}
-        most = max((reward for reward in earned.values() if reward is not None), default=0.0)
+        largest = max((reward for reward in earned.values() if reward is not None), default=0.0)
+        self._most = max(largest, self.parameters.discount * self._most)
         for update in heard:
             owner, reward = self._owner(update.client, update.tier), earned[update.client]
-            bandit = self._of(update.client, update.tier).bandit
-            if reward is not None and most > 0:
-                bandit = bandit.learned(self._arm(update), reward / most, self.parameters.discount)
+            kept = [counts for _, counts in self.programs(update.pattern.layout, update.tier)]
+            bandit = self._of(update.client, update.tier, len(kept)).bandit
+            if reward is not None:
+                share = reward / self._most if self._most else 0.0
+                bandit = bandit.learned(kept.index(update.pattern.counts), share, self.parameters.discount)
             self._known[owner] = _Known(bandit, update.loss)
 
     def learned(self) -> State:
-        """Each client's bandit (``[n]`` float64 plays and rewards, ``[n - 1]`` bool cuts) and last loss, by tier."""
-        learned: dict[str, NDArray[Any]] = {}
+        """Each client's bandit (``[n]`` float64 plays and rewards, ``[n - 1]`` bool cuts) and last loss, by tier; the
+        largest reward.
+        """
+        learned: dict[str, NDArray[Any]] = {} if self._fixed else {"most": np.array(self._most)}
         for owner, known in self._known.items():
             bandit = known.bandit
             learned |= {f"plays|{owner}": bandit.plays, f"rewards|{owner}": bandit.rewards}
@@ -146,6 +160,7 @@ class FedMp(DropoutMethod):
     def recall(self, layout: Layout, learned: State) -> None:
         """Go on with the bandits that :meth:`learned` told."""
         del layout
+        self._most = float(learned.get("most", 0.0))
         for name in learned:
             what, _, owner = name.partition("|")
             if what == "loss":
@@ -160,36 +175,30 @@ class FedMp(DropoutMethod):
     def _fixed(self) -> bool:
         return self.parameters.ratio == "fixed"
 
-    def _ratios(self, tier: int) -> range:
-        """The bandit's arms, in thousandths."""
-        return range(0, self.dropout(tier) + 1, self.parameters.granularity)
+    def _ratios(self, layout: Layout, tier: int) -> list[int]:
+        """The bandit's arms, in thousandths: no two that it could not tell apart."""
+        first: dict[tuple[int, ...], int] = {}
+        for ratio in range(0, self.dropout(tier) + 1, self.parameters.granularity):
+            first.setdefault(tuple(kept_counts(layout, ratio).values()), ratio)
+        return list(first.values())
 
     def _owner(self, client: str, tier: int) -> str:
         """Whose bandit it is: a client has one of each tier that it trained in, as their arms differ."""
         return f"{min(tier, self.tiers - 1)}|{client}"
 
-    def _of(self, client: str, tier: int) -> _Known:
-        nothing = _Known(Bandit.of(len(self._ratios(tier))), 0.0)
-        return self._known.get(self._owner(client, tier), nothing)
+    def _of(self, client: str, tier: int, arms: int) -> _Known:
+        return self._known.get(self._owner(client, tier)) or _Known(Bandit.of(arms), 0.0)
 
     def _earned(self, update: Heard, mean: float) -> float | None:
         """The fall of its loss over its distance from the round's mean time; None where either is unknown."""
-        before = self._of(update.client, update.tier).loss
-        if before <= 0 or update.seconds is None:
+        known = self._known.get(self._owner(update.client, update.tier))
+        if known is None or known.loss <= 0 or update.seconds is None:
             return None
         apart = abs(update.seconds - mean) / mean if mean > 0 else 0.0
-        return max((before - update.loss) / before, 0.0) / max(apart, _NEAR)
-
-    def _arm(self, update: Heard) -> int:
-        """The ratio that it was asked for, or another that leaves as many units of every block."""
-        layout = update.pattern.layout
-        kept = [kept_counts(layout, ratio) for ratio in self._ratios(update.tier)]
-        return kept.index(update.pattern.counts)
+        return max((known.loss - update.loss) / known.loss, 0.0) / max(apart, _NEAR)
 
     def _norms_of(self, ask: Ask) -> NDArray[np.float64]:
-        """Those of the round's model, found once; all alike where steps are only rehearsed."""
-        if not ask.weights:
-            return np.zeros(ask.layout.units)
+        """Those of the round's model, found once."""
         if self._norms is None or self._norms[0] != ask.round:
             self._norms = ask.round, unit_norms(ask.layout, ask.weights)
         return self._norms[1]

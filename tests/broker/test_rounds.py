@@ -25,7 +25,7 @@ def asked(*clients: str, quorum: int = 2) -> Round:
         lr=0.1,
         seed=0,
     )
-    return Round(1, 0, quorum, deadline=10.0, tasks=dict.fromkeys(clients, task))
+    return Round(1, 0, quorum, 1000.0, deadline=10.0, tasks=dict.fromkeys(clients, task))
 
 
 def test_a_round_is_open_until_everyone_answered() -> None:

@@ -48,8 +48,6 @@ def simulation(
     observer: Observer | None = None,
     *,
     parameters: dict[str, float] | None = None,
-    lr: float = 0.1,
-    local_steps: int = 7,
 ) -> Simulation:
     config = RunConfig(
         run="test",
@@ -57,9 +55,9 @@ def simulation(
         parameters=parameters or {},
         rounds=5,
         clients_per_round=5,
-        local_steps=local_steps,
+        local_steps=7,
         batch=20,
-        lr=lr,
+        lr=0.1,
         seed=1,
         lr_drops=(0.5,),
     )
@@ -164,8 +162,9 @@ def test_another_run_of_the_folder_is_left_alone(torch_bundle: Bundle, tmp_path:
 
 
 def test_a_round_whose_model_has_no_finite_loss_is_not_kept(torch_bundle: Bundle, tmp_path: Path) -> None:
+    """Clients train as ever, and the server takes a step that no float32 survives."""
     with pytest.raises(RunError, match=r"loss on held-out data is \w+; lower the step size"):
-        simulation(torch_bundle, tmp_path, "fedavg", lr=1e30, local_steps=1).run()
+        simulation(torch_bundle, tmp_path, "fedavg+signsgd", parameters={"signsgd.step": 1e38}).run()
     with pytest.raises(RunError, match="held-out"):
         Simulation.resume(tmp_path, observer=Observer()).run()
     assert lines(tmp_path) == []

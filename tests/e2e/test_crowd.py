@@ -19,7 +19,8 @@ from edge_fl.bundle import Bundle
 from edge_fl.errors import BrokerError
 from edge_fl.recipe import open_recipe
 from edge_fl.transport.connection import BrokerAddress
-from edge_fl.wire.frame import decode_frame
+from edge_fl.transport.transfer import cut, ref_of
+from edge_fl.wire.frame import decode_frame, encode_frame
 from edge_fl.wire.messages import Task, Topics
 
 DEVICES, ROUNDS = 30, 3
@@ -109,6 +110,33 @@ def test_every_update_of_a_crowd_arrives_once_and_counts(
         trained, start = load_file(summary.weights), digits_bundle.weights()
         for name, weights in trained.items():
             np.testing.assert_allclose(weights, start[name] + ROUNDS * change[name], atol=1e-6)
+
+
+@pytest.mark.parametrize("buffer", [0, DEVICES - 1])
+def test_an_update_that_has_diverged_is_refused_and_does_the_model_no_harm(
+    digits_bundle: Bundle, system, embedded: BrokerAddress, tmp_path: Path, buffer: int
+) -> None:
+    config = system.config(rounds=1, clients=DEVICES, min_clients=DEVICES, quorum=0.9, buffer=buffer)
+    updates = ready(digits_bundle, config)
+
+    def answer(client: str, task: Task) -> Ready:
+        update = updates(client, task)
+        if client != NAMES[7]:
+            return update
+        frame = decode_frame(b"".join(update.chunks), digits_bundle.layout)
+        huge = encode_frame(frame.header, frame.pattern, {name: 1e7 * v for name, v in frame.values.items()})
+        return Ready(ref_of(huge), cut(huge))
+
+    with crowd(embedded, answer):
+        summary = serve(
+            bundle=digits_bundle, config=config, root=tmp_path / "run", address=embedded, observer=Observer()
+        )
+    (metrics,) = summary.rounds
+    assert metrics.rejections == {"diverged": 1}
+    assert "changes '" in metrics.excused[NAMES[7]]
+    assert len(metrics.uplink) == DEVICES - 1
+    trained, start = load_file(summary.weights), digits_bundle.weights()
+    assert all(np.abs(trained[name] - start[name]).max() < 0.01 for name in start)
 
 
 @pytest.mark.mosquitto

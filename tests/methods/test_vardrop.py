@@ -422,7 +422,7 @@ def test_a_frame_of_another_encoding_is_refused(bundle: Bundle) -> None:
     header = Header("update", "r", 1, 0, "", "vardrop", mode="rows", client="a", samples=5)
     frame = encode_frame(header, Pattern.full(bundle.layout), weights)
     samples = len(dataset.train.y)
-    expected = Expected(bundle.layout, recipe, "r", 1, 0, "a", 0, samples)
+    expected = Expected(bundle.layout, recipe, "r", 1, 0, "a", 0, samples, 1000.0)
     with pytest.raises(FrameError) as caught:
         check_update(frame, expected)
     assert caught.value.code == "method"
