@@ -184,7 +184,7 @@ def test_dropout_that_leaves_no_unit_is_refused_and_the_same_share_of_first_unit
         with pytest.raises(ConfigError, match=f"'{method}' would keep no unit of block 'stem'"):
             check(method, dropout=[938])
     with pytest.raises(ConfigError, match="'fedmp' would keep no unit of block 'stem'"):
-        check("fedmp", dropout=[950], ratio="bandit")  # of its ratios the last ones
+        check("fedmp", dropout=[950], granularity=50, ratio="bandit")  # of its ratios the last ones
 
 
 @pytest.mark.parametrize(
