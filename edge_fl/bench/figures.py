@@ -92,10 +92,9 @@ def notes_of(found: Sequence[Filled], missing: Sequence[str]) -> list[str]:
     and one for what the runs took.
     """
     failed = [f"{f.run.dataset}, {f.entry.label}: {f.failures[0]}" for f in found if f.failures]
-    looks = {record.run.evaluate_every for f in found for record in f.records} - {
-        f.run.evaluate_every for f in found
-    }
-    seldom = [f"Some models were looked at after every {max(looks)} rounds only."] if looks else []
+    looks = [(record.run.evaluate_every, f.run.evaluate_every) for f in found for record in f.records]
+    rarer = [every for every, asked in looks if every > asked]
+    seldom = [f"Some models were looked at after every {max(rarer)} rounds only."] if rarer else []
     unmade = [f"Not run yet, for want of time: {'; '.join(missing)}."] if missing else []
     hours = sum(measured.cpu for f in found for record in f.records for measured in record.rounds) / 3600
     return [*failed, *unmade, *seldom, f"Training took {hours:.2g} core-hours, evaluation not counted."]

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from edge_fl.bench.figures import notes_of
 from edge_fl.bench.grid import Choice, Entry, Filling, entry, fill
 from edge_fl.bench.runs import Record
 from edge_fl.errors import ConfigError, DataError
@@ -146,6 +147,11 @@ def test_without_time_what_is_known_is_shown_and_nothing_made(tiny: Tiny, fillin
 
     assert [filled.run.recipe for filled in found] == ["fedavg"]  # though it was looked at less often than asked
     assert missing == ["feddrop on digits, seed 0"]
+    assert "Some models were looked at after every 2 rounds only." in notes_of(found, missing)
+    often, _ = fill(
+        entries(tiny("fedavg", evaluate_every=4)), filling(minutes=0.0)
+    )  # and more often than this asks
+    assert not any("looked at" in note for note in notes_of(often, ()))
 
 
 def test_a_file_of_other_records_is_refused(tiny: Tiny, filling: Make) -> None:
