@@ -13,13 +13,14 @@ import msgspec
 from broker.buffered import BufferedCoordinator, check_buffered
 from broker.config import RunConfig, RunSettings
 from broker.coordinator import Coordinator
+from broker.database import local_url
 from broker.evaluation import Evaluator
 from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.programs import missing_program
 from broker.run_folder import RunFolder, check_no_run, run_of
-from broker.store import Store, local_url
+from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
 from edge_fl.bundle import MANIFEST, Bundle

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from broker.config import RunConfig
+from broker.database import local_url
 from broker.run_folder import RoundMetrics, run_of
 from broker.session import read_settings
-from broker.store import Rejected, Store, UnderWay, local_url
+from broker.store import Rejected, Store, UnderWay
 
 __all__ = ["RunStatus", "status_of"]
 

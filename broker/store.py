@@ -2,42 +2,30 @@
 
 Whatever must not be half known is one transaction, and the files that a transaction speaks of are written before it
 (models on disk, updates in the hands of the operating system): a process that is killed at any point leaves a run that
-goes on as if nothing had been. SQLite in the run folder by
-default, PostgreSQL by URL.
+goes on as if nothing had been.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import msgspec
-from sqlalchemy import Connection, Table, bindparam, delete, insert, inspect, select, update
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy.engine import URL
 
 from broker import tables
-from broker.engines import engine_of, hold
+from broker.database import Database
 from broker.registry import Device
 from broker.run_folder import RoundMetrics
 from edge_fl.arrays import packed, unpacked
-from edge_fl.errors import ConfigError, StateError
 from edge_fl.server_half import State
 from edge_fl.wire.messages import Register, Task, Verdict
 
-__all__ = ["Judged", "Rejected", "Store", "UnderWay", "local_url"]
+__all__ = ["Judged", "Rejected", "Store", "UnderWay"]
 
 _LONGEST_REASON = 500  # characters
 _ROUNDS_OF_REJECTIONS = 100  # a device that is turned away in every round must not fill the record of a long run
-_BACKENDS = ("sqlite", "postgresql")
-
-
-def local_url(root: Path) -> URL:
-    """The SQLite file of the run folder ``root``."""
-    return URL.create("sqlite", database=str(root / "state.sqlite"))
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -87,67 +75,33 @@ class UnderWay:
 
 
 class Store:
-    """The record of one run, written by one process at a time.
+    """The record of one run, written by one process at a time, in a :class:`~broker.database.Database`.
 
-    Parameters
-    ----------
-    url
-        Of the database: ``sqlite:///...``, or ``postgresql+psycopg://...``, which may hold other runs too.
-    run
-        The run's id; None for the only one of an SQLite file.
-    settings
-        What a new run is begun with, as JSON; None to go on with the one that is there.
-    watch
-        Only look: whoever is at work on the run goes on.
+    Parameters are those of :class:`~broker.database.Database`, and so is what making one raises; all methods raise
+    StateError when the record is damaged or cannot be had.
 
     Attributes
     ----------
     settings
         What the run was begun with, as JSON.
-
-    Raises
-    ------
-    ConfigError
-        When the URL is none, or of another kind of database.
-    StateError
-        When there is nothing to go on with, or that run already, or the record is damaged, in use, of another schema,
-        or cannot be had.
     """
 
     def __init__(
         self, url: str | URL, run: str | None = None, settings: bytes | None = None, *, watch: bool = False
     ) -> None:
-        self._url = _checked(url)
-        self._name = self._url.database if self._is_file else self._url.render_as_string()
-        file = Path(str(self._name))
-        if settings is None and self._is_file and not file.exists():
-            raise StateError(f"There is no run in '{file.parent}': it has no {file.name}.")
-        self._engine = engine_of(self._url, None if watch else run)
-        self._file_lock = None
-        try:
-            if self._is_file and not watch:
-                with self._errors():
-                    self._file_lock = hold(file)
-            if settings is not None:
-                self._run, self.settings = self._begin(run, settings), settings
-            else:
-                self._run, self.settings = self._find(run)
-        except BaseException:
-            self.close()
-            raise
+        self._database = Database(url, run, settings, watch=watch)
+        self._run, self.settings = self._database.run, self._database.settings
 
     def close(self) -> None:
         """Let another process have the run."""
-        self._engine.dispose()
-        if self._file_lock is not None:
-            self._file_lock.close()
+        self._database.close()
 
     # --- finished rounds
 
     def rounds(self) -> list[RoundMetrics]:
         """Every finished round, in order."""
         table = tables.rounds
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             rows = connection.scalars(
                 select(table.c.metrics).where(table.c.run == self._run).order_by(table.c.number)
             )
@@ -165,7 +119,7 @@ class Store:
             for client, state in (states or {}).items()
         ]
         finished = own | {"number": metrics.round, "metrics": msgspec.json.encode(metrics)}
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             connection.execute(insert(tables.rounds), finished)
             _replace(connection, tables.devices, clients)
             for table in (tables.asked, tables.updates):
@@ -179,7 +133,7 @@ class Store:
     def devices(self) -> list[Device]:
         """Every device that registered, in the order of their ids."""
         table = tables.devices
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             rows = connection.execute(
                 select(table.c.client, table.c.profile, table.c.accepted, table.c.digest)
                 .where(table.c.run == self._run, table.c.profile.is_not(None))
@@ -192,7 +146,7 @@ class Store:
 
     def register(self, device: Device) -> None:
         """Keep a device as it is now."""
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             profile = msgspec.msgpack.encode(device.profile)
             row = {
                 "client": device.client,
@@ -205,14 +159,14 @@ class Store:
     def accepted(self) -> dict[str, int]:
         """The last round whose update was taken, by client."""
         table = tables.devices
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             rows = connection.execute(select(table.c.client, table.c.accepted).where(table.c.run == self._run))
             return {client: accepted for client, accepted in rows}  # noqa: C416  (dict() takes no Rows, says mypy)
 
     def state(self, client: str) -> State:
         """What the method remembers of a simulated client; empty at first."""
         table = tables.devices
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             query = select(table.c.state).where(table.c.run == self._run, table.c.client == client)
             held = connection.scalar(query)
             return {} if held is None else unpacked(held)
@@ -232,7 +186,7 @@ class Store:
             }
             for client, task in tasks.items()
         ]
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             _replace(connection, tables.asked, rows)
 
     def judge(self, round: int, judged: Mapping[str, Judged]) -> None:
@@ -246,7 +200,7 @@ class Store:
             {"of": client, "last": one.digest, "as": one.trained} for client, one in judged.items() if not one.code
         ]
         devices = tables.devices
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             _replace(connection, tables.updates, rows)
             if taken:
                 connection.execute(
@@ -260,7 +214,7 @@ class Store:
         """Count something that was turned away while ``round`` (0: none) was under way."""
         table = tables.rejections
         key = {"run": self._run, "round": round, "client": client, "code": code}
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             counted = connection.execute(
                 update(table)
                 .where(*(table.c[name] == value for name, value in key.items()))
@@ -273,13 +227,13 @@ class Store:
         """What was turned away, by round and client, as far back as it is kept."""
         table = tables.rejections
         query = select(table).where(table.c.run == self._run).order_by(table.c.round, table.c.client, table.c.code)
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             rows = connection.execute(query).mappings()
             return [Rejected(*(row[name] for name in Rejected.__struct_fields__)) for row in rows]
 
     def under_way(self, round: int) -> UnderWay | None:
         """What is known of ``round``, which is not finished; None if no client was asked yet."""
-        with self._transaction() as connection:
+        with self._database.transaction() as connection:
             table = tables.asked  # emptied when a round closes; of a client's two tasks the later stands
             query = select(table).where(table.c.run == self._run).order_by(table.c.round)
             asked = connection.execute(query).mappings().all()
@@ -304,103 +258,10 @@ class Store:
         query = select(table).where(table.c.run == self._run, table.c.round == round)
         return [dict(row) for row in connection.execute(query.order_by(table.c.client)).mappings()]
 
-    # --- how it is made and found
-
-    @property
-    def _is_file(self) -> bool:
-        return self._url.get_backend_name() == "sqlite"
-
-    def _begin(self, run: str | None, settings: bytes) -> str:
-        with self._transaction() as connection:
-            schema = _schema_of(connection)
-        if schema == 0:
-            tables.metadata.create_all(self._engine)
-        else:
-            self._check(schema)
-        with self._transaction() as connection:
-            held = connection.scalars(select(tables.runs.c.run)).all()
-            if run in held or (held and self._is_file):
-                raise StateError(f"'{self._name}' already holds a run; continue it with --resume.")
-            connection.execute(insert(tables.runs), {"run": run, "settings": settings})
-            if schema == 0:
-                connection.execute(insert(tables.schema), {"schema": tables.SCHEMA})
-        return str(run)
-
-    def _find(self, run: str | None) -> tuple[str, bytes]:
-        table = tables.runs
-        query = select(table.c.run, table.c.settings)
-        query = query if run is None else query.where(table.c.run == run)
-        found = None
-        with self._transaction() as connection:
-            if schema := _schema_of(connection):
-                self._check(schema)
-                found = connection.execute(query).first()
-        if found is None:
-            raise StateError(
-                f"'{self._name}' holds no run to go on with: it was stopped before it began; start it again."
-                if run is None
-                else f"'{self._name}' holds no run '{run}': name the --database that it was begun with."
-            )
-        return found.run, found.settings
-
-    def _check(self, schema: int) -> None:
-        if schema != tables.SCHEMA:
-            raise StateError(
-                f"'{self._name}' has schema version {schema}; this edge-fl reads version {tables.SCHEMA}."
-            )
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
-        with self._errors(), self._engine.begin() as connection:
-            yield connection
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StateError(f"'{self._name}' cannot be used: {error.strerror}.") from error
-        except (SQLAlchemyError, msgspec.MsgspecError, ValueError, EOFError, BadZipFile) as error:
-            if isinstance(error, SQLAlchemyError) and type(error) is not DatabaseError:
-                raise StateError(f"'{self._name}' cannot be used: {_said(error)}.") from error
-            # Of SQLAlchemy's, only what SQLite says of bytes that are no database of its.
-            raise StateError(
-                f"'{self._name}' is damaged ({_said(error)}); the run cannot be continued."
-            ) from error
-
-
-def _checked(url: str | URL) -> URL:
-    """A database that a run can be kept in; what is said of another does not repeat its password."""
-    try:
-        parsed = make_url(url)
-        if parsed.drivername == "postgresql":
-            parsed = parsed.set(drivername="postgresql+psycopg")
-        backend = parsed.get_backend_name()
-        parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        raise ConfigError(
-            f"That is no database URL, such as postgresql+psycopg://user@host/runs ({_said(error)})."
-        ) from error
-    if backend not in _BACKENDS or not parsed.database:
-        raise ConfigError(f"A run is kept in a file of SQLite or a database of PostgreSQL, not in '{backend}'.")
-    return parsed
-
 
 def _storable(reason: str) -> str:
     """What a device may have had its words in: without NUL, which PostgreSQL does not take, and not without end."""
     return reason.replace("\0", "")[:_LONGEST_REASON]
-
-
-def _said(error: Exception) -> str:
-    """What the database said, in a line."""
-    return str(getattr(error, "orig", None) or error).strip().splitlines()[0].rstrip(".")
-
-
-def _schema_of(connection: Connection) -> int:
-    """The schema's version; 0 where none was made, or it was broken off."""
-    if not inspect(connection).has_table(tables.schema.name):
-        return 0
-    return connection.scalar(select(tables.schema.c.schema)) or 0
 
 
 def _replace(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from broker.acceptance import Expected, check_update
 from broker.client_selection import ClientSelection
 from broker.config import RunConfig
+from broker.database import local_url
 from broker.evaluation import Evaluator
 from broker.model import GlobalModel
 from broker.observer import Observer
@@ -19,7 +20,7 @@ from broker.registry import Device, Registry
 from broker.run_folder import RoundMetrics, RunFolder, check_no_run
 from broker.session import check_recipe, digest_of, open_bundle, read_settings
 from broker.statistics_round import StatisticsRound, ask, gathers, widths_asked
-from broker.store import Store, local_url
+from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tasks import make_task
 from device_sim.clock import TIER_SLOWDOWNS

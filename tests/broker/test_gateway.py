@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from broker.config import RunConfig
+from broker.database import local_url
 from broker.embedded import EmbeddedBroker
 from broker.gateway import Gateway
 from broker.observer import Observer
 from broker.registry import Registry
 from broker.rounds import Round
 from broker.run_folder import RunFolder
-from broker.store import Store, local_url
+from broker.store import Store
 from broker.tiers import MeasuredTiers, Tiers
 from edge_fl.bundle import Bundle
 from edge_fl.pattern import Pattern

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
 
+from broker.database import local_url
 from broker.registry import Device
 from broker.run_folder import RoundMetrics
-from broker.store import Judged, Rejected, Store, local_url
+from broker.store import Judged, Rejected, Store
 from broker.tables import SCHEMA
 from edge_fl.errors import ConfigError, StateError
 from edge_fl.transport.transfer import ref_of
