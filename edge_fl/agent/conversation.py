@@ -1,0 +1,252 @@
+"""A device's end of the conversation with its coordinator: what is wanted of it, and what it fetches and offers."""
+
+import logging
+import time
+from collections.abc import Callable
+
+from edge_fl.errors import FrameError, RefusedError
+from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
+from edge_fl.transport.transfer import Fetcher, Sender, cut, ref_of
+from edge_fl.wire.messages import (
+    Evaluate,
+    Evaluated,
+    Failed,
+    Finished,
+    FromDevice,
+    Gather,
+    Gathered,
+    Gone,
+    Hello,
+    Offer,
+    Ref,
+    Refused,
+    Register,
+    Registered,
+    Task,
+    Topics,
+    Verdict,
+    Want,
+    decode_to_device,
+    encode_message,
+)
+
+__all__ = ["Conversation", "Superseded"]
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.5
+_SHORT_SECONDS, _MANY_SESSIONS = 10.0, 3  # a session taken over again and again, by another device of this id
+_REGISTER_SECONDS = (5.0, 30.0)  # pauses between two registrations, before the first answer and after
+_OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
+
+
+class Superseded(Exception):  # noqa: N818  (not an error: something newer is wanted)
+    """What the device was doing is no longer wanted."""
+
+
+class Conversation:
+    """What one device hears and says, over a session that heals itself.
+
+    Parameters
+    ----------
+    broker
+        Where to connect.
+    client
+        The device's id.
+    fleet
+        Whose topics these are.
+    introduce
+        What the device says of itself, each time it registers.
+
+    Attributes
+    ----------
+    registered
+        The run that the device is taken into; None until it is.
+    task
+        What is to be done now; None for nothing.
+    finished
+        The farewell of the run, once it is over.
+    """
+
+    def __init__(self, broker: BrokerAddress, client: str, fleet: str, introduce: Callable[[], Register]) -> None:
+        self.registered: Registered | None = None
+        self.task: Task | Evaluate | Gather | None = None
+        self.finished: Finished | None = None
+        self._broker, self._client, self._introduce = broker, client, introduce
+        topics = Topics(fleet)
+        self._topics, self._up, down = topics, topics.up(client), topics.down(client)
+        self._connection = Connection(
+            address=broker,
+            client_id=client,
+            subscriptions=[topics.all, down, f"{down}/chunk/#"],
+            will=(self._up, encode_message(Gone())),
+        )
+        self._fetcher = Fetcher(self.send)
+        self._sender = Sender(self._connection.publish, topics.chunk)
+        self._arrived: dict[str, bytes] = {}
+        self._outgoing: dict[str, tuple[bytes, ...]] = {}
+        self._newest = ("", 0)  # run and round of the newest task heard of
+        # The last answer, which may have been lost.
+        self._answered: tuple[Evaluate | Gather, Evaluated | Gathered | Failed] | None = None
+        self._verdict: Verdict | None = None
+        self._connected_at, self._short_sessions = 0.0, 0
+        self._asked = 0.0  # when it last registered, in monotonic seconds
+        self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
+
+    def open(self, timeout: float) -> None:
+        """Connect within ``timeout`` seconds; raises BrokerError when no broker answers."""
+        self._connection.open(timeout=timeout)
+
+    def close(self) -> None:
+        """End the session."""
+        self._connection.close()
+
+    def listen(self) -> None:
+        """Take one event in, if one comes; register again now and then, as anything said before may have been lost.
+
+        Raises
+        ------
+        RefusedError
+            When the coordinator does not want this device.
+        """
+        self._pump()
+        pause = _REGISTER_SECONDS[0 if self.registered is None else 1]
+        if time.monotonic() - self._asked > pause:
+            self.register()
+
+    # --- what the device says
+
+    def register(self) -> None:
+        """Say what the device is."""
+        self._asked = time.monotonic()
+        self.send(self._introduce())
+
+    def send(self, message: FromDevice) -> None:
+        """Publish a message, which may be lost."""
+        self._connection.publish(self._up, encode_message(message))
+
+    def answer(self, task: Evaluate | Gather, answer: Evaluated | Gathered | Failed) -> None:
+        """Say what was found; a coordinator that asks again, as it has not heard it, is told again."""
+        self._answered = task, answer
+        self.send(answer)
+
+    def fetch(self, ref: Ref, *, largest: int, wanted: Callable[[], bool]) -> bytes:
+        """Wait for content of at most ``largest`` bytes.
+
+        Raises
+        ------
+        FrameError
+            When more is announced.
+        RefusedError
+            As :meth:`listen`.
+        Superseded
+            Once it is no longer ``wanted``.
+        """
+        if ref.size > largest:
+            raise FrameError("oversize", f"The coordinator announces {ref.size} bytes where {largest} can be.")
+        content = self._fetcher.want(ref)
+        while content is None:
+            if not wanted():
+                self._fetcher.drop(ref.digest)
+                raise Superseded
+            self._pump()
+            content = self._arrived.pop(ref.digest, None)
+        return content
+
+    def upload(self, task: Task, frame: bytes) -> Verdict:
+        """Offer an update until the coordinator says what became of it.
+
+        Raises
+        ------
+        RefusedError
+            As :meth:`listen`.
+        Superseded
+            Once ``task`` is no longer the one to be done.
+        """
+        ref = ref_of(frame)
+        self._outgoing, self._verdict = {ref.digest: cut(frame)}, None
+        pause, self._next_offer = _OFFER_SECONDS[0], 0.0
+        while (verdict := self._verdict_on(ref)) is None:
+            if self.task is not task:
+                raise Superseded
+            if time.monotonic() >= self._next_offer:
+                self.send(Offer(task.run, task.round, ref))
+                self._next_offer, pause = time.monotonic() + pause, min(2 * pause, _OFFER_SECONDS[1])
+            self._pump()
+        self._outgoing = {}
+        return verdict
+
+    def _verdict_on(self, ref: Ref) -> Verdict | None:
+        verdict = self._verdict
+        return verdict if verdict is not None and verdict.digest == ref.digest else None
+
+    # --- what it hears
+
+    def _pump(self) -> None:
+        """Take one event in, if one comes, and keep transfers going."""
+        match self._connection.next(_POLL_SECONDS):
+            case Connected():
+                _log.info("connected to %s as '%s'", self._broker, self._client)
+                self._connected_at = time.monotonic()
+                self.register()
+                self._fetcher.resume()
+                self._next_offer = 0.0
+            case Disconnected(reason=reason):
+                self._lost_connection(reason)
+            case Message(topic=topic, payload=payload):
+                try:
+                    self._take(topic, payload)
+                except FrameError as error:
+                    _log.warning("ignored a message: %s", error)
+        self._fetcher.tick()
+        self._sender.advance()
+
+    def _lost_connection(self, reason: str) -> None:
+        short = time.monotonic() - self._connected_at < _SHORT_SECONDS
+        self._short_sessions = self._short_sessions + 1 if short else 0
+        _log.warning("connection lost (%s); reconnecting", reason)
+        if self._short_sessions >= _MANY_SESSIONS:
+            _log.warning(
+                "the broker keeps ending this session: does another device use the id '%s'? Give each its own --id",
+                self._client,
+            )
+
+    def _take(self, topic: str, payload: bytes) -> None:
+        _, _, chunk = self._topics.parse(topic)
+        if chunk is not None:
+            content = self._fetcher.chunk(*chunk, payload)
+            if content is not None:
+                self._arrived[chunk[0]] = content
+            return
+        match decode_to_device(payload):
+            case Hello():
+                self.register()
+            case Registered() as message:
+                self.registered, self.finished = message, None
+            case Refused(reason=reason):
+                raise RefusedError(f"The coordinator refused '{self._client}': {reason}")
+            case (Task() | Evaluate() | Gather()) as message if self._is_mine(message.run):
+                self._hear(message)
+            case Want() as message:
+                self._serve(message)
+            case Verdict() as message:
+                self._verdict = message
+            case Finished() as message if self._is_mine(message.run):
+                if self.finished != message:
+                    _log.info("run %s is over after %d rounds", message.run, message.rounds)
+                self.finished, self.task = message, None
+
+    def _hear(self, task: Task | Evaluate | Gather) -> None:
+        """Take a task on, unless it is a repetition or was delayed; an answer that may be lost is given again."""
+        if self._answered is not None and task == self._answered[0]:
+            self.send(self._answered[1])
+        elif task != self.task and (task.round >= self._newest[1] or task.run != self._newest[0]):
+            self.task, self._newest = task, (task.run, task.round)
+
+    def _is_mine(self, run: str) -> bool:
+        """Whether a message is of the run this device is registered in; other coordinators may share the broker."""
+        return self.registered is not None and self.registered.run == run
+
+    def _serve(self, want: Want) -> None:
+        chunks = self._outgoing.get(want.digest)
+        if chunks is not None:
+            self._sender.serve(self._up, chunks, want)
