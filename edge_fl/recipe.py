@@ -11,6 +11,7 @@ from edge_fl.compressors.base import Compressor, compressor_names, open_compress
 from edge_fl.errors import ConfigError
 from edge_fl.layout import Layout
 from edge_fl.methods.base import Method, method_names, open_method
+from edge_fl.presets import PRESETS
 from edge_fl.selection import Weights
 from edge_fl.server_half import Change, ServerHalf, State
 from edge_fl.wire.sparse import SPARSE
@@ -107,6 +108,11 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)
     if len(rest) > 1:
         raise ConfigError(f"'{name}' names {len(rest)} compressors; a method takes one.")
+    if method not in method_names():
+        raise ConfigError(
+            f"There is no method '{method}'; there are {', '.join(method_names())}, the compressors "
+            f"{', '.join(compressor_names())}, and {', '.join(PRESETS)}."
+        )
     prefix = f"{rest[0]}." if rest else "."
     own = {key.removeprefix(prefix): value for key, value in parameters.items() if key.startswith(prefix)}
     others = {key: value for key, value in parameters.items() if not key.startswith(prefix)}
