@@ -88,14 +88,14 @@ def down_shares(filled: Filled) -> list[float]:
 
 
 def notes_of(found: Sequence[Filled], missing: Sequence[str]) -> list[str]:
-    """A sentence for each entry with a run that failed, one for what was not run or looked at less often than asked,
-    and one for what the runs took.
+    """A sentence for each entry with a run that failed and for what was not run of each seed, one for what was looked
+    at less often than asked, and one for what the runs took.
     """
     failed = [f"{f.run.dataset}, {f.entry.label}: {f.failures[0]}" for f in found if f.failures]
     looks = [(record.run.evaluate_every, f.run.evaluate_every) for f in found for record in f.records]
     rarer = [every for every, asked in looks if every > asked]
     seldom = [f"Some models were looked at after every {max(rarer)} rounds only."] if rarer else []
-    unmade = [f"Not run yet, for want of time: {'; '.join(missing)}."] if missing else []
+    unmade = [f"Not run yet, for want of time, on {runs}." for runs in missing]
     hours = sum(measured.cpu for f in found for record in f.records for measured in record.rounds) / 3600
     return [*failed, *unmade, *seldom, f"Training took {hours:.2g} core-hours, evaluation not counted."]
 

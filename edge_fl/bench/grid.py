@@ -176,7 +176,8 @@ def fill(entries: Sequence[Entry], how: Filling) -> tuple[list[Filled], list[str
 
     Returns
     -------
-    Every entry of which a run was made, and the names of the runs that were not, for want of time.
+    Every entry of which a run was made, and what was not run for want of time: the entries of each data set that lack
+    the same seeds.
 
     Raises
     ------
@@ -199,7 +200,7 @@ def fill(entries: Sequence[Entry], how: Filling) -> tuple[list[Filled], list[str
         )
     if not found:
         raise ConfigError("The time budget was spent before any run was begun: raise it.")
-    return found, [name for key, (name, run) in wanted.items() if not shown(known.get(key), run)]
+    return found, _missing(entries, known, shown)
 
 
 def _make(wanted: Mapping[bytes, tuple[str, Run]], how: Filling) -> None:
@@ -243,6 +244,20 @@ def _tells(record: Record | None, run: Run) -> bool:
     """Whether a record tells of ``run``, however seldom it was looked at."""
     del run
     return record is not None
+
+
+def _missing(
+    entries: Sequence[Entry], known: Mapping[bytes, Record], shown: Callable[[Record | None, Run], bool]
+) -> list[str]:
+    groups: dict[tuple[str, tuple[int, ...]], dict[str, None]] = {}
+    for one in entries:
+        seeds = tuple(run.seed for run in one.runs if not shown(known.get(key_of(run, run.in_effect())), run))
+        if seeds:
+            groups.setdefault((one.dataset, seeds), {})[one.label] = None
+    return [
+        f"{dataset}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}: {'; '.join(labels)}"
+        for (dataset, seeds), labels in groups.items()
+    ]
 
 
 def _filled(entry: Entry, known: Mapping[bytes, Record], shown: Callable[[Record | None, Run], bool]) -> Filled:

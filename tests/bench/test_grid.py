@@ -129,7 +129,7 @@ def test_no_run_is_begun_once_the_time_is_spent(tiny: Tiny, filling: Make) -> No
 
     assert [filled.run.recipe for filled in found] == ["fedavg"]
     # Every line of a table gets its first seed before any gets its second.
-    assert missing == ["feddrop on digits, seed 0", "fedavg on digits, seed 1", "feddrop on digits, seed 1"]
+    assert missing == ["digits, seed 1: fedavg", "digits, seeds 0, 1: feddrop"]
     assert len(records(how.results)) == 1
 
 
@@ -146,7 +146,8 @@ def test_without_time_what_is_known_is_shown_and_nothing_made(tiny: Tiny, fillin
     found, missing = fill(entries(tiny("fedavg", "feddrop")), filling(minutes=0.0))
 
     assert [filled.run.recipe for filled in found] == ["fedavg"]  # though it was looked at less often than asked
-    assert missing == ["feddrop on digits, seed 0"]
+    assert missing == ["digits, seed 0: feddrop"]
+    assert "Not run yet, for want of time, on digits, seed 0: feddrop." in notes_of(found, missing)
     assert "Some models were looked at after every 2 rounds only." in notes_of(found, missing)
     often, _ = fill(
         entries(tiny("fedavg", evaluate_every=4)), filling(minutes=0.0)
