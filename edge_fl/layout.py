@@ -20,11 +20,15 @@ Mode = Literal["rows", "units"]
 """``rows``: each matrix row by itself (FedBIAD). ``units``: a unit's row and the next layer's column together."""
 
 
-class Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A set of ``size`` droppable units (J_b), named after the layer whose rows they are."""
+class Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A set of ``size`` droppable units (J_b), named after the layer whose rows they are.
+
+    ``recurrent`` ones are read by their own layer in the next time step: some methods leave those whole.
+    """
 
     name: str
     size: int
+    recurrent: bool = False
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

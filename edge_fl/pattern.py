@@ -2,6 +2,7 @@
 ``selection.py``; its bytes on the wire are in ``wire/masks.py``.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -129,6 +130,11 @@ class Pattern:
             kept.append(order[: kept_units(block.size, dropout)])
             start += block.size
         return cls(layout, _bits(layout, kept))
+
+    def filled(self, blocks: Collection[str]) -> "Pattern":
+        """The same with every unit of ``blocks``."""
+        whole = [np.full(block.size, block.name in blocks) for block in self.layout.blocks]
+        return Pattern(self.layout, self.mask | _joined(whole))
 
     @cached_property
     def kept(self) -> dict[str, NDArray[np.int64]]:

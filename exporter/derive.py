@@ -104,7 +104,7 @@ def _layout(model: nn.Module, groups: list[Group]) -> Layout:
             for mode in _MODES
         )
         tensors.append(Spec(name=name, shape=shape, rows=rows, units=units, role=role_of(name)))
-    return Layout(tuple(Block(group.name, group.size) for group in groups), tuple(tensors))
+    return Layout(tuple(Block(group.name, group.size, group.recurrent) for group in groups), tuple(tensors))
 
 
 _MODES: tuple[Mode, Mode] = ("rows", "units")

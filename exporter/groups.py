@@ -32,7 +32,8 @@ class Group:
     """Units that would be dropped together.
 
     ``owners`` says for an axis of a tensor which unit owns each of its indices, -1 for none; ``own`` are the axes
-    of the units' own rows, a subset of its keys. ``producers`` are the layers whose outputs the units are.
+    of the units' own rows, a subset of its keys. ``producers`` are the layers whose outputs the units are, of which one
+    may be ``recurrent``.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Group:
     owners: dict[tuple[str, int], NDArray[np.int64]]
     own: frozenset[tuple[str, int]]
     normalised_by: str | None = None
+    recurrent: bool = False
 
     def coarse(self, width: int) -> "Group":
         """The same with every ``width`` neighbouring units made one."""
@@ -97,7 +99,7 @@ def _parts(graph: tp.DependencyGraph, module: nn.Module, name: str) -> list[_Par
 
 def _inner(axes: RecurrentAxes) -> Group:
     """Units that only layers of their own module read."""
-    return Group(axes.name, axes.size, (), dict(axes.owners), axes.own)
+    return Group(axes.name, axes.size, (), dict(axes.owners), axes.own, recurrent=True)
 
 
 def _graph(model: nn.Module, x: Tensor) -> tp.DependencyGraph:
@@ -127,7 +129,7 @@ def _group(graph: tp.DependencyGraph, model: nn.Module, root: nn.Module, part: _
     group = graph.get_pruning_group(root, pruner.prune_out_channels, list(range(part.start, part.stop)))
     owners: dict[tuple[str, int], NDArray[np.int64]] = {}
     own: set[tuple[str, int]] = set()
-    producers, normalised_by, width = [], None, 1
+    producers, normalised_by, width, recurrent = [], None, 1, False
     for item in group:
         target, out = item.dep.target.module, graph.is_out_channel_pruning_fn(item.dep.handler)
         units = np.array(item.root_idxs) - part.start
@@ -137,14 +139,15 @@ def _group(graph: tp.DependencyGraph, model: nn.Module, root: nn.Module, part: _
             width = max(width, target.num_channels // target.num_groups)
         if isinstance(target, (*PRODUCERS, StandIn)) and out:
             producers.append(modules[id(target)])
+            recurrent |= isinstance(target, StandIn)
         for owned in _owned(target, modules, np.array(item.idxs), units, out=out):
             key = (tied.get(owned.key[0], owned.key[0]), owned.key[1])
             held = owners.setdefault(key, np.full(len(owned.units), -1, dtype=np.int64))
             held[owned.units >= 0] = owned.units[owned.units >= 0]
             own.update([key] if owned.row else [])
     size = part.stop - part.start
-    found = Group(part.name, size, tuple(dict.fromkeys(producers)), owners, frozenset(own), normalised_by)
-    return found.coarse(width)
+    names = tuple(dict.fromkeys(producers))
+    return Group(part.name, size, names, owners, frozenset(own), normalised_by, recurrent).coarse(width)
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

@@ -6,17 +6,17 @@ its sub-model score ``E_k <- E_k + (l' - l) / l'`` and the sub-model is kept for
 drawn anew. A loss is the mean over the local steps, as the update tells it.
 
 Drops what FedDrop drops: in ``units`` mode the MLP 784-256-256-10 at p = 0.5 sends 784*128 + 128 + 128*128 +
-128 + 128*10 + 10 numbers, in ``rows`` mode 784*128 + 128 + 256*128 + 128 + 2560 + 10. Recurrent connections
-stay whole: no layout names them as blocks yet.
+128 + 128*10 + 10 numbers, in ``rows`` mode 784*128 + 128 + 256*128 + 128 + 2560 + 10. Recurrent layers stay whole.
 
 Where the paper offers two ways, or can be read in two, both are parameters:
 
 - ``maps = "multi"`` (Multi-Model AFD) holds a map for each client and compares the rounds it took part in;
   ``"single"`` (Single-Model AFD) has one map and one sub-model for all, and compares the mean loss of a round's
-  clients. Tiers with rates of their own cannot share a sub-model, so a map is then one tier's.
+  clients. Tiers with rates of their own cannot share a sub-model, so a map is then one tier's. In a buffered run whose
+  updates are of several sub-models, each of these is scored by the loss of its own.
 - ``floor`` is a weight that every unit has besides its score. At 0, which is to the letter, the first sub-model
   that improved is the only one with a score, and so is drawn for ever.
-- ``scale`` and ``rule`` are FedDrop's.
+- ``mode``, ``rule`` and ``scale`` are FedDrop's.
 """
 
 from collections import defaultdict
@@ -29,17 +29,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout, Mode
-from edge_fl.methods.base import (
-    Ask,
-    AssignedHalf,
-    DropoutMethod,
-    DropoutParameters,
-    Heard,
-    Job,
-    LocalHalf,
-    inverse_kept,
-)
+from edge_fl.layout import Layout
+from edge_fl.methods._sub_model import SubModelMethod, SubModelParameters, with_recurrent
+from edge_fl.methods.base import Ask, Heard
 from edge_fl.pattern import Pattern
 from edge_fl.randomness import Stream
 from edge_fl.server_half import State
@@ -47,17 +39,14 @@ from edge_fl.server_half import State
 __all__ = ["METHOD", "Afd", "AfdParameters", "draw_by_score"]
 
 
-class AfdParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True):
-    """What AFD is run with, besides ``dropout``; the module says what each choice is."""
+class AfdParameters(SubModelParameters, frozen=True, forbid_unknown_fields=True):
+    """What AFD is run with, besides what FedDrop is; the module says what each choice is."""
 
     maps: Literal["multi", "single"] = "multi"
     floor: float = 0.0
-    mode: Mode = "units"
-    rule: Literal["holders", "delta"] = "holders"
-    scale: bool = True
 
     def __post_init__(self) -> None:
-        DropoutParameters.__post_init__(self)
+        SubModelParameters.__post_init__(self)
         if not (isfinite(self.floor) and self.floor >= 0):
             raise ConfigError("AFD's floor must be at least 0.")
 
@@ -78,7 +67,7 @@ class _Map:
         self.loss = loss
 
 
-class Afd(DropoutMethod):
+class Afd(SubModelMethod):
     """The server draws units by the scores that earlier rounds earned them."""
 
     name = "afd"
@@ -89,36 +78,30 @@ class Afd(DropoutMethod):
         super().__init__(parameters)
         self._maps: dict[str, _Map] = {}
 
-    @property
-    def rule(self) -> str:
-        """``holders`` unless told otherwise."""
-        return self.parameters.rule
-
-    @property
-    def mode(self) -> Mode:
-        """``units`` unless told otherwise."""
-        return self.parameters.mode
-
     def assign(self, ask: Ask) -> Pattern:
-        """The sub-model that lowered the loss, or one drawn by score; the same until more is learned."""
+        """The sub-model that lowered the loss, where it is of the tier's size, or one drawn by score; the same until
+        more is learned.
+        """
         owner = self._owner(ask.client, ask.tier)
         learned = self._maps.get(owner)
-        if learned is not None and learned.kept is not None:
-            return learned.kept
+        kept = None if learned is None else learned.kept
+        if kept is not None and kept.counts == self.counts(ask.layout, ask.tier):
+            return kept
         scores = np.zeros(ask.layout.units) if learned is None else learned.scores
         stream = Stream.of(seed=ask.seed, purpose="afd-pattern", client=owner, round=ask.round)
-        return draw_by_score(ask.layout, self.dropout(ask.tier), scores + self.parameters.floor, stream)
+        return with_recurrent(
+            draw_by_score(ask.layout, self.dropout(ask.tier), scores + self.parameters.floor, stream)
+        )
 
     def learn(self, round: int, heard: Sequence[Heard]) -> None:
         """Score the sub-models of a closed round by how much their loss fell."""
         del round
-        by_owner = defaultdict(list)
+        losses = defaultdict(list)
         for update in heard:
-            by_owner[self._owner(update.client, update.tier)].append(update)
-        for owner, updates in by_owner.items():
-            pattern = updates[0].pattern  # one sub-model each, however many trained it
+            losses[self._owner(update.client, update.tier), update.pattern].append(update.loss)
+        for (owner, pattern), of_clients in losses.items():
             learned = self._maps.setdefault(owner, _Map(np.zeros(pattern.layout.units)))
-            learned.learn(float(np.mean([update.loss for update in updates])), pattern)
+            learned.learn(float(np.mean(of_clients)), pattern)
 
     def learned(self) -> State:
         """Each owner's scores ``[J]``, last loss, and kept sub-model (``[J]`` bits) where there is one."""
@@ -137,11 +120,6 @@ class Afd(DropoutMethod):
                 kept = learned.get(f"kept|{owner}")
                 pattern = None if kept is None else Pattern(layout, kept)
                 self._maps[owner] = _Map(learned[name], float(learned[f"loss|{owner}"]), pattern)
-
-    def local(self, job: Job) -> LocalHalf:
-        """Train what was assigned."""
-        scale = inverse_kept(self.parameters.dropout[0]) if self.parameters.scale else 1.0
-        return AssignedHalf(job, scale=scale)
 
     def _owner(self, client: str, tier: int) -> str:
         """Whose map it is, as a name that also keys the draws; one of a tier is no client's."""

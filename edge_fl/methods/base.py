@@ -340,7 +340,10 @@ def method_names() -> list[str]:
 @cache
 def _names(path: tuple[str, ...]) -> tuple[str, ...]:
     """Those in these folders, which are read once: every client of a simulation asks."""
-    return tuple(sorted(m.name.replace("__", "+") for m in pkgutil.iter_modules(path) if m.name != "base"))
+    modules = (module.name for module in pkgutil.iter_modules(path))
+    return tuple(
+        sorted(name.replace("__", "+") for name in modules if name != "base" and not name.startswith("_"))
+    )
 
 
 def open_method(name: str, parameters: Mapping[str, Any]) -> Method:

@@ -7,7 +7,7 @@ from torch import nn
 from edge_fl.errors import UnsupportedModelError
 from edge_fl.layout import Layout, Segment
 from exporter.derive import derive
-from exporter.zoo import mlp
+from exporter.zoo import lstm, mlp
 from tests.exporter import models
 
 
@@ -36,6 +36,15 @@ def test_an_mlps_hidden_layers_are_blocks_and_its_output_layer_is_not() -> None:
     assert axes(found.layout, "5.bias", "units") == (free(10),)
     assert found.scaled == ("1", "3")
     assert "output layer" in found.dense["5"]
+
+
+def test_the_blocks_of_recurrent_layers_say_so_the_upper_ones_and_those_below() -> None:
+    found = derive(lstm.character_rnn(hidden=6), torch.randint(0, 90, (2, 3)))
+    assert [(block.name, block.recurrent) for block in found.layout.blocks] == [
+        ("embedding", False),
+        ("lstm.l0", True),
+        ("lstm.l1", True),
+    ]
 
 
 def test_concatenated_layers_give_their_consumer_one_segment_each() -> None:

@@ -106,6 +106,25 @@ def test_single_has_a_map_for_each_rate() -> None:
     assert assign(method, "c", 3, tier=1) == again
 
 
+def test_a_device_that_changed_its_tier_is_given_a_sub_model_of_the_new_one() -> None:
+    method = open_method("afd", {"dropout": [200, 700]})
+    for number, loss in enumerate([2.0, 1.0], start=1):
+        kept = assign(method, "a", number)
+        method.learn(number, [heard("a", loss, kept)])
+    assert assign(method, "a", 3) == kept
+    assert assign(method, "a", 3, tier=1).counts == method.counts(LAYOUT, 1)
+
+
+def test_of_one_map_and_several_sub_models_each_scores_by_its_own_losses() -> None:
+    method = open_method("afd", {"maps": "single"})
+    first, second = drawn(np.zeros(LAYOUT.units), "x", 1), drawn(np.zeros(LAYOUT.units), "x", 2)
+    method.learn(1, [heard("a", 4.0, first)])
+    method.learn(2, [heard("a", 2.0, first), heard("b", 1.0, second), heard("c", 2.0, second)])
+    expected = first.mask * 0.5 + second.mask * (2.0 - 1.5) / 2.0
+    np.testing.assert_allclose(method.learned()["scores||0"], expected)
+    assert assign(method, "a", 3) == second
+
+
 def test_without_a_floor_the_first_to_improve_is_drawn_for_ever() -> None:
     method = open_method("afd", {})
     method.learn(1, [heard("a", 2.0, assign(method, "a", 1))])

@@ -7,7 +7,7 @@ import pytest
 
 from edge_fl.bench.models import mlp_layout
 from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Layout
+from edge_fl.layout import Block, Layout
 from edge_fl.methods.base import Ask, Job, Method, open_method
 from edge_fl.pattern import Pattern, Seeded
 
@@ -51,6 +51,20 @@ def test_the_device_trains_what_was_assigned(parameters: dict[str, object], scal
     assert local.pattern is local.upload is pattern
     assert local.scale == pytest.approx(scale)
     assert local.state() == {}
+
+
+@pytest.mark.parametrize("name", ["feddrop", "afd"])
+def test_recurrent_layers_stay_whole_and_nothing_is_scaled_beside_them(name: str) -> None:
+    layout = Layout((Block("embedding", 8), Block("lstm.l0", 6, recurrent=True), Block("hidden", 5)), ())
+    method = open_method(name, {"dropout": [500]})
+    counts = {"embedding": 4, "lstm.l0": 6, "hidden": 3}
+    patterns = [method.assign(Ask(layout, "a", 0, number, 3)) for number in range(1, 9)]
+    for pattern in patterns:
+        assert pattern is not None
+        assert pattern.counts == counts == method.counts(layout, 0)
+        local = method.local(Job(layout, "a", 1, 3, {}, {}, pattern))
+        assert (local.pattern, local.scale) == (pattern, 1.0)
+    assert len(set(patterns)) > 4
 
 
 def test_a_task_without_a_pattern_is_refused() -> None:

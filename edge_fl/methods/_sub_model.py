@@ -1,0 +1,49 @@
+"""What FedDrop and AFD share: sub-models of units that the server chooses, recurrent layers whole."""
+
+from typing import Literal
+
+from edge_fl.layout import Layout, Mode
+from edge_fl.methods.base import AssignedHalf, DropoutMethod, DropoutParameters, Job, LocalHalf, inverse_kept
+from edge_fl.pattern import Pattern
+
+__all__ = ["SubModelMethod", "SubModelParameters", "with_recurrent"]
+
+
+class SubModelParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True):
+    """What both are run with, besides ``dropout``; FedDrop's module says what each choice is."""
+
+    mode: Mode = "units"
+    rule: Literal["holders", "delta"] = "holders"
+    scale: bool = True
+
+
+class SubModelMethod(DropoutMethod):
+    """A method whose server chooses S_b units of each block, and all units of recurrent ones."""
+
+    parameters: SubModelParameters
+
+    @property
+    def rule(self) -> str:
+        """``holders`` unless told otherwise."""
+        return self.parameters.rule
+
+    @property
+    def mode(self) -> Mode:
+        """``units`` unless told otherwise."""
+        return self.parameters.mode
+
+    def counts(self, layout: Layout, tier: int) -> dict[str, int]:
+        """S_b of each block at the tier's rate, J_b of a recurrent one."""
+        whole = {block.name: block.size for block in layout.blocks if block.recurrent}
+        return {**super().counts(layout, tier), **whole}
+
+    def local(self, job: Job) -> LocalHalf:
+        """Train what was assigned; a step has one factor for all layers, so beside whole ones nothing is scaled."""
+        scaled = self.parameters.scale and not any(block.recurrent for block in job.layout.blocks)
+        return AssignedHalf(job, scale=inverse_kept(self.parameters.dropout[0]) if scaled else 1.0)
+
+
+def with_recurrent(pattern: Pattern) -> Pattern:
+    """``pattern``, and all units of recurrent blocks."""
+    whole = {block.name for block in pattern.layout.blocks if block.recurrent}
+    return pattern.filled(whole) if whole else pattern
