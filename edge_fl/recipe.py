@@ -113,9 +113,9 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
             f"There is no method '{method}'; there are {', '.join(method_names())}, the compressors "
             f"{', '.join(compressor_names())}, and {', '.join(PRESETS)}."
         )
-    prefix = f"{rest[0]}." if rest else "."
-    own = {key.removeprefix(prefix): value for key, value in parameters.items() if key.startswith(prefix)}
-    others = {key: value for key, value in parameters.items() if not key.startswith(prefix)}
+    prefix = f"{rest[0]}." if rest else ""
+    own = {key.removeprefix(prefix): v for key, v in parameters.items() if rest and key.startswith(prefix)}
+    others = {key: v for key, v in parameters.items() if not rest or not key.startswith(prefix)}
     compressor = open_compressor(rest[0], own) if rest else None
     recipe = Recipe(open_method(method, others), compressor)
     if compressor is not None and recipe.method.sparse:

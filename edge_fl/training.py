@@ -91,7 +91,7 @@ class LocalRun:
         self._local = method.local(job)
         self.full = LocalModel(job.weights, self._local.slots)
         self._losses: list[float] = []
-        self._labels = _label_input(job.label_mask, masked=self._local.masks_labels)
+        self._labels = _label_input(job.label_mask, masked=method.masks_labels)
         stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
         self._batches = batches(
             samples, steps=settings.steps, size=settings.batch, stream=stream, whole=settings.whole

@@ -1,5 +1,7 @@
 """How recipes are named: a method, whose name may hold a +, and perhaps a compressor."""
 
+import re
+
 import pytest
 
 from edge_fl.errors import ConfigError
@@ -44,6 +46,12 @@ def test_parameters_reach_the_part_they_are_named_for() -> None:
 def test_what_there_is_not_is_refused(name: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         open_recipe(name, {})
+
+
+def test_a_parameter_of_no_part_is_refused() -> None:
+    for name, key in (("fedavg", ".x"), ("fedavg", "dgc.ratio"), ("fedavg+topk", ".x")):
+        with pytest.raises(ConfigError, match=f"and no '{re.escape(key)}'"):
+            open_recipe(name, {key: 1})
 
 
 def test_every_method_has_the_name_it_is_found_by() -> None:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
-from edge_fl.bench.figures import spread
+from edge_fl.bench.figures import deviation, spread
 from edge_fl.bench.grid import Filled
 from edge_fl.bench.plots import panels
 from edge_fl.bench.reference import FJORD_BY_WIDTH
@@ -116,7 +116,7 @@ def _draw(dataset: str, lines: Sequence[Line], path: Path) -> None:
         for panel, setting in zip(drawn, settings, strict=True):
             for line in (line for line in lines if line.setting == setting):
                 points = {w / 1000: values for w in SCORED if (values := line.accuracies(w))}
-                errors = [stdev(values) if len(values) > 1 else 0.0 for values in points.values()]
+                errors = [deviation(values) for values in points.values()]
                 means = [mean(values) for values in points.values()]
                 panel.errorbar(list(points), means, errors, marker="o", capsize=3, label=line.method)
             panel.set(

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
-from edge_fl.bench.figures import accuracy_figures, by_dataset, finals, notes_of, uplink_figures
+from edge_fl.bench.figures import accuracy_figures, by_dataset, deviation, finals, notes_of, uplink_figures
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.paper_tables import setting_text
 from edge_fl.bench.plots import panels
@@ -74,7 +74,7 @@ def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
         for method, points in lines.items():
             rates = [float(point.entry.columns["p"]) for point in points]
             accuracies = [finals(point) for point in points]
-            errors = [stdev(values) if len(values) > 1 else 0.0 for values in accuracies]
+            errors = [deviation(values) for values in accuracies]
             left.errorbar(
                 rates, [mean(values) for values in accuracies], errors, marker="o", capsize=3, label=method
             )

@@ -53,6 +53,7 @@ def exported(
     optimizer: Optimizer = PLAIN_SGD,
     variants: tuple[str, ...] = ("plain",),
     statistics: tuple[int, ...] = (),
+    masks_labels: bool = False,
 ) -> Bundle:
     """The bundle of a model for some runtimes, from ``folder`` where this very exporter has put it there.
 
@@ -62,6 +63,8 @@ def exported(
         What its steps train with, and the kinds of step it holds.
     statistics
         The widths, in thousandths, that BatchNorm is to keep statistics of, where the model has it; one set for none.
+    masks_labels
+        Whether the loss is to leave out the classes that a client has no samples of, where one sample has one class.
 
     Raises
     ------
@@ -69,11 +72,14 @@ def exported(
         As :func:`exporter.export.export_bundle` does, and BundleError when a kept bundle is damaged.
     """
     rows = statistics if case.normalised else ()
-    parts = [*runtimes, *variants, _short(optimizer), *map(str, rows)]
+    masked = masks_labels and not case.model.per_position
+    parts = [*runtimes, *variants, _short(optimizer), *map(str, rows), *(["masked"] if masked else [])]
     root = folder / exporter_digest() / case.name / "+".join(parts)
     if (root / SEAL).exists():
         return Bundle.load(root)
     target = replace(case.target(runtimes[0], optimizer), runtimes=tuple(runtimes), variants=variants)
+    if masked:
+        target = replace(target, loss="masked_cross_entropy")
     if rows:
         target = replace(target, widths=rows, batch_norm="per-width")
     return export_bundle(case.build(), target, root, report=lambda text: report(f"{case.name}: {text}"))

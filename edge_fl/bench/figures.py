@@ -21,6 +21,8 @@ __all__ = [
     "clocks",
     "curve_picture",
     "curves_of",
+    "deviation",
+    "difference",
     "down_shares",
     "finals",
     "notes_of",
@@ -34,6 +36,19 @@ _Line = Sequence[float] | NDArray[np.float64]
 def finals(filled: Filled) -> list[float]:
     """The accuracy of the last round, in percent, by seed."""
     return [100 * float(record.curve[1][-1]) for record in filled.records]
+
+
+def difference(filled: Filled, other: Filled) -> float | None:
+    """By how many points ``filled`` is above ``other``, the mean over the seeds that both have; None without any."""
+    theirs = {record.run.seed: accuracy for record, accuracy in zip(other.records, finals(other), strict=True)}
+    ours = zip(filled.records, finals(filled), strict=True)
+    apart = [accuracy - theirs[r.run.seed] for r, accuracy in ours if r.run.seed in theirs]
+    return mean(apart) if apart else None
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation, 0 of a single value."""
+    return stdev(values) if len(values) > 1 else 0.0
 
 
 def curves_of(filled: Filled) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

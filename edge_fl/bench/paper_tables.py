@@ -43,8 +43,9 @@ _COLUMNS = (
 def bench_table1(choice: Choice, how: Filling) -> Result:
     """Dropping methods: accuracy and uplink by method and data set; raises as :func:`edge_fl.bench.grid.fill`."""
     about = (
-        "FedBIAD's Table I. FedMP's ratio, FjORD's widths and HeteroFL's levels are those whose sizes come nearest "
-        "to the paper's, which does not give them."
+        "FedBIAD's Table I. The paper gives no ratio of FedMP, widths of FjORD or levels of HeteroFL: theirs are such "
+        "that sizes come near the paper's. The output layer is always whole here, which of a language model is much of "
+        "it, where the paper's sizes are those of half a decoder."
     )
     return _bench(choice, how, ("table1", "Methods (Table I)", about), METHODS_1, TABLE_1)
 
@@ -61,7 +62,7 @@ def setting_text(choice: Choice) -> str:
     return (
         f"A tenth of the clients a round, {choice.rounds} rounds of {choice.local_steps or 60} steps of a batch of "
         "20; data sets, models and dropout rates are those of `edge_fl/bench/setups.py`. FedBIAD's stage one takes 55 "
-        "of 60 rounds. "
+        "of 60 rounds, unless a preset has none. "
     )
 
 

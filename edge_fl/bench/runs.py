@@ -158,13 +158,20 @@ def key_of(run: Run, in_effect: list[dict[str, Any]]) -> bytes:
 
 def bundle_of(run: Run, cache: Path, report: Callable[[str], None]) -> Bundle:
     """What ``run`` trains, from ``cache`` or exported to it; raises as the exporter does."""
-    optimizer = Optimizer(clip=run.clip)
-    variants = tuple(dict.fromkeys(("plain", run.open().method.variant)))
+    optimizer, method = Optimizer(clip=run.clip), run.open().method
+    variants = tuple(dict.fromkeys(("plain", method.variant)))
     statistics = (
         tuple(sorted({*run.scored, *run.parameters.get("widths", ())}, reverse=True)) if run.scored else ()
     )
     return exported(
-        run.case(), _RUNTIMES, cache, report, optimizer=optimizer, variants=variants, statistics=statistics
+        run.case(),
+        _RUNTIMES,
+        cache,
+        report,
+        optimizer=optimizer,
+        variants=variants,
+        statistics=statistics,
+        masks_labels=method.masks_labels,
     )
 
 

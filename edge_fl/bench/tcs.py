@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import log2
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
-from edge_fl.bench.figures import accuracy_figures, by_dataset, curves_of, down_shares, finals, notes_of
+from edge_fl.bench.figures import accuracy_figures, by_dataset, curves_of, deviation, down_shares, finals, notes_of
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.plots import panels
 from edge_fl.bench.reference import TCS_ACCURACY
@@ -108,7 +108,8 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
         "sent. Down is the most a client is sent in a round, model and mask, as a share of the model. The paper "
         "trains ResNet-18 on CIFAR-10 for 300 epochs at step size 0.5. As there, it is divided by 10 at half and at "
         "three quarters of the training, and `centralised` takes as many images as the clients together, in batches "
-        f"of {_CENTRAL} or a few more, at a step size smaller by as much as its batch is.",
+        f"of {_CENTRAL} or a few more, at a step size smaller by as much as its batch is. Left out of the paper's "
+        "are its weight decay of 1e-4, the rise of the step size in the first epochs, and top-K's warm-up.",
         rows=[_row(filled) for filled in found],
         notes=notes_of(found, missing),
         pictures=[
@@ -195,10 +196,8 @@ def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
             if VARIANTS[str(filled.entry.columns["variant"])].central:
                 right.axhline(mean(values), color=line.get_color(), linestyle="--")
                 continue
-            error = stdev(values) if len(values) > 1 else 0.0
-            right.errorbar(
-                [bits(filled) or 0.0], [mean(values)], [error], marker="o", capsize=3, color=line.get_color()
-            )
+            x, y, error = bits(filled) or 0.0, mean(values), deviation(values)
+            right.errorbar([x], [y], [error], marker="o", capsize=3, color=line.get_color())
         left.set(xlabel="samples trained on", ylabel="held-out accuracy (%)")
         right.set(xlabel="bits a parameter and local step, up", xscale="log")
         right.set(ylabel="held-out accuracy after the last round (%)")

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
-from edge_fl.bench.figures import accuracy_figures, by_dataset, finals, notes_of
+from edge_fl.bench.figures import accuracy_figures, by_dataset, deviation, difference, finals, notes_of
 from edge_fl.bench.grid import Choice, Entry, Filled, Filling, entry, fill
 from edge_fl.bench.paper_tables import METHODS_1, METHODS_2, setting_text
 from edge_fl.bench.plots import panels
@@ -23,6 +23,7 @@ METHODS = tuple(
 _DENSE = "fedavg"
 _STEADY = 10  # one round of so many, at the end, is taken for a steady one
 _GOAL = 500.0
+_COMPARED = ("- FedAvg's", "dense / steady", "dense / all", "goal")
 _MARKERS, _COLOURS = "os^D", 10  # matplotlib begins its colours anew after so many
 
 
@@ -42,8 +43,8 @@ def bench_uplink(choice: Choice, how: Filling) -> Result:
         "all rounds together, warm-ups included, beside FedAvg's dense frames. "
         f"{setting_text(choice)}Accuracy is that of [Table I](table1.md). The goal is the project's own: at least "
         f"{_GOAL:g} times fewer bytes a steady round at FedAvg's accuracy, within its seeds' deviation. Presets are "
-        "those of `edge_fl/presets.py`.",
-        rows=[_row(filled, group) for group in groups.values() for filled in group],
+        "those of `edge_fl/presets.py`, and differences are over the seeds that both methods have.",
+        rows=[_row(filled, groups.get(filled.run.dataset, [])) for filled in found],
         notes=notes_of(found, missing),
         pictures=[
             Picture(
@@ -90,25 +91,24 @@ def _row(filled: Filled, group: Sequence[Filled]) -> Row:
         "data set": filled.run.dataset,
         **filled.entry.columns,
         **accuracy_figures(filled),
-        "a steady round (kB)": _steady(filled) / 1000,
-        "all rounds (MB)": _total(filled) / 1e6,
+        **dict.fromkeys(("a steady round (kB)", "all rounds (MB)", *_COMPARED), ""),
     }
-    if dense is None:
-        return row | dict.fromkeys(("- FedAvg's", "dense / steady", "dense / all", "goal"), "")
-    difference, ratio = mean(finals(filled)) - mean(finals(dense)), _steady(dense) / _steady(filled)
-    return row | {
-        "- FedAvg's": difference,
-        "dense / steady": ratio,
-        "dense / all": _total(dense) / _total(filled),
-        "goal": verdict(difference, ratio, finals(dense)),
-    }
+    if not filled.records:
+        return row
+    row |= {"a steady round (kB)": _steady(filled) / 1000, "all rounds (MB)": _total(filled) / 1e6}
+    apart = None if dense is None else difference(filled, dense)
+    if dense is None or apart is None:
+        return row
+    ratio = _steady(dense) / _steady(filled)
+    found = (apart, ratio, _total(dense) / _total(filled), verdict(apart, ratio, finals(dense)))
+    return row | dict(zip(_COMPARED, found, strict=True))
 
 
-def verdict(difference: float, ratio: float, dense: Sequence[float]) -> str:
+def verdict(apart: float, ratio: float, dense: Sequence[float]) -> str:
     """Whether the goal is reached, where the bytes are few enough; FedAvg's deviation takes two seeds."""
     if ratio < _GOAL or len(dense) < 2:
         return ""
-    return "reached" if difference >= -stdev(dense) else "missed by accuracy"
+    return "reached" if apart >= -deviation(dense) else "missed by accuracy"
 
 
 def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
@@ -121,9 +121,7 @@ def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
         ):
             for index, filled in enumerate(group):
                 values = finals(filled)
-                error = stdev(values) if len(values) > 1 else 0.0
                 marker = _MARKERS[index // _COLOURS % len(_MARKERS)]
-                panel.errorbar(
-                    bytes_of(filled), mean(values), error, marker=marker, capsize=3, label=filled.entry.label
-                )
+                x, y, error = bytes_of(filled), mean(values), deviation(values)
+                panel.errorbar(x, y, error, marker=marker, capsize=3, label=filled.entry.label)
             panel.set(xlabel=axis, ylabel="held-out accuracy after the last round (%)", xscale="log")

@@ -94,7 +94,7 @@ class Compressor(ServerHalf, ABC):
 
     name: ClassVar[str]
 
-    memory: ClassVar[tuple[str, ...]] = ()
+    memory: tuple[str, ...] = ()
     """The names of the vectors a device keeps between rounds (zero at first)."""
 
     Parameters: ClassVar[type[msgspec.Struct]]

@@ -1,11 +1,11 @@
 """One bit an entry: signSGD (Bernstein et al., 2018), by majority vote or with one magnitude for all.
 
 With a ``step`` the server takes that step in the direction that most clients send (their Algorithm 3), and nothing
-else is sent or remembered. Without, the mean magnitude travels too, and the server averages. With ``error_feedback``
-that is EF-signSGD (Karimireddy et al., 2019, Algorithm 1): ``delta = (|p|_1 / n) sign(p)`` of p, the difference and
-what is remembered, of which ``p - delta`` is then remembered; otherwise it is the scaled sign of the difference alone.
-A bit cannot say zero: it counts as positive, but in a vote a coin is tossed for it, lest all weights without a gradient
-drift the same way.
+else is sent or remembered, and the size of the step stays the same, whatever clients' step sizes do. Without, the
+mean magnitude travels too, and the server averages. With ``error_feedback`` that is EF-signSGD (Karimireddy et al.,
+2019, Algorithm 1): ``delta = (|p|_1 / n) sign(p)`` of p, the difference and what is remembered, of which ``p -
+delta`` is then remembered; otherwise it is the scaled sign of the difference alone. A bit cannot say zero: it counts
+as positive, but in a vote a coin is tossed for it, lest all weights without a gradient drift the same way.
 """
 
 import struct
@@ -44,9 +44,13 @@ class SignSgd(Compressor):
     """Signs, and perhaps their mean magnitude; the error is the ``residual``."""
 
     name = "signsgd"
-    memory = ("residual",)
     Parameters = SignSgdParameters
     parameters: SignSgdParameters
+
+    def __init__(self, parameters: SignSgdParameters) -> None:
+        super().__init__(parameters)
+        remembers = parameters.error_feedback and not parameters.step
+        self.memory = ("residual",) if remembers else ()
 
     @property
     def rule(self) -> str | None:

@@ -116,9 +116,6 @@ class LocalHalf:
     scale: float = 1.0
     """Factor on the outputs of every block's layer during local training."""
 
-    masks_labels: bool = False
-    """Whether a loss that can leave out the classes a client has no samples of is to do so."""
-
     @property
     def slots(self) -> Weights:
         """Full-size state by ``SLOT.TENSOR`` that a round's steps begin with, where it does not start fresh."""
@@ -217,6 +214,11 @@ class Method(ServerHalf, ABC):
     @property
     def gathers_statistics(self) -> bool:
         """Whether BatchNorm's statistics are gathered from the devices once training is over."""
+        return False
+
+    @property
+    def masks_labels(self) -> bool:
+        """Whether a loss that can leave out the classes a client has no samples of is to do so."""
         return False
 
     def statistic_widths(self, tier: int) -> tuple[int, ...]:

@@ -35,8 +35,9 @@ class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=Tr
     """What FedBIAD is run with.
 
     ``dropout`` is p in thousandths, one a tier (the last serves every tier beyond); ``stage_boundary`` is R_b,
-    the last round of stage one; ``tau`` the steps between two looks at the loss; ``variance`` is s2, of which
-    eq. (13) gives 1e-30 after a round of Table I on Fashion-MNIST, and less later: float32 cannot tell it from 0.
+    the last round of stage one (0: there is none); ``tau`` the steps between two looks at the loss; ``variance`` is
+    s2, of which eq. (13) gives 1e-30 after a round of Table I on Fashion-MNIST, and less later: float32 cannot tell it
+    from 0.
     """
 
     stage_boundary: int = 55
@@ -49,6 +50,8 @@ class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=Tr
 
     def __post_init__(self) -> None:
         DropoutParameters.__post_init__(self)
+        if self.stage_boundary < 0:
+            raise ConfigError("FedBIAD's stage one ends with a round from 0 on (0: there is none).")
         if self.tau < 1 or not 0 <= self.variance < float("inf"):
             raise ConfigError("FedBIAD's tau must be at least 1 and its variance at least 0.")
 

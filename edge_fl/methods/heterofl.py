@@ -90,6 +90,11 @@ class HeteroFl(Method):
         """With ``static``, as the paper."""
         return self.parameters.static
 
+    @property
+    def masks_labels(self) -> bool:
+        """With ``mask``, as the paper."""
+        return self.parameters.mask
+
     def evaluated_width(self, tier: int) -> int:
         """That of the tier's level; where levels are drawn, of the widest."""
         return max(self._widths(tier))
@@ -113,7 +118,6 @@ class HeteroFl(Method):
     def local(self, job: Job) -> LocalHalf:
         """Train the prefix assigned; ConfigError when it is no level's."""
         half = AssignedHalf(job)
-        half.masks_labels = self.parameters.mask
         if self.parameters.scale:
             half.scale = _scaler(half.pattern)
         return half

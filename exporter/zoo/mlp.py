@@ -29,7 +29,7 @@ def digits() -> nn.Module:
 
 
 def mnist() -> nn.Module:
-    """Build 784-128-128-10, FedBIAD's MLP for MNIST."""
+    """Build 784-128-128-10, FedBIAD's MLP for MNIST as its text has it (461 KiB of weights; its table counts 531)."""
     return mlp(inputs=784, hidden=128, classes=10)
 
 

@@ -15,7 +15,7 @@ from edge_fl.bench.grid import Choice, Filled, Filling, entry
 from edge_fl.bench.paper_tables import METHODS_1, METHODS_2, bench_table1, bench_table2
 from edge_fl.bench.records import read_records
 from edge_fl.bench.reference import TABLE_1, TABLE_2
-from edge_fl.bench.runs import Measured, Record, Run
+from edge_fl.bench.runs import Measured, Record, Run, bundle_of
 from edge_fl.bench.tta import bench_tta, reached, timed_rows
 from edge_fl.errors import ConfigError
 
@@ -184,6 +184,12 @@ def test_every_rule_is_compared_with_fedavg(tiny: Tiny, filling: Make) -> None:
     assert len({record.rounds[0].loss for record in read_records(how.results, Record)}) == 10
     with pytest.raises(ConfigError, match="leave --method out"):
         bench_aggregation_rule(tiny("feddrop"), filling())
+
+
+def test_heterofls_clients_leave_out_the_classes_that_they_lack(tiny: Tiny, filling: Make, tmp_path: Path) -> None:
+    for name, masked in (("heterofl", True), ("fedavg", False)):
+        run = entry(tiny(), "digits", name, {}).runs[0]
+        assert bundle_of(run, tmp_path, str).manifest.masks_labels is masked
 
 
 def test_what_is_missing_is_named_and_what_failed_is_told(tiny: Tiny, filling: Make) -> None:

@@ -29,6 +29,21 @@ def test_a_preset_is_beside_dense_updates_with_its_warm_up_counted(
     assert (tmp_path / "uplink-digits.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_runs_that_fail_are_told_and_differences_are_over_seeds_that_both_have(
+    tiny: Callable[..., Choice], filling: Callable[..., Filling]
+) -> None:
+    (failed,) = bench_uplink(tiny("fedavg", lr=1e30), filling("failed")).rows
+    assert (failed["accuracy (%)"], failed["- FedAvg's"], failed["dense / all"]) == ("failed", "", "")
+
+    how = filling(report=str)
+    bench_uplink(tiny("fedavg", seeds=(0, 1)), how)
+    bench_uplink(tiny("feddrop", seeds=(1,)), how)
+    both = bench_uplink(tiny("feddrop", seeds=(0, 1)), filling(minutes=0.0))
+    alone = bench_uplink(tiny("feddrop", seeds=(1,)), filling(minutes=0.0))
+    assert both.rows[1]["seeds"] == 1
+    assert both.rows[1]["- FedAvg's"] == alone.rows[1]["- FedAvg's"]
+
+
 @pytest.mark.parametrize(("method", "warmup"), [("best-uplink", 25), ("fedavg+dgc", 4)])
 def test_a_round_of_a_warm_up_is_not_taken_for_a_steady_one(
     tiny: Callable[..., Choice], filling: Callable[..., Filling], method: str, warmup: int

@@ -9,6 +9,7 @@ from broker.observer import Observer
 from device_sim.settings import TrainerSettings
 from device_sim.simulate import Simulation
 from edge_fl.bench.grid import Choice, entry
+from edge_fl.bench.local_time import a_step
 from edge_fl.bench.runs import bundle_of
 from edge_fl.bench.virtual_time import virtual_clock
 from edge_fl.errors import ConfigError
@@ -33,6 +34,13 @@ def test_a_run_takes_its_frames_and_its_training(
     assert seconds == pytest.approx(moved, rel=1e-3)
     slow = virtual_clock("8/2", "1000,2000")(simulation, summary) - moved
     assert slow > 2 * 1000 * run.local_steps * 1e-5  # no step takes less than 10 us
+
+
+def test_what_a_round_does_besides_its_steps_counts_once() -> None:
+    assert a_step({7: 1.4}, 7) == pytest.approx(0.2)
+    besides, step = 0.5, 0.1
+    rounds = {steps: besides + steps * step for steps in (30, 60)}
+    assert a_step(rounds, 240) == pytest.approx((besides + 240 * step) / 240)
 
 
 def test_a_link_and_slowdowns_are_read_at_once() -> None:

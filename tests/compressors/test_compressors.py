@@ -219,6 +219,8 @@ def test_signsgd_sends_the_mean_magnitude_and_remembers_only_with_feedback() -> 
     scale = np.float32(16 / 9)
     done, back = compress("signsgd", values, {"error_feedback": False})
     assert done.memory == {}
+    for settings in ({"error_feedback": False}, {"step": 0.1}):
+        assert open_compressor("signsgd", settings).memory == ()
     assert done.section == struct.pack("<f", scale) + bytes([0b01000100, 0b10000000])
     np.testing.assert_array_equal(back, np.where(values < 0, -scale, scale))
     with_feedback, _ = compress("signsgd", values)
