@@ -154,7 +154,7 @@ class Accumulator:
 
     def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
         combine = self._rule.combine if tensor.role == "parameter" else _holders
-        total, old, (rows, columns) = self._total[tensor.name], as_matrix(weights), self._holders(tensor)
+        total, old, (rows, columns) = self._total[tensor.name], as_matrix(weights), self._holding(tensor)
         everyone = float(sum(self._weights))
         for block in self._summing.blocks(total):
             held = self._summing.product(rows[:, block] if rows.shape[1] > 1 else rows, columns)
@@ -162,7 +162,7 @@ class Accumulator:
             total[block] = combine(self._summing.xp, before, total[block], held, everyone)
         return np.asarray(total.cpu() if hasattr(total, "cpu") else total).reshape(tensor.shape)
 
-    def _holders(self, tensor: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _holding(self, tensor: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """``[K, R]`` and ``[K, S]``, whose product is the summed weights of those who hold each entry: what each of K
         clients counts in the rows that it holds, and 1 for its columns. Either is ``[K, 1]`` where all hold all.
         """

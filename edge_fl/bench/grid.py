@@ -191,8 +191,8 @@ def fill(entries: Sequence[Entry], how: Filling) -> tuple[list[Filled], list[str
     wanted = _by_seed(entries)
     _make(wanted, how)
     known = _known(how.results)
-    shown = _serves if how.minutes != 0 else _tells
-    found = [filled for filled in (_filled(entry, known, shown) for entry in entries) if filled.made]
+    seldom = how.minutes == 0
+    found = [filled for filled in (_filled(one, known, seldom=seldom) for one in entries) if filled.made]
     if not found and how.minutes == 0:
         raise ConfigError(
             f"'{how.results}' holds none of these runs, and a time budget of 0 makes none: give the options of those "
@@ -200,14 +200,14 @@ def fill(entries: Sequence[Entry], how: Filling) -> tuple[list[Filled], list[str
         )
     if not found:
         raise ConfigError("The time budget was spent before any run was begun: raise it.")
-    return found, _missing(entries, known, shown)
+    return found, _missing(entries, known, seldom=seldom)
 
 
 def _make(wanted: Mapping[bytes, tuple[str, Run]], how: Filling) -> None:
     """Make what no record tells of until time is spent; the file is read anew, as others may write to it, too."""
     until = None if how.minutes is None else time.monotonic() + 60 * how.minutes
     for number, (key, (name, run)) in enumerate(wanted.items(), start=1):
-        if _serves(_known(how.results).get(key), run):
+        if _record(_known(how.results), run):
             continue
         if until is not None and time.monotonic() >= until:
             return
@@ -235,23 +235,17 @@ def _known(results: Path) -> dict[bytes, Record]:
     return {record.key: record for record in read_records(results, Record)}
 
 
-def _serves(record: Record | None, run: Run) -> bool:
-    """Whether a record tells all that is asked of ``run``, which may have been looked at less often."""
-    return record is not None and run.evaluate_every % record.run.evaluate_every == 0
+def _record(known: Mapping[bytes, Record], run: Run, *, seldom: bool = False) -> Record | None:
+    """What is known of ``run``, if it was looked at as often as is asked, or may have been more ``seldom``."""
+    record = known.get(key_of(run, run.in_effect()))
+    often = record is not None and run.evaluate_every % record.run.evaluate_every == 0
+    return record if often or seldom else None
 
 
-def _tells(record: Record | None, run: Run) -> bool:
-    """Whether a record tells of ``run``, however seldom it was looked at."""
-    del run
-    return record is not None
-
-
-def _missing(
-    entries: Sequence[Entry], known: Mapping[bytes, Record], shown: Callable[[Record | None, Run], bool]
-) -> list[str]:
+def _missing(entries: Sequence[Entry], known: Mapping[bytes, Record], *, seldom: bool) -> list[str]:
     groups: dict[tuple[str, tuple[int, ...]], dict[str, None]] = {}
     for one in entries:
-        seeds = tuple(run.seed for run in one.runs if not shown(known.get(key_of(run, run.in_effect())), run))
+        seeds = tuple(run.seed for run in one.runs if not _record(known, run, seldom=seldom))
         if seeds:
             groups.setdefault((one.dataset, seeds), {})[one.label] = None
     return [
@@ -260,9 +254,9 @@ def _missing(
     ]
 
 
-def _filled(entry: Entry, known: Mapping[bytes, Record], shown: Callable[[Record | None, Run], bool]) -> Filled:
-    found = [(known.get(key_of(run, run.in_effect())), run) for run in entry.runs]
-    made = [record for record, run in found if record is not None and shown(record, run)]
+def _filled(entry: Entry, known: Mapping[bytes, Record], *, seldom: bool) -> Filled:
+    found = [_record(known, run, seldom=seldom) for run in entry.runs]
+    made = [record for record in found if record is not None]
     return Filled(
         entry,
         tuple(record for record in made if not record.failed),

@@ -1,6 +1,7 @@
 """FedBIAD's Tables I and II: methods, and methods with compressors, by data set, the paper's numbers beside ours."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from device_sim.links import LINKS
 from edge_fl.bench.accounting import counted_bytes, dense_run
@@ -40,6 +41,17 @@ _COLUMNS = (
 )
 
 
+@dataclass(frozen=True)
+class _Table:
+    """One of the paper's: the ``command`` that makes it, its methods, and what it reports by data set and method."""
+
+    command: str
+    title: str
+    about: str
+    methods: tuple[str, ...]
+    reported: Mapping[str, Mapping[str, Reported]]
+
+
 def bench_table1(choice: Choice, how: Filling) -> Result:
     """Dropping methods: accuracy and uplink by method and data set; raises as :func:`edge_fl.bench.grid.fill`."""
     about = (
@@ -47,14 +59,14 @@ def bench_table1(choice: Choice, how: Filling) -> Result:
         "that sizes come near the paper's. The output layer is always whole here, which of a language model is much of "
         "it, where the paper's sizes are those of half a decoder."
     )
-    return _bench(choice, how, ("table1", "Methods (Table I)", about), METHODS_1, TABLE_1)
+    return _bench(choice, how, _Table("table1", "Methods (Table I)", about, METHODS_1, TABLE_1))
 
 
 def bench_table2(choice: Choice, how: Filling) -> Result:
     """Compressors, alone and on dropping methods; raises as :func:`edge_fl.bench.grid.fill`."""
     about = "FedBIAD's Table II, and FedAvg without a compressor: ratios are to its dense updates."
     reported = {dataset: {"fedavg": TABLE_1[dataset]["fedavg"], **lines} for dataset, lines in TABLE_2.items()}
-    return _bench(choice, how, ("table2", "Compressors (Table II)", about), METHODS_2, reported)
+    return _bench(choice, how, _Table("table2", "Compressors (Table II)", about, METHODS_2, reported))
 
 
 def setting_text(choice: Choice) -> str:
@@ -66,19 +78,12 @@ def setting_text(choice: Choice) -> str:
     )
 
 
-def _bench(
-    choice: Choice,
-    how: Filling,
-    texts: tuple[str, str, str],
-    methods: tuple[str, ...],
-    reported: Mapping[str, Mapping[str, Reported]],
-) -> Result:
-    name, title, about = texts
+def _bench(choice: Choice, how: Filling, table: _Table) -> Result:
     found, missing = fill(
         [
             entry(choice, dataset, method, {"method": method})
             for dataset in choice.datasets
-            for method in choice.methods or methods
+            for method in choice.methods or table.methods
         ],
         how,
     )
@@ -87,10 +92,10 @@ def _bench(
         for dataset, group in by_dataset(found).items()
     ]
     return Result(
-        title=title,
-        command=choice.command(name),
-        about=f"{about} {setting_text(choice)}{_COLUMNS}",
-        rows=[_row(filled, reported) for filled in found],
+        title=table.title,
+        command=choice.command(table.command),
+        about=f"{table.about} {setting_text(choice)}{_COLUMNS}",
+        rows=[_row(filled, table.reported) for filled in found],
         notes=notes_of(found, missing),
         pictures=pictures,
     )
