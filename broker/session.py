@@ -1,6 +1,7 @@
 """Puts a run together from its parts: what `edge-fl serve` and the demo share."""
 
 import hashlib
+import logging
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,7 @@ from edge_fl.wire.messages import Topics
 
 __all__ = ["check_recipe", "digest_of", "new_run_id", "open_bundle", "read_settings", "resume", "serve"]
 
+_log = logging.getLogger(__name__)
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
 
@@ -232,6 +234,12 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
     method, _ = recipe.method, recipe.rule
     if reason := method.unfit(bundle.manifest):
         raise ConfigError(reason)
+    if method.masks_labels and bundle.manifest.loss == "cross_entropy":
+        _log.warning(
+            "'%s' would leave out the classes that a client has no samples of, which this bundle's loss cannot; "
+            "export it with --loss masked_cross_entropy",
+            method.name,
+        )
     for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
         _check_tier(bundle, method, tier, config.batch)
 

@@ -58,6 +58,15 @@ def test_every_tier_must_find_its_programs(recipe: str, parameters: dict[str, ob
     check(bundle(None), recipe, **parameters)
 
 
+def test_a_loss_that_cannot_mask_labels_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    check(bundle(None), "heterofl")
+    assert "export it with --loss masked_cross_entropy" in caplog.text
+    caplog.clear()
+    check(bundle(None), "heterofl", mask=False)
+    check(bundle(None), "fedavg")
+    assert not caplog.text
+
+
 def test_tiers_that_a_run_has_not_need_none() -> None:
     held, parameters = bundle(*at(1000, 500)), {"levels": ["a", "b", "c"]}
     check(held, "heterofl", tiers=2, **parameters)
