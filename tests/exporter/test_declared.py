@@ -74,11 +74,20 @@ def test_a_declared_layout_knows_what_is_scaled_and_what_is_dense() -> None:
     assert found.dense == dict.fromkeys(("kept", "out"), "the model's own layout says so")
 
 
-def test_the_examples_layout_is_true() -> None:
-    model = load_model(str(Path(__file__).parents[2] / "examples" / "gated_mlp.py") + ":build")
-    found = derive(model, torch.randn(3, 1, 8, 8))
+@pytest.mark.parametrize(
+    ("example", "x", "blocks"),
+    [
+        ("gated_mlp", torch.randn(3, 1, 8, 8), [("units", 24)]),
+        ("character_rnn", torch.randint(0, 90, (2, 5)), [("lstm.l0", 128), ("lstm.l1", 128)]),
+    ],
+)
+def test_an_examples_layout_is_as_it_declares(
+    example: str, x: torch.Tensor, blocks: list[tuple[str, int]]
+) -> None:
+    model = load_model(str(Path(__file__).parents[2] / "examples" / f"{example}.py") + ":build")
+    found = derive(model, x)
 
-    assert [(block.name, block.size) for block in found.layout.blocks] == [("units", 24)]
+    assert [(block.name, block.size) for block in found.layout.blocks] == blocks
 
 
 OUTPUT = (WEIGHTS[0], Spec("second", (3, 5), ((Segment("o"),), free(5)), ((Segment("o"),), H)))
