@@ -44,15 +44,15 @@ class Selection:
         return tuple(n if kept is None else len(kept) for n, kept in zip(tensor.shape, axes, strict=True))
 
     def gather_into(self, tensor: Tensor, full: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-        """Copy the kept entries of ``full`` into ``out`` (of :meth:`shape`), with one pass over what is kept."""
+        """Copy the kept entries of ``full`` into ``out`` (of :meth:`shape`)."""
         narrowed = [(axis, kept) for axis, kept in enumerate(self.axes[tensor.name]) if kept is not None]
-        match narrowed:
-            case []:
-                out[...] = full
-            case [(axis, kept)]:
-                np.take(full, kept, axis=axis, out=out, mode="clip")
-            case _:
-                out[...] = full[self.index(tensor)]
+        if not narrowed:
+            out[...] = full
+            return
+        *others, (last, indices) = narrowed
+        for axis, kept in others:
+            full = full.take(kept, axis=axis)  # an axis after another is quicker than all in one index
+        np.take(full, indices, axis=last, out=out, mode="clip")
 
     def gather(self, weights: Weights) -> dict[str, NDArray[np.float32]]:
         """The kept entries of every tensor, as new C-contiguous arrays."""
@@ -65,7 +65,13 @@ class Selection:
     def scatter(self, kept: Weights, into: Mapping[str, NDArray[np.float32]]) -> None:
         """Write kept entries back into the full tensors, leaving every other entry as it is."""
         for tensor in self.layout.tensors:
-            into[tensor.name][self.index(tensor)] = kept[tensor.name]
+            full, axes = into[tensor.name], self.axes[tensor.name]
+            rows, columns = axes if len(axes) == 2 else (None, None)
+            if rows is not None and columns is not None and full.flags.c_contiguous:
+                places = rows[:, np.newaxis] * full.shape[1] + columns  # numpy is slow at two indices
+                full.reshape(-1)[places] = kept[tensor.name]
+            else:
+                full[self.index(tensor)] = kept[tensor.name]
 
     def index(self, tensor: Tensor) -> Index:
         """A numpy index of the kept entries of ``tensor``."""
@@ -90,6 +96,8 @@ def _indices(axis: Axis, pattern: Pattern) -> Kept:
     sizes = pattern.layout.sizes
     if all(s.block is None or pattern.counts[s.block] == sizes[s.block] for s in axis):
         return None
+    if len(axis) == 1 and axis[0].block is not None and axis[0].outer == axis[0].inner == 1:
+        return pattern.kept[axis[0].block]
     parts, start = [], 0
     for segment in axis:
         length = segment.length(sizes)
