@@ -108,6 +108,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
         return {block.name: block.size for block in self.blocks}
 
     @cached_property
+    def recurrent(self) -> frozenset[str]:
+        """The names of the recurrent blocks."""
+        return frozenset(block.name for block in self.blocks if block.recurrent)
+
+    @cached_property
     def units(self) -> int:
         """Units of all blocks together (J)."""
         return sum(block.size for block in self.blocks)

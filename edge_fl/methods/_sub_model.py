@@ -34,16 +34,14 @@ class SubModelMethod(DropoutMethod):
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """S_b of each block at the tier's rate, J_b of a recurrent one."""
-        whole = {block.name: block.size for block in layout.blocks if block.recurrent}
-        return {**super().counts(layout, tier), **whole}
+        return {**super().counts(layout, tier), **{name: layout.sizes[name] for name in layout.recurrent}}
 
     def local(self, job: Job) -> LocalHalf:
         """Train what was assigned; a step has one factor for all layers, so beside whole ones nothing is scaled."""
-        scaled = self.parameters.scale and not any(block.recurrent for block in job.layout.blocks)
+        scaled = self.parameters.scale and not job.layout.recurrent
         return AssignedHalf(job, scale=inverse_kept(self.parameters.dropout[0]) if scaled else 1.0)
 
 
 def with_recurrent(pattern: Pattern) -> Pattern:
     """``pattern``, and all units of recurrent blocks."""
-    whole = {block.name for block in pattern.layout.blocks if block.recurrent}
-    return pattern.filled(whole) if whole else pattern
+    return pattern.filled(pattern.layout.recurrent) if pattern.layout.recurrent else pattern
