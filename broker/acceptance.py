@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from edge_fl.batch_statistics import gathered, own_row
-from edge_fl.bundle import Manifest
-from edge_fl.divergence import farthest
-from edge_fl.errors import FrameError
-from edge_fl.layout import Layout
-from edge_fl.pattern import Pattern
-from edge_fl.recipe import Recipe
+from edge_fl.core.bundle import Manifest
+from edge_fl.core.divergence import farthest
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.training.batch_statistics import gathered, own_row
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
 from edge_fl.wire.messages import Evaluate, Evaluated, Gather
 
@@ -48,7 +48,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     """
     if len(content) > largest_frame(expected.layout):
         raise FrameError("oversize", f"The update has {len(content)} bytes.")
-    frame = decode_frame(content, expected.layout, expected.recipe.shared())
+    frame = decode_frame(content, expected.layout, expected.recipe.shared(), expected.recipe.decoders)
     header = frame.header
     if frame.shared:
         raise FrameError("header", "The update says what is shared, which is for the coordinator to say.")

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from broker.coordinator import ATTEMPTS, LATE, LOST, Coordinator
 from broker.rounds import Round
-from broker.run_folder import RoundMetrics
 from broker.store import UnderWay
 from edge_fl.compressors.base import Compressor
-from edge_fl.errors import ConfigError, RunError
-from edge_fl.recipe import Recipe
-from edge_fl.wire.messages import Ref
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import ConfigError, RunError
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.runs.metrics import RoundMetrics
 
 __all__ = ["BufferedCoordinator", "check_buffered"]
 

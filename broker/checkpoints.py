@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from edge_fl.arrays import packed, unpacked
-from edge_fl.atomic import write_atomically
-from edge_fl.errors import ConfigError, StateError, said
-from edge_fl.selection import Weights
-from edge_fl.server_half import State
+from edge_fl.core.arrays import packed, unpacked
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.errors import ConfigError, StateError, said
+from edge_fl.core.selection import Weights
+from edge_fl.core.server_half import State
 
 __all__ = ["Checkpoints"]
 

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from broker.config import SelectionPolicy
-from broker.run_folder import RoundMetrics
-from edge_fl.randomness import Stream
+from edge_fl.core.randomness import Stream
+from edge_fl.runs.config import SelectionPolicy
+from edge_fl.runs.metrics import RoundMetrics
 
 __all__ = ["ClientSelection"]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection
 
-from edge_fl.bundle import MANIFEST, Bundle
-from edge_fl.transport.transfer import cut, ref_of
-from edge_fl.wire.messages import Ref
+from edge_fl.core.bundle import MANIFEST, Bundle
+from edge_fl.core.content import Ref, ref_of
+from edge_fl.transport.transfer import cut
 
 __all__ = ["Contents"]
 

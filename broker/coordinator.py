@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from broker.client_selection import ClientSelection
-from broker.config import RunConfig
 from broker.evaluation import Evaluator
 from broker.federated_evaluation import FederatedEvaluator
 from broker.gateway import RETURN_SECONDS, Gateway
@@ -15,18 +14,21 @@ from broker.gathering import gather
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.rounds import Report, Round
-from broker.run_folder import RoundMetrics, RunFolder, TierScore
+from broker.run_folder import RunFolder
 from broker.statistics_round import gathers
 from broker.store import Store, UnderWay
 from broker.summary import RunSummary
 from broker.tasks import make_task
 from broker.tiers import Tiers
-from edge_fl.bundle import Manifest
-from edge_fl.errors import RunError
-from edge_fl.evaluation import Score
-from edge_fl.recipe import Recipe
+from edge_fl.core.bundle import Manifest
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import RunError
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics, TierScore
+from edge_fl.training.evaluation import Score
 from edge_fl.wire.frame import Frame, decode_frame
-from edge_fl.wire.messages import Ref, Task
+from edge_fl.wire.messages import Task
 
 __all__ = ["ATTEMPTS", "LATE", "LOST", "Coordinator"]
 
@@ -304,7 +306,10 @@ class Coordinator:
     def _updates(self, reports: dict[str, Report], tiers: dict[str, int]) -> Iterator[tuple[int, Frame]]:
         """Each accepted update with the tier it was asked for in, one in memory at a time."""
         for client, report in reports.items():
-            yield tiers[client], decode_frame(report.content(), self._model.layout, self._recipe.shared())
+            yield (
+                tiers[client],
+                decode_frame(report.content(), self._model.layout, self._recipe.shared(), self._recipe.decoders),
+            )
 
     def _farewell(self) -> None:
         """Tell the devices for a while, and longer if one is reconnecting just now: it would wait for ever."""

@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, SQLA
 
 from broker import tables
 from broker.engines import engine_of, hold
-from edge_fl.errors import ConfigError, StateError
+from edge_fl.core.errors import ConfigError, StateError
 
 __all__ = ["Database", "local_url"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from amqtt.broker import Broker
 
-from edge_fl.errors import BrokerError, PortError
+from edge_fl.core.errors import BrokerError, PortError
 from edge_fl.transport.connection import BrokerAddress
 
 __all__ = ["EmbeddedBroker"]

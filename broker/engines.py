@@ -13,7 +13,7 @@ from typing import IO, Any
 from sqlalchemy import Engine, StaticPool, create_engine, event
 from sqlalchemy.engine import URL
 
-from edge_fl.errors import StateError
+from edge_fl.core.errors import StateError
 
 __all__ = ["engine_of", "hold"]
 

@@ -1,12 +1,12 @@
 """The global model on held-out data."""
 
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import RuntimeMissingError
+from edge_fl.core.selection import Weights
+from edge_fl.core.width_statistics import trained_width
 from edge_fl.data.registry import Dataset
-from edge_fl.errors import RuntimeMissingError
-from edge_fl.evaluation import Score, score
 from edge_fl.runtimes.base import Runtime, open_runtime
-from edge_fl.selection import Weights
-from edge_fl.width_statistics import trained_width
+from edge_fl.training.evaluation import Score, score
 
 __all__ = ["Evaluator"]
 

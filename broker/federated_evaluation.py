@@ -2,16 +2,17 @@
 
 from collections.abc import Set
 
-from broker.config import RunConfig
 from broker.evaluation import Evaluator
 from broker.gateway import Gateway
 from broker.model import GlobalModel
-from broker.run_folder import TierScore
 from broker.score_round import ScoreRound
 from broker.tiers import Tiers
-from edge_fl.randomness import Stream
-from edge_fl.recipe import Recipe
-from edge_fl.wire.messages import Evaluate, Ref
+from edge_fl.core.content import Ref
+from edge_fl.core.randomness import Stream
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import TierScore
+from edge_fl.wire.messages import Evaluate
 
 __all__ = ["FederatedEvaluator"]
 

@@ -22,9 +22,10 @@ from broker.rounds import Round
 from broker.run_folder import RunFolder
 from broker.store import Store
 from broker.tiers import Tiers
-from edge_fl.bundle import Bundle
-from edge_fl.errors import FrameError
-from edge_fl.recipe import Recipe
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import FrameError
+from edge_fl.recipes.recipe import Recipe
 from edge_fl.transport.connection import Connected, Connection, Disconnected, Event, Message
 from edge_fl.transport.transfer import Sender
 from edge_fl.wire.messages import (
@@ -37,7 +38,6 @@ from edge_fl.wire.messages import (
     Gone,
     Hello,
     Offer,
-    Ref,
     Refused,
     Register,
     Registered,

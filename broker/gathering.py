@@ -2,13 +2,13 @@
 
 import msgspec
 
-from broker.config import RunConfig
 from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.statistics_round import StatisticsRound, ask, widths_asked
 from broker.tiers import Tiers
-from edge_fl.bundle import Manifest
+from edge_fl.core.bundle import Manifest
 from edge_fl.methods.base import Method
+from edge_fl.runs.config import RunConfig
 
 __all__ = ["gather"]
 

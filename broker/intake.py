@@ -11,12 +11,13 @@ from broker.run_folder import RunFolder
 from broker.store import Judged, Store
 from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
-from edge_fl.errors import FrameError
-from edge_fl.layout import Layout
-from edge_fl.recipe import Recipe
-from edge_fl.update import assigned_pattern
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.training.update import assigned_pattern
 from edge_fl.wire.frame import largest_frame
-from edge_fl.wire.messages import Offer, Ref, Task, ToDevice, Verdict
+from edge_fl.wire.messages import Offer, Task, ToDevice, Verdict, Want
 
 __all__ = ["Intake"]
 
@@ -66,7 +67,7 @@ class Intake:
         self._registry, self._observer, self._send, self._reject = registry, observer, send, reject
         self._largest = largest_frame(layout)
         self._offers: dict[str, Offer] = {}
-        self._uploads = Uploads(send, self._place)
+        self._uploads = Uploads(lambda client, missing: send(client, Want(*missing)), self._place)
         self._updates: UpdateFile | None = None  # of the round
         self._judged: dict[str, Judged] = {}  # updates of the round under way that the record has not yet
         self._verdicts: list[tuple[str, Verdict]] = []  # told once it has

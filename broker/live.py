@@ -10,10 +10,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from broker.config import RunConfig
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics, TierScore
 from broker.summary import size_text
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.wire.messages import Register
 
 __all__ = ["LiveView", "PlainView", "view"]

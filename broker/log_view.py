@@ -4,10 +4,10 @@ import logging
 
 import msgspec
 
-from broker.config import RunConfig
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics
-from edge_fl.log import log_fields
+from edge_fl.core.log import log_fields
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.wire.messages import Register
 
 __all__ = ["LogView"]

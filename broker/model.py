@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.sums import accumulator, device_here
-from edge_fl.divergence import reach
-from edge_fl.downlink import changed
-from edge_fl.layout import Layout
+from edge_fl.core.divergence import reach
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.server_half import State
 from edge_fl.methods.base import Heard
-from edge_fl.pattern import Pattern
-from edge_fl.recipe import Recipe
-from edge_fl.selection import Selection, Weights
-from edge_fl.server_half import State
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.wire.downlink import changed
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
 from edge_fl.wire.values import FLOAT32, flatten
 
@@ -122,7 +122,7 @@ class GlobalModel:
         assert sender is not None
         section = sender.encode_change(flatten(Selection.of(pattern, "units"), change))
         frame = encode_frame(self._header(sender.name), pattern, change, section)
-        self.weights = changed(self.weights, decode_frame(frame, self.layout))
+        self.weights = changed(self.weights, decode_frame(frame, self.layout, decoders=self._recipe.decoders))
         self._changes.append(frame)
         whole = 4 * self.layout.size
         while sum(map(len, self._changes)) >= whole:

@@ -1,7 +1,7 @@
 """What a coordinator tells whoever is watching."""
 
-from broker.config import RunConfig
-from broker.run_folder import RoundMetrics
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.wire.messages import Register
 
 __all__ = ["Observer", "Observers"]

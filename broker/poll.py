@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
-from edge_fl.errors import FrameError
+from edge_fl.core.errors import FrameError
 from edge_fl.wire.messages import Evaluate, Evaluated, Gather, Gathered, Register
 
 __all__ = ["Poll"]

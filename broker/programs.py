@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from edge_fl.bundle import Bundle
-from edge_fl.layout import Layout
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import kept_counts, prefix_counts
 from edge_fl.methods.base import Method
-from edge_fl.pattern import kept_counts, prefix_counts
 
 __all__ = ["missing_program"]
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-from broker.config import RunConfig
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics, TierScore
-from edge_fl.errors import ConfigError, PortError
+from edge_fl.core.errors import ConfigError, PortError
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.wire.messages import Register
 
 __all__ = ["PrometheusMetrics", "metrics_server"]

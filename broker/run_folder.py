@@ -19,58 +19,15 @@ import msgspec
 from safetensors.numpy import save
 
 from broker.checkpoints import Checkpoints
-from broker.config import RunConfig
 from broker.rounds import Report
 from broker.update_file import UpdateFile
-from edge_fl.atomic import write_atomically
-from edge_fl.errors import StateError
-from edge_fl.selection import Weights
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.errors import StateError
+from edge_fl.core.selection import Weights
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
 
-__all__ = ["RoundMetrics", "RunFolder", "TierScore", "check_no_run", "run_of"]
-
-
-class TierScore(msgspec.Struct, frozen=True):
-    """What the devices of a tier found of a model on the samples that they hold out.
-
-    ``clients`` answered, who hold out ``samples``; ``loss`` and ``accuracy`` (a fraction) are means over these. They
-    evaluated the first units of each block, as many as ``width`` (thousandths) says.
-    """
-
-    clients: int
-    samples: int
-    loss: float
-    accuracy: float
-    width: int
-
-
-class RoundMetrics(msgspec.Struct, frozen=True):
-    """One line of metrics.jsonl. Bytes are frame bytes, up and down by client; ``downlink`` is all it was sent.
-
-    ``accuracy`` (a fraction) and ``loss`` are those on held-out data, None after a round that the model was not
-    evaluated after.
-
-    ``tiers`` and ``took`` say in which tier each client was asked, and how many seconds later its update was taken (or
-    the round closed without it); ``stale`` says of updates that were trained from an older model than the round's, how
-    many rounds older. ``on_devices`` are the scores of the devices that were asked for them, by tier. ``gathered`` says
-    of the last round how many samples are behind the BatchNorm statistics of each width (thousandths), where those were
-    gathered after it. Of a round that was broken off and gone on with, ``seconds``, ``took`` and ``downlink`` are those
-    since.
-    """
-
-    round: int
-    seconds: float
-    accuracy: float | None
-    loss: float | None
-    train_loss: float
-    uplink: dict[str, int]
-    downlink: dict[str, int]
-    excused: dict[str, str]
-    rejections: dict[str, int]
-    tiers: dict[str, int] = {}
-    took: dict[str, float] = {}
-    stale: dict[str, int] = {}
-    on_devices: dict[int, TierScore] = {}
-    gathered: dict[int, int] = {}
+__all__ = ["RunFolder", "check_no_run", "run_of"]
 
 
 class RunFolder:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from broker.acceptance import check_score
 from broker.poll import Poll
-from broker.run_folder import TierScore
+from edge_fl.runs.metrics import TierScore
 from edge_fl.wire.messages import Evaluated, Register
 
 __all__ = ["ScoreRound"]

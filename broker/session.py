@@ -12,7 +12,6 @@ from typing import TypeVar
 import msgspec
 
 from broker.buffered import BufferedCoordinator, check_buffered
-from broker.config import RunConfig, RunSettings
 from broker.coordinator import Coordinator
 from broker.database import local_url
 from broker.evaluation import Evaluator
@@ -21,14 +20,16 @@ from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.programs import missing_program
 from broker.run_folder import RunFolder, check_no_run, run_of
+from broker.settings import RunSettings
 from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
-from edge_fl.bundle import MANIFEST, Bundle
+from edge_fl.core.bundle import MANIFEST, Bundle
+from edge_fl.core.errors import BundleError, ConfigError, StateError
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import BundleError, ConfigError, StateError
 from edge_fl.methods.base import Method
-from edge_fl.recipe import Recipe, open_recipe
+from edge_fl.recipes.recipe import Recipe, open_recipe
+from edge_fl.runs.config import RunConfig
 from edge_fl.transport.connection import BrokerAddress, Connection
 from edge_fl.wire.messages import Topics
 

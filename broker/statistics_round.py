@@ -7,14 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.acceptance import check_statistics
-from broker.config import RunConfig
 from broker.poll import Poll
-from edge_fl.batch_statistics import gathered, own_row
-from edge_fl.bundle import Manifest
+from edge_fl.core.bundle import Manifest
+from edge_fl.core.content import Ref
+from edge_fl.core.selection import Weights
 from edge_fl.methods.base import Method
-from edge_fl.selection import Weights
+from edge_fl.runs.config import RunConfig
+from edge_fl.training.batch_statistics import gathered, own_row
 from edge_fl.wire.frame import Frame
-from edge_fl.wire.messages import Gather, Gathered, Ref, Register
+from edge_fl.wire.messages import Gather, Gathered, Register
 
 __all__ = ["StatisticsRound", "ask", "gathers", "widths_asked"]
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import msgspec
 
-from broker.config import RunConfig
 from broker.database import local_url
-from broker.run_folder import RoundMetrics, run_of
+from broker.run_folder import run_of
 from broker.session import read_settings
 from broker.store import Rejected, Store, UnderWay
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
 
 __all__ = ["RunStatus", "status_of"]
 

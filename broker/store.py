@@ -17,9 +17,9 @@ from sqlalchemy.engine import URL
 from broker import tables
 from broker.database import Database
 from broker.registry import Device
-from broker.run_folder import RoundMetrics
-from edge_fl.arrays import packed, unpacked
-from edge_fl.server_half import State
+from edge_fl.core.arrays import packed, unpacked
+from edge_fl.core.server_half import State
+from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.wire.messages import Register, Task, Verdict
 
 __all__ = ["Judged", "Rejected", "Store", "UnderWay"]

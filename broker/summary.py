@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from broker.config import RunConfig
-from broker.run_folder import RoundMetrics, TierScore
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics, TierScore
 
 __all__ = ["RunSummary", "draw", "size_text", "tier_text"]
 

@@ -4,9 +4,9 @@ import ctypes
 import functools
 import logging
 
-from edge_fl.aggregation import Accumulator, Rule
-from edge_fl.layout import Layout
-from edge_fl.summing import CpuSumming, Kernels, Summing
+from edge_fl.aggregation.rules import Accumulator, Rule
+from edge_fl.aggregation.sums import CpuSumming, Kernels, Summing
+from edge_fl.core.layout import Layout
 
 __all__ = ["accumulator", "device_here"]
 

@@ -2,13 +2,14 @@
 
 import msgspec
 
-from broker.config import RunConfig
-from edge_fl.layout import Layout
+from edge_fl.core.content import Ref
+from edge_fl.core.layout import Layout
+from edge_fl.core.selection import Weights
 from edge_fl.methods.base import Ask
-from edge_fl.recipe import Recipe
-from edge_fl.selection import Weights
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.runs.config import RunConfig
 from edge_fl.wire.masks import encode_mask
-from edge_fl.wire.messages import Ref, Task
+from edge_fl.wire.messages import Task
 
 __all__ = ["make_task"]
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
-from broker.config import RunConfig
 from broker.tasks import make_task
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout
-from edge_fl.recipe import open_recipe
-from edge_fl.wire.messages import MOST_TIERS, Ref, Register, Task
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.config import RunConfig
+from edge_fl.wire.messages import MOST_TIERS, Register, Task
 
 __all__ = ["Tiers", "open_tiers"]
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from edge_fl.errors import StateError
-from edge_fl.wire.messages import CHUNK_SIZE
+from edge_fl.core.content import CHUNK_SIZE
+from edge_fl.core.errors import StateError
 
 __all__ = ["Place", "UpdateFile"]
 

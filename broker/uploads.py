@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from edge_fl.core.content import CHUNK_SIZE, Missing, Ref
 from edge_fl.transport.transfer import Fetcher, Parts
-from edge_fl.wire.messages import CHUNK_SIZE, Ref, Want
 
 __all__ = ["Uploads"]
 
@@ -38,7 +38,7 @@ class Uploads:
     Parameters
     ----------
     send
-        Publishes a Want to a device.
+        Asks a device for chunks.
     keep
         Makes a place for what comes of a device's update.
     budget
@@ -49,7 +49,7 @@ class Uploads:
 
     def __init__(
         self,
-        send: Callable[[str, Want], None],
+        send: Callable[[str, Missing], None],
         keep: Callable[[str, Ref], Parts],
         *,
         budget: int = _BUDGET,

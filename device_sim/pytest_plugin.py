@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from device_sim.tested_fleet import TestedFleet
+    from device_sim.emulation.tested_fleet import TestedFleet
 
 __all__ = ["edge_fl_fleet"]
 
@@ -19,7 +19,7 @@ __all__ = ["edge_fl_fleet"]
 @pytest.fixture
 def edge_fl_fleet(tmp_path: Path) -> Iterator[Callable[[str], "TestedFleet"]]:
     """Start the fleet that a text in the format of a fleet file describes; it is stopped when the test ends."""
-    from device_sim.tested_fleet import TestedFleet
+    from device_sim.emulation.tested_fleet import TestedFleet
 
     with ExitStack() as stack:
 

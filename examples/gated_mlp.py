@@ -6,8 +6,8 @@
 import torch
 from torch import Tensor, nn
 
-from edge_fl.layout import Axis, Block, Layout, Segment
-from edge_fl.layout import Tensor as Spec
+from edge_fl.core.layout import Axis, Block, Layout, Segment
+from edge_fl.core.layout import Tensor as Spec
 
 
 def free(length: int) -> Axis:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from edge_fl.bundle import Input
-from edge_fl.errors import DataError, ModelError, UnsupportedModelError
+from edge_fl.core.bundle import Input
+from edge_fl.core.errors import DataError, ModelError, UnsupportedModelError
 from exporter.adapt import adapt
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edge_fl.bundle import BatchNormPolicy
-from edge_fl.layout import Tensor as Spec
+from edge_fl.core.bundle import BatchNormPolicy
+from edge_fl.core.layout import Tensor as Spec
 from exporter.recurrent import replace_recurrent
 
 __all__ = ["adapt", "momenta", "new_statistics"]

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from edge_fl.errors import EdgeFLError, ModelError, UnsupportedModelError
-from edge_fl.layout import Axis, Layout
-from edge_fl.pattern import Pattern
+from edge_fl.core.errors import EdgeFLError, ModelError, UnsupportedModelError
+from edge_fl.core.layout import Axis, Layout
+from edge_fl.core.pattern import Pattern
 from exporter.equivalence import every_other_unit, layout_tensors, role_of, run_compact, why_different
 from exporter.groups import PRODUCERS
 from exporter.sentence import first_line

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edge_fl.layout import Axis, Block, Layout, Mode, Segment
-from edge_fl.layout import Tensor as Spec
+from edge_fl.core.layout import Axis, Block, Layout, Mode, Segment
+from edge_fl.core.layout import Tensor as Spec
 from exporter.adapt import adapt
 from exporter.declared import declared_dense, declared_layout
 from exporter.equivalence import every_other_unit, layout_tensors, role_of, why_different

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from edge_fl.layout import Layout
-from edge_fl.pattern import Bitmask, Pattern
-from edge_fl.selection import Selection
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Bitmask, Pattern
+from edge_fl.core.selection import Selection
 from exporter.groups import STATISTICS
 
 __all__ = ["every_other_unit", "layout_tensors", "role_of", "run_compact", "why_different"]

@@ -12,10 +12,10 @@ import numpy as np
 import safetensors.numpy
 from torch import nn
 
-from edge_fl.bundle import SCHEMA, WEIGHTS, Bundle, Manifest, Parity, Program
-from edge_fl.errors import ConfigError, UnsupportedModelError
-from edge_fl.layout import Tensor
-from edge_fl.width_statistics import with_rows, without_rows
+from edge_fl.core.bundle import SCHEMA, WEIGHTS, Bundle, Manifest, Parity, Program
+from edge_fl.core.errors import ConfigError, UnsupportedModelError
+from edge_fl.core.layout import Tensor
+from edge_fl.core.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt, momenta
 from exporter.derive import Derivation, derive

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from edge_fl.errors import RuntimeMissingError, UnsupportedModelError
+from edge_fl.core.errors import RuntimeMissingError, UnsupportedModelError
 
 __all__ = ["gradient_graph"]
 

@@ -13,7 +13,7 @@ import torch_pruning as tp
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.recurrent import RecurrentAxes
 from exporter.sentence import first_line
 from exporter.stand_ins import PRUNERS, StandIn, with_stand_ins

@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
 from exporter.quiet import quiet
 from exporter.recurrent import unrolled

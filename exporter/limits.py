@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from edge_fl.errors import ParityError
+from edge_fl.core.errors import ParityError
 
 __all__ = ["ADAM_LIMIT", "LIMIT", "SMALLEST", "DifferenceError", "Limits", "Rounding"]
 

@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional
 
-from edge_fl.bundle import LABEL_MASK
-from edge_fl.errors import ConfigError
+from edge_fl.core.bundle import LABEL_MASK
+from edge_fl.core.errors import ConfigError
 from exporter.model_file import load_function
 
 __all__ = ["Loss", "find_loss"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from edge_fl.errors import ModelError
+from edge_fl.core.errors import ModelError
 
 __all__ = ["load_function", "load_model"]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from edge_fl.bundle import Optimizer
+from edge_fl.core.bundle import Optimizer
 
 __all__ = ["apply"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edge_fl.layout import Segment
-from edge_fl.layout import Tensor as Spec
+from edge_fl.core.layout import Segment
+from edge_fl.core.layout import Tensor as Spec
 from exporter.forward import training_forward
 from exporter.source import Source, batch_ports, scalar, tensor_ports
 

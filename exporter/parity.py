@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Parity
-from edge_fl.errors import ParityError
-from edge_fl.layout import Tensor
-from edge_fl.local_model import LocalModel
-from edge_fl.pattern import Pattern
+from edge_fl.core.bundle import Bundle, Parity
+from edge_fl.core.errors import ParityError
+from edge_fl.core.layout import Tensor
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.width_statistics import one_hot
 from edge_fl.runtimes.base import Runtime, open_runtime
-from edge_fl.selection import Selection, Weights
-from edge_fl.width_statistics import one_hot
+from edge_fl.training.local_model import LocalModel
 from exporter.limits import ADAM_LIMIT, SMALLEST, DifferenceError, Limits, Rounding
 from exporter.lower import program_widths
 from exporter.proof_steps import (

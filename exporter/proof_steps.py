@@ -8,13 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from edge_fl.bundle import WHOLE_BATCHES, Input
-from edge_fl.layout import Layout, Tensor
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
-from edge_fl.runtimes.base import Batch
-from edge_fl.selection import Index, Selection, Weights
-from edge_fl.width_statistics import one_hot
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import WHOLE_BATCHES, Input
+from edge_fl.core.layout import Layout, Tensor
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Index, Selection, Weights
+from edge_fl.core.width_statistics import one_hot
 from exporter.lower import kept_at
 from exporter.source import Source
 

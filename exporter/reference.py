@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from edge_fl.bundle import Optimizer
-from edge_fl.pattern import Pattern
-from edge_fl.runtimes.base import Batch
-from edge_fl.selection import Selection, Weights
-from edge_fl.width_statistics import row_at
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import Optimizer
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.width_statistics import row_at
 from exporter.source import Source
 
 __all__ = ["Given", "Reference"]

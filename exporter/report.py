@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from edge_fl.bundle import BatchNormPolicy, Cost
+from edge_fl.core.bundle import BatchNormPolicy, Cost
 from exporter.derive import Derivation
 from exporter.kernels import MissingKernel, find_missing_kernels
 from exporter.lower import Report

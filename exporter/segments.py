@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.layout import Axis, Segment
+from edge_fl.core.layout import Axis, Segment
 
 __all__ = ["FREE", "find_segments"]
 

@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from edge_fl.bundle import PLAIN_SGD, BatchNormPolicy, Input, Optimizer
-from edge_fl.layout import Axis, Layout, Segment
-from edge_fl.layout import Tensor as Spec
+from edge_fl.core.bundle import PLAIN_SGD, BatchNormPolicy, Input, Optimizer
+from edge_fl.core.layout import Axis, Layout, Segment
+from edge_fl.core.layout import Tensor as Spec
 from exporter.losses import Loss
 
 __all__ = [

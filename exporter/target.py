@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_fl.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Input, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Input, Optimizer
+from edge_fl.core.errors import ConfigError, DataError, RuntimeMissingError
 from edge_fl.data.registry import DatasetInfo
-from edge_fl.errors import ConfigError, DataError, RuntimeMissingError
 from exporter.accept import Fit
 from exporter.lower import runtime_names
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from edge_fl.bundle import Cost, Input
-from edge_fl.layout import Layout
-from edge_fl.selection import Selection
-from edge_fl.sizes import pattern_at, size_at
+from edge_fl.core.bundle import Cost, Input
+from edge_fl.core.layout import Layout
+from edge_fl.core.selection import Selection
+from edge_fl.wire.sizes import pattern_at, size_at
 from exporter.costs import count_macs
 
 __all__ = ["costs_at"]

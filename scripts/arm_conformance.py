@@ -26,14 +26,14 @@ from arm_userland import CPU, ROOT, install, userland
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from broker.config import RunConfig
 from broker.embedded import EmbeddedBroker
 from broker.observer import Observer
 from broker.session import serve
-from device_sim.fleet import AgentProcess, Fleet
-from edge_fl.bundle import Bundle
+from device_sim.emulation.agent_processes import AgentProcess, Fleet
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import EdgeFLError, ParityError, RunError
 from edge_fl.data.registry import dataset_info
-from edge_fl.errors import EdgeFLError, ParityError, RunError
+from edge_fl.runs.config import RunConfig
 from edge_fl.wire.messages import Register
 from exporter.export import Target, export_bundle
 from exporter.zoo import build

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
 
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.core.errors import RuntimeMissingError
 
 __all__ = ["CPU", "ROOT", "Userland", "install", "userland"]
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import torch
 
-from broker.config import RunConfig
 from broker.embedded import EmbeddedBroker
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics
 from broker.session import serve
 from edge_fl.data.registry import dataset_info
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.runtimes._executorch.build import EXECUTORCH
 from exporter.export import Target, export_bundle
 from exporter.zoo import build

@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.layout import Axis, Block, Layout, Mode, Segment, Tensor
-from edge_fl.pattern import Pattern, kept_units, prefix_units
-from edge_fl.randomness import Stream, philox4x32, stream_key
-from edge_fl.selection import Selection
+from edge_fl.core.content import CHUNK_SIZE, Ref
+from edge_fl.core.layout import Axis, Block, Layout, Mode, Segment, Tensor
+from edge_fl.core.pattern import Pattern, kept_units, prefix_units
+from edge_fl.core.randomness import Stream, philox4x32, stream_key
+from edge_fl.core.selection import Selection
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import (
-    CHUNK_SIZE,
     Evaluate,
     Evaluated,
     Failed,
@@ -32,7 +32,6 @@ from edge_fl.wire.messages import (
     Hello,
     Measured,
     Offer,
-    Ref,
     Refused,
     Register,
     Registered,

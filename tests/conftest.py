@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from hypothesis import settings
 
-from edge_fl.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle, Input
 
 # As an installed edge-fl has it by itself.
 pytest_plugins = ["device_sim.pytest_plugin"]

@@ -12,20 +12,21 @@ from edge_fl.agent.failure import failure_of
 from edge_fl.agent.held_model import HeldModel
 from edge_fl.agent.rehearsal import rehearse
 from edge_fl.agent.state import StateFolder
-from edge_fl.atomic import write_atomically
-from edge_fl.batch_statistics import make_statistics
-from edge_fl.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import BundleError, DataError, EdgeFLError, RefusedError
+from edge_fl.core.layout import Layout
+from edge_fl.core.log import log_fields
+from edge_fl.core.server_half import State
 from edge_fl.data.fit import check_fit
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
-from edge_fl.errors import BundleError, DataError, EdgeFLError, RefusedError
-from edge_fl.evaluation import score
-from edge_fl.layout import Layout
-from edge_fl.log import log_fields
 from edge_fl.runtimes.base import Runtime, open_runtime
-from edge_fl.server_half import State
+from edge_fl.training.batch_statistics import make_statistics
+from edge_fl.training.evaluation import score
+from edge_fl.training.update import Update, make_update
 from edge_fl.transport.connection import BrokerAddress
-from edge_fl.update import Update, make_update
 from edge_fl.wire.frame import Frame, largest_frame
 from edge_fl.wire.messages import (
     Evaluate,
@@ -34,7 +35,6 @@ from edge_fl.wire.messages import (
     Gather,
     Gathered,
     Measured,
-    Ref,
     Register,
     Registered,
     Task,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from edge_fl.errors import ConfigError, DeclinedError
+from edge_fl.core.errors import ConfigError, DeclinedError
 
 __all__ = ["Conditions", "Machine"]
 

@@ -4,9 +4,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from edge_fl.errors import FrameError, RefusedError
+from edge_fl.core.content import Ref, ref_of
+from edge_fl.core.errors import FrameError, RefusedError
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
-from edge_fl.transport.transfer import Fetcher, Sender, cut, ref_of
+from edge_fl.transport.transfer import Fetcher, Sender, cut
 from edge_fl.wire.messages import (
     Evaluate,
     Evaluated,
@@ -18,7 +19,6 @@ from edge_fl.wire.messages import (
     Gone,
     Hello,
     Offer,
-    Ref,
     Refused,
     Register,
     Registered,
@@ -80,7 +80,7 @@ class Conversation:
             subscriptions=[topics.all, down, f"{down}/chunk/#"],
             will=(self._up, encode_message(Gone())),
         )
-        self._fetcher = Fetcher(self.send)
+        self._fetcher = Fetcher(lambda missing: self.send(Want(*missing)))
         self._sender = Sender(self._connection.publish, topics.chunk)
         self._arrived: dict[str, bytes] = {}
         self._outgoing: dict[str, tuple[bytes, ...]] = {}

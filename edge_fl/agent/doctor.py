@@ -16,9 +16,9 @@ from typing import Literal
 
 import edge_fl
 from edge_fl.agent.state import owner_of
+from edge_fl.core.errors import BrokerError, EdgeFLError, StateError
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
-from edge_fl.errors import BrokerError, EdgeFLError, StateError
 from edge_fl.runtimes.base import find_runtime
 from edge_fl.transport.connection import BrokerAddress, Connection, Message
 from edge_fl.wire.messages import Topics

@@ -3,7 +3,7 @@
 import logging
 from typing import Literal
 
-from edge_fl.errors import DeclinedError, EdgeFLError
+from edge_fl.core.errors import DeclinedError, EdgeFLError
 from edge_fl.wire.messages import DECLINED, Evaluate, Failed, Gather, Task
 
 __all__ = ["failure_of"]

@@ -4,12 +4,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_fl.downlink import decode_model, follow
-from edge_fl.errors import FrameError
-from edge_fl.layout import Layout
-from edge_fl.transport.transfer import ref_of
+from edge_fl.compressors.base import DECODERS
+from edge_fl.core.content import Ref, ref_of
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.wire.downlink import decode_model, follow
 from edge_fl.wire.frame import Frame
-from edge_fl.wire.messages import Evaluate, Gather, Ref, Task
+from edge_fl.wire.messages import Evaluate, Gather, Task
 
 __all__ = ["HeldModel"]
 
@@ -39,7 +40,7 @@ class HeldModel:
         Raises
         ------
         FrameError
-            As :func:`edge_fl.downlink.decode_model`.
+            As :func:`edge_fl.wire.downlink.decode_model`.
         """
         content = self._made(task, layout, fetch)
         if content is None:
@@ -63,7 +64,7 @@ class HeldModel:
         if not 0 <= done < len(changes):
             return None
         try:
-            content = follow(held.content, [fetch(ref) for ref in changes[done:]], layout)
+            content = follow(held.content, [fetch(ref) for ref in changes[done:]], layout, DECODERS)
             if ref_of(content) != task.model:
                 raise FrameError("digest", "They make another model.")
         except FrameError as error:

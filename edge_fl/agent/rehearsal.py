@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.layout import Layout, Tensor
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection
 from edge_fl.data.registry import Samples
-from edge_fl.layout import Layout, Tensor
-from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import Runtime
-from edge_fl.selection import Selection
-from edge_fl.training import train
-from edge_fl.update import Visit
+from edge_fl.training.local_run import train
+from edge_fl.training.update import Visit
 from edge_fl.wire.frame import Frame, Header
 from edge_fl.wire.messages import Task
 
@@ -30,7 +30,7 @@ def rehearse(task: Task, *, client: str, runtime: Runtime, samples: Samples) -> 
     Raises
     ------
     EdgeFLError
-        As :func:`edge_fl.update.make_update`, where the task cannot be done.
+        As :func:`edge_fl.training.update.make_update`, where the task cannot be done.
     """
     model = _model(task, runtime.bundle.layout)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_fl.arrays import packed, unpacked
-from edge_fl.atomic import write_atomically
-from edge_fl.errors import StateError
-from edge_fl.server_half import State
+from edge_fl.core.arrays import packed, unpacked
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.errors import StateError
+from edge_fl.core.server_half import State
 from edge_fl.wire.messages import check_id
 
 __all__ = ["MethodState", "StateFolder", "owner_of"]

@@ -1,1 +1,1 @@
-"""The command line: one file a command. Heavy imports stay inside the commands that need them."""
+"""The command line: names the commands of all packages, and imports none until one is called."""

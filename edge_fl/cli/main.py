@@ -1,4 +1,4 @@
-"""The `edge-fl` command: gathers the subcommands, and turns every refusal into one sentence and an exit code."""
+"""The `edge-fl` command: names the subcommands of all packages, and turns every refusal into one sentence."""
 
 import os
 import sys
@@ -8,20 +8,37 @@ from typing import Annotated
 import typer
 
 from edge_fl import __version__
-from edge_fl.cli.bench import app as bench
-from edge_fl.cli.data import app as data
-from edge_fl.cli.demo import demo
-from edge_fl.cli.device import app as device
-from edge_fl.cli.export import export
-from edge_fl.cli.extract import extract
-from edge_fl.cli.fleet import fleet
-from edge_fl.cli.inspect import inspect
-from edge_fl.cli.serve import serve
-from edge_fl.cli.simulate import simulate
-from edge_fl.cli.status import status
-from edge_fl.errors import EdgeFLError
+from edge_fl.cli.extras import extra_of
+from edge_fl.cli.lazy import Named, group_of
+from edge_fl.core.errors import EdgeFLError
 
-__all__ = ["app", "run"]
+__all__ = ["COMMANDS", "app", "run"]
+
+COMMANDS = {
+    "demo": Named(
+        "device_sim.commands.demo:demo", "Train a small model on eight device processes, from export to result."
+    ),
+    "export": Named(
+        "exporter.commands.export:export", "Turn a PyTorch model into a bundle of on-device training programs."
+    ),
+    "inspect": Named(
+        "edge_fl.commands.inspect:inspect", "Show what a bundle holds and what each width of it costs."
+    ),
+    "serve": Named(
+        "broker.commands.serve:serve", "Coordinate a run: pick devices, aggregate their updates, evaluate."
+    ),
+    "status": Named("broker.commands.status:status", "Show how far a run is, its devices, and what was refused."),
+    "device": Named("edge_fl.commands.device:app", "Serve as one device of a fleet."),
+    "fleet": Named("device_sim.commands.fleet:fleet", "Start a fleet of emulated devices from a file."),
+    "simulate": Named(
+        "device_sim.commands.simulate:simulate", "Simulate a run in this process, for comparing methods."
+    ),
+    "extract": Named(
+        "exporter.commands.extract:extract", "Turn a run's weights into a model that predicts, at any width."
+    ),
+    "bench": Named("edge_fl.cli.bench:app", "Measure edge-fl against its floor and its peers, in the same run."),
+    "data": Named("edge_fl.commands.data:app", "Look at data sets, and at how they are cut over clients."),
+}
 
 
 def _show_version(wanted: bool) -> None:
@@ -31,8 +48,8 @@ def _show_version(wanted: bool) -> None:
 
 
 app = typer.Typer(
+    cls=group_of(COMMANDS),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
@@ -49,19 +66,6 @@ def main(
     del version
 
 
-app.command("demo")(demo)
-app.command("export")(export)
-app.command("inspect")(inspect)
-app.command("serve")(serve)
-app.command("status")(status)
-app.add_typer(device, name="device")
-app.command("fleet")(fleet)
-app.command("simulate")(simulate)
-app.command("extract")(extract)
-app.add_typer(bench, name="bench")
-app.add_typer(data, name="data")
-
-
 def run() -> None:
     """Run the command line; EDGE_FL_DEBUG=1 shows tracebacks."""
     try:
@@ -69,7 +73,8 @@ def run() -> None:
     except EdgeFLError as error:
         _fail(str(error), error.exit_code)
     except ModuleNotFoundError as error:
-        _fail(f"'{error.name}' is not installed; this command needs an extra, see the README.", 18)
+        extra = extra_of(error.name or "")
+        _fail(f"'{error.name}' is not installed: pip install '{extra}'.", 18)
     except KeyboardInterrupt:
         _fail("Interrupted.", 130)
     except Exception as error:  # the last resort: a user is owed a sentence, whatever broke

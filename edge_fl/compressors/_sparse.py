@@ -5,7 +5,10 @@ from typing import Literal
 
 import numpy as np
 
-from edge_fl.compressors._positions import (
+from edge_fl.core.errors import FrameError
+from edge_fl.wire.bits import read_floats, read_header
+from edge_fl.wire.context import Vector
+from edge_fl.wire.positions import (
     Positions,
     block_width,
     decode_block,
@@ -14,9 +17,6 @@ from edge_fl.compressors._positions import (
     encode_golomb,
     golomb_width,
 )
-from edge_fl.compressors._section import read_floats, read_header
-from edge_fl.compressors.base import Vector
-from edge_fl.errors import FrameError
 
 __all__ = ["Code", "decode_sparse", "encode_sparse"]
 

@@ -7,72 +7,29 @@ entries that a pattern leaves out keep theirs, and nothing is remembered of an u
 """
 
 import importlib
-import math
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import Any, ClassVar, TypeVar
+from functools import cache
+from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from edge_fl import compressors
-from edge_fl.errors import ConfigError
-from edge_fl.parameters import opened
-from edge_fl.randomness import Stream
-from edge_fl.selection import Selection
-from edge_fl.server_half import ServerHalf
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.parameters import opened
+from edge_fl.core.randomness import Stream
+from edge_fl.core.server_half import ServerHalf
+from edge_fl.wire.context import Context, Decoder, Vector
 
 __all__ = [
+    "DECODERS",
     "Compressed",
     "Compressor",
-    "Context",
-    "Vector",
     "compressor_names",
-    "decode_section",
     "open_compressor",
 ]
-
-_Scalar = TypeVar("_Scalar", bound=np.generic)
-
-Vector = NDArray[np.float32]
-"""``[n]`` float32: one number for each kept entry."""
-
-
-@dataclass(frozen=True)
-class Context:
-    """What both ends of the wire know of an update before they write or read its section.
-
-    ``selection`` says which entries are kept, ``shared`` is what the compressor's server half sent with the model of
-    the round (:meth:`Compressor.shared`).
-    """
-
-    selection: Selection
-    round: int
-    shared: bytes = b""
-
-    @cached_property
-    def sizes(self) -> tuple[int, ...]:
-        """How many entries of each parameter tensor are kept, in the layout's order."""
-        selection = self.selection
-        return tuple(math.prod(selection.shape(tensor)) for tensor in selection.layout.parameters)
-
-    @property
-    def count(self) -> int:
-        """How many parameter entries are kept: n, the length of the vector that is compressed."""
-        return sum(self.sizes)
-
-    def kept(self, full: NDArray[_Scalar]) -> NDArray[_Scalar]:
-        """The kept ones, ``[n]``, of a number for each entry of the full model's parameters."""
-        parts, start = [full[:0]], 0
-        for tensor in self.selection.layout.parameters:
-            whole = full[start : start + tensor.size].reshape(tensor.shape)
-            parts.append(whole[self.selection.index(tensor)].reshape(-1))
-            start += tensor.size
-        return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
@@ -184,9 +141,23 @@ def open_compressor(name: str, parameters: Mapping[str, Any]) -> Compressor:
     return compressor(opened(compressor.Parameters, parameters, f"compressor '{name}'"))
 
 
-def decode_section(name: str, section: memoryview, context: Context) -> Vector:
-    """What ``name`` compressed; raises ConfigError on an unknown name, FrameError on a bad section."""
-    return _find(name).decompress(section, context)
+class _Decoders(Mapping[str, Decoder]):
+    """Opened one by one, as they are needed."""
+
+    def __getitem__(self, name: str) -> Decoder:
+        if name not in compressor_names():
+            raise KeyError(name)
+        return _find(name).decompress
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(compressor_names())
+
+    def __len__(self) -> int:
+        return len(compressor_names())
+
+
+DECODERS: Mapping[str, Decoder] = _Decoders()
+"""What reads each compressor's sections, for :func:`edge_fl.wire.frame.decode_frame`."""
 
 
 def _find(name: str) -> type[Compressor]:

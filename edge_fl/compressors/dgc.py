@@ -13,9 +13,10 @@ import numpy as np
 
 from edge_fl.compressors._section import add, check_finite, check_ratio, kept_count, largest
 from edge_fl.compressors._sparse import decode_sparse, encode_sparse
-from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
-from edge_fl.errors import ConfigError
-from edge_fl.randomness import Stream
+from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.randomness import Stream
+from edge_fl.wire.context import Context, Vector
 
 __all__ = ["COMPRESSOR", "Dgc", "DgcParameters"]
 

@@ -22,17 +22,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.compressors._section import (
-    check_finite,
-    check_scale,
-    pack_numbers,
-    read_floats,
-    read_header,
-    unpack_numbers,
-)
-from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
-from edge_fl.errors import ConfigError, FrameError
-from edge_fl.randomness import Stream
+from edge_fl.compressors._section import check_finite, check_scale
+from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.randomness import Stream
+from edge_fl.wire.bits import pack_numbers, read_floats, read_header, unpack_numbers
+from edge_fl.wire.context import Context, Vector
 
 __all__ = ["COMPRESSOR", "Fractional", "FractionalParameters", "decode_fractional", "encode_fractional"]
 

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from edge_fl.compressors._section import add, check_finite, check_ratio, kept_count, read_floats, read_header
-from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
-from edge_fl.errors import FrameError
-from edge_fl.randomness import Stream
+from edge_fl.compressors._section import add, check_finite, check_ratio, kept_count
+from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.core.errors import FrameError
+from edge_fl.core.randomness import Stream
+from edge_fl.wire.bits import read_floats, read_header
+from edge_fl.wire.context import Context, Vector
 
 __all__ = ["COMPRESSOR", "RandK", "RandKParameters"]
 

@@ -14,11 +14,13 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from edge_fl.compressors._section import add, check_finite, check_scale, pack_numbers, read_header, unpack_numbers
-from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
-from edge_fl.errors import ConfigError
-from edge_fl.randomness import Stream
-from edge_fl.server_half import Change
+from edge_fl.compressors._section import add, check_finite, check_scale
+from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.randomness import Stream
+from edge_fl.core.server_half import Change
+from edge_fl.wire.bits import pack_numbers, read_header, unpack_numbers
+from edge_fl.wire.context import Context, Vector
 
 __all__ = ["COMPRESSOR", "SignSgd", "SignSgdParameters"]
 

@@ -13,23 +13,15 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from edge_fl.compressors._positions import decode_golomb, encode_golomb, golomb_width
-from edge_fl.compressors._section import (
-    add,
-    check_finite,
-    check_ratio,
-    check_scale,
-    kept_count,
-    largest,
-    pack_numbers,
-    read_header,
-    unpack_numbers,
-)
-from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
-from edge_fl.errors import FrameError
-from edge_fl.layout import Layout
-from edge_fl.randomness import Stream
-from edge_fl.server_half import State
+from edge_fl.compressors._section import add, check_finite, check_ratio, check_scale, kept_count, largest
+from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.core.randomness import Stream
+from edge_fl.core.server_half import State
+from edge_fl.wire.bits import pack_numbers, read_header, unpack_numbers
+from edge_fl.wire.context import Context, Vector
+from edge_fl.wire.positions import decode_golomb, encode_golomb, golomb_width
 
 __all__ = ["COMPRESSOR", "Stc", "StcParameters"]
 

@@ -37,7 +37,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.compressors._positions import (
+from edge_fl.compressors._section import add, check_finite, check_ratio, kept_count, largest
+from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.compressors.fractional import decode_fractional, encode_fractional
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.core.randomness import Stream
+from edge_fl.core.server_half import Change, State
+from edge_fl.wire.bits import read_floats, read_header
+from edge_fl.wire.context import Context, Vector
+from edge_fl.wire.positions import (
     Positions,
     block_width,
     decode_block,
@@ -46,21 +55,6 @@ from edge_fl.compressors._positions import (
     encode_golomb,
     golomb_width,
 )
-from edge_fl.compressors._section import (
-    add,
-    check_finite,
-    check_ratio,
-    kept_count,
-    largest,
-    read_floats,
-    read_header,
-)
-from edge_fl.compressors.base import Compressed, Compressor, Context, Vector
-from edge_fl.compressors.fractional import decode_fractional, encode_fractional
-from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Layout
-from edge_fl.randomness import Stream
-from edge_fl.server_half import Change, State
 
 __all__ = ["COMPRESSOR", "Tcs", "TcsParameters"]
 

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from edge_fl.errors import DataError
+from edge_fl.core.errors import DataError
 
 __all__ = ["unpack"]
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.batch import Batch
+from edge_fl.core.errors import ConfigError, DataError
+from edge_fl.core.randomness import Stream
 from edge_fl.data.registry import Samples
-from edge_fl.errors import ConfigError, DataError
-from edge_fl.randomness import Stream
-from edge_fl.runtimes.base import Batch
 
 __all__ = ["batches", "eval_batches"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.files import RemoteFile, read_members
 from edge_fl.data.registry import Dataset, DatasetInfo, Samples
-from edge_fl.errors import DataError
 
 __all__ = ["INFO", "decode_pictures", "load"]
 

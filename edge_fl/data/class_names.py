@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from edge_fl.errors import DataError
+from edge_fl.core.errors import DataError
 
 __all__ = ["read_class_names"]
 

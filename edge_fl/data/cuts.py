@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.errors import DataError
+from edge_fl.core.randomness import Stream
 from edge_fl.data.dirichlet import draw_dirichlet
 from edge_fl.data.registry import Samples
-from edge_fl.errors import DataError
-from edge_fl.randomness import Stream
 
 __all__ = ["CUTS", "Cut", "Parts"]
 

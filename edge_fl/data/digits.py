@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_fl.core.randomness import Stream
 from edge_fl.data.registry import Dataset, DatasetInfo, Samples
-from edge_fl.randomness import Stream
 
 __all__ = ["INFO", "load"]
 

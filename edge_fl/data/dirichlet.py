@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.randomness import Stream
+from edge_fl.core.randomness import Stream
 
 __all__ = ["draw_dirichlet"]
 

@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.files import RemoteFile, read_members
 from edge_fl.data.registry import Dataset, DatasetInfo, Samples
-from edge_fl.errors import DataError
 
 __all__ = ["INFO", "Pages", "decode_leaf", "load"]
 

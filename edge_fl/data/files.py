@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_fl.core.errors import DataError, said
 from edge_fl.data.archive import unpack
-from edge_fl.errors import DataError, said
 
 __all__ = ["RemoteFile", "read_file", "read_members"]
 

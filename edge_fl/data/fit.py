@@ -1,8 +1,8 @@
 """Whether a device's data is what a bundle's model takes."""
 
-from edge_fl.bundle import Manifest
+from edge_fl.core.bundle import Manifest
+from edge_fl.core.errors import DataError
 from edge_fl.data.registry import Samples
-from edge_fl.errors import DataError
 
 __all__ = ["check_fit"]
 

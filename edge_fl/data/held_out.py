@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from edge_fl.core.errors import ConfigError, DataError
+from edge_fl.core.randomness import Stream
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import DataSource
-from edge_fl.errors import ConfigError, DataError
-from edge_fl.randomness import Stream
 
 __all__ = ["HeldOut", "Split"]
 

@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.errors import DataError
+from edge_fl.core.errors import DataError
 
 __all__ = ["decode_idx", "idx_shape"]
 

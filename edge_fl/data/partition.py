@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.cuts import CUTS
 from edge_fl.data.registry import Samples, dataset_info, load_dataset
-from edge_fl.errors import DataError
 
 __all__ = ["IID", "DataSpec", "Kind", "client_samples", "partition"]
 

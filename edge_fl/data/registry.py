@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl import data
-from edge_fl.errors import DataError
+from edge_fl.core.errors import DataError
 
 __all__ = ["Dataset", "DatasetInfo", "Samples", "dataset_info", "dataset_names", "load_dataset", "text_encoder"]
 

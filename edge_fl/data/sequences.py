@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.registry import Samples
-from edge_fl.errors import DataError
 
 __all__ = ["cut_sequences", "decode_text"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.files import RemoteFile, read_members
 from edge_fl.data.registry import Dataset, DatasetInfo, Samples
 from edge_fl.data.sequences import cut_sequences, decode_text
-from edge_fl.errors import DataError
 
 __all__ = ["INFO", "encoder", "load", "speeches_by_role", "tokens_of"]
 

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-from edge_fl.layout import Layout, Mode
+from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.pattern import Pattern
 from edge_fl.methods.base import AssignedHalf, DropoutMethod, DropoutParameters, Job, LocalHalf, inverse_kept
-from edge_fl.pattern import Pattern
 
 __all__ = ["SubModelMethod", "SubModelParameters", "with_recurrent"]
 

@@ -28,13 +28,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
+from edge_fl.core.server_half import State
 from edge_fl.methods._sub_model import SubModelMethod, SubModelParameters, with_recurrent
 from edge_fl.methods.base import Ask, Heard
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
-from edge_fl.server_half import State
 
 __all__ = ["METHOD", "Afd", "AfdParameters", "draw_by_score"]
 

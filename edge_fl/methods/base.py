@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl import methods
-from edge_fl.bundle import Manifest
-from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Layout, Mode, Tensor
-from edge_fl.parameters import opened
-from edge_fl.pattern import Pattern, kept_counts
-from edge_fl.randomness import Stream
-from edge_fl.selection import Selection, Weights
-from edge_fl.server_half import ServerHalf, State
-from edge_fl.width_statistics import width_of
+from edge_fl.core.bundle import Manifest
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.layout import Layout, Mode, Tensor
+from edge_fl.core.parameters import opened
+from edge_fl.core.pattern import Pattern, kept_counts
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.server_half import ServerHalf, State
+from edge_fl.core.width_statistics import width_of
 
 __all__ = [
     "Ask",

@@ -24,11 +24,11 @@ from typing import Any
 
 import msgspec
 
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout, Mode
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.pattern import Pattern, prefix_counts
+from edge_fl.core.randomness import Stream
 from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, of_tier
-from edge_fl.pattern import Pattern, prefix_counts
-from edge_fl.randomness import Stream
 
 __all__ = ["METHOD", "Efd", "EfdParameters"]
 

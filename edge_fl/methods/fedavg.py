@@ -2,9 +2,9 @@
 
 import msgspec
 
-from edge_fl.layout import Layout, Mode
+from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.pattern import Pattern
 from edge_fl.methods.base import Job, LocalHalf, Method
-from edge_fl.pattern import Pattern
 
 __all__ = ["METHOD", "FedAvg"]
 

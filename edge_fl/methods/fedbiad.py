@@ -20,13 +20,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Mode
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Mode
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream, stream_key
+from edge_fl.core.selection import Selection
+from edge_fl.core.server_half import State
 from edge_fl.methods.base import DropoutMethod, DropoutParameters, Job, LocalHalf, inverse_kept
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream, stream_key
-from edge_fl.selection import Selection
-from edge_fl.server_half import State
 
 __all__ = ["METHOD", "FedBiad", "FedBiadParameters"]
 

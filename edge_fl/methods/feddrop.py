@@ -19,10 +19,10 @@ Where the paper can be read in two ways, both are parameters:
   with recurrent layers is not: a step has one factor for all layers.
 """
 
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import stream_key
 from edge_fl.methods._sub_model import SubModelMethod, SubModelParameters, with_recurrent
 from edge_fl.methods.base import Ask
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import stream_key
 
 __all__ = ["METHOD", "FedDrop"]
 

@@ -5,9 +5,9 @@ random. Residual recovery (R2SP) adds the pruned part of the global model back t
 which in differences is rule ``delta``; the mean is weighted by samples.
 
 The pruning ratio is fixed, by tier (``ratio = "fixed"``), or chosen by the paper's bandit, E-UCB, one a client
-(``"bandit"``, :mod:`edge_fl.bandit`), which the server prunes for. Its arms are the multiples of ``granularity`` up
-to the tier's ratio, of those that leave as many units of every block the first: the paper cuts regions of any ratios
-until they are narrower than its theta. A round earns
+(``"bandit"``, :mod:`edge_fl.methods._bandit`), which the server prunes for. Its arms are the multiples of
+``granularity`` up to the tier's ratio, of those that leave as many units of every block the first: the paper cuts
+regions of any ratios until they are narrower than its theta. A round earns
 the client's ratio, as in the paper, the fall of its loss over how far its time is from the mean of the round's clients,
 
     (l' - l) / l'  /  max(|T - mean T| / mean T, 0.1),
@@ -30,14 +30,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.bandit import Bandit
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout, Mode
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.pattern import Pattern, kept_counts
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Weights
+from edge_fl.core.server_half import State
+from edge_fl.methods._bandit import Bandit
 from edge_fl.methods.base import Ask, AssignedHalf, DropoutMethod, DropoutParameters, Heard, Job, LocalHalf
-from edge_fl.pattern import Pattern, kept_counts
-from edge_fl.randomness import Stream
-from edge_fl.selection import Weights
-from edge_fl.server_half import State
 
 __all__ = ["METHOD", "FedMp", "FedMpParameters", "unit_norms"]
 

@@ -10,19 +10,19 @@ would feed: with k = ceil(256 p_max) the MLP 784-256-256-10 sends 784 k + k + k*
 256, 205, 154, 103 and 52 at the default widths.
 
 BatchNorm: in a bundle exported with ``--batch-norm per-width`` each step brings the running statistics of the width it
-drew up to date, and no other's (:mod:`edge_fl.width_statistics`); such a bundle must have every width drawn. All widths
-share the factors and biases of BatchNorm, where the paper's appendix trains independent layers.
+drew up to date, and no other's (:mod:`edge_fl.core.width_statistics`); such a bundle must have every width drawn.
+All widths share the factors and biases of BatchNorm, where the paper's appendix trains independent layers.
 """
 
 from typing import Any
 
 import msgspec
 
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout, Mode
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.pattern import Pattern, prefix_counts
+from edge_fl.core.randomness import Stream
 from edge_fl.methods.base import Job, LocalHalf, Method, choose, of_tier
-from edge_fl.pattern import Pattern, prefix_counts
-from edge_fl.randomness import Stream
 
 __all__ = ["METHOD", "Fjord", "FjordParameters", "draw_width"]
 

@@ -14,12 +14,12 @@ the paper does not say.
 Drops, in ``units`` mode, what FjORD drops one tier up, and an update is as large as there.
 """
 
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern, prefix_counts
+from edge_fl.core.randomness import Stream
 from edge_fl.methods.base import Job, LocalHalf
 from edge_fl.methods.fjord import Fjord, FjordParameters, draw_width
-from edge_fl.pattern import Pattern, prefix_counts
-from edge_fl.randomness import Stream
 
 __all__ = ["METHOD", "FjordEfd", "FjordEfdParameters"]
 

@@ -24,13 +24,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern, prefix_units
+from edge_fl.core.selection import Selection
+from edge_fl.core.width_statistics import one_hot
 from edge_fl.methods.base import Job, LocalHalf
 from edge_fl.methods.fjord import Fjord, FjordParameters, draw_width
-from edge_fl.pattern import Pattern, prefix_units
-from edge_fl.selection import Selection
-from edge_fl.width_statistics import one_hot
 
 __all__ = ["METHOD", "FjordKd", "FjordKdParameters"]
 

@@ -10,10 +10,10 @@ Masked cross-entropy sets the outputs of the classes that a client has no sample
 
 Static BatchNorm (``static``) normalises by the batch in training, and by statistics gathered from the clients once it
 is over: each client's at its level, the plain mean over its batches, without the scaler
-(:mod:`edge_fl.batch_statistics`). In a bundle exported with ``--batch-norm per-width`` a level has those of the
-exported width nearest to its own; with ``tracked`` only the full model's are gathered, or the widest level's, by its
-clients. Steps of training move them along until then, and without ``static`` that is all. With ``--batch-norm static``
-steps leave the statistics alone: none can be gathered, and evaluation normalises by those of the export.
+(:mod:`edge_fl.training.batch_statistics`). In a bundle exported with ``--batch-norm per-width`` a level has those of
+the exported width nearest to its own; with ``tracked`` only the full model's are gathered, or the widest level's, by
+its clients. Steps of training move them along until then, and without ``static`` that is all. With ``--batch-norm
+static`` steps leave the statistics alone: none can be gathered, and evaluation normalises by those of the export.
 
 A width travels in thousandths, which cannot hold 1/16: level e keeps ceil(0.062 J_b) units. That is J_b/16
 wherever 16 divides J_b and J_b < 2000, and never more than the ceil(J_b/16) of the paper; the scaler is 16
@@ -28,11 +28,11 @@ from typing import Literal
 
 import msgspec
 
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout, Mode
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.pattern import Pattern, Prefix, prefix_counts
+from edge_fl.core.randomness import Stream
 from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, choose, of_tier
-from edge_fl.pattern import Pattern, Prefix, prefix_counts
-from edge_fl.randomness import Stream
 
 __all__ = ["LEVEL_WIDTHS", "METHOD", "HeteroFl", "HeteroFlParameters", "Level"]
 

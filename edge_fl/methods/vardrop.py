@@ -37,15 +37,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.adam import adam
-from edge_fl.bundle import PLAIN_SGD, Manifest
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout, Mode
+from edge_fl.core.adam import adam
+from edge_fl.core.bundle import PLAIN_SGD, Manifest
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.server_half import Change, State
 from edge_fl.methods.base import Heard, Job, LocalHalf, Method
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
-from edge_fl.selection import Selection, Weights
-from edge_fl.server_half import Change, State
 
 __all__ = ["METHOD", "VarDrop", "VarDropParameters"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.adam import adam
-from edge_fl.bundle import Optimizer, Program, slot_name
+from edge_fl.core.adam import adam
+from edge_fl.core.bundle import Optimizer, Program, slot_name
 from edge_fl.runtimes.base import Compiled
 
 __all__ = ["Differentiate", "Gradients", "step_of"]
@@ -47,7 +47,7 @@ def step_of(program: Program, optimizer: Optimizer, differentiate: Differentiate
 
 
 def _updated(optimizer: Optimizer, inputs: Arrays, gradients: Arrays) -> dict[str, NDArray[np.float32]]:
-    """New values of what is trained, by name, and new slots (:func:`edge_fl.bundle.slot_name`)."""
+    """New values of what is trained, by name, and new slots (:func:`edge_fl.core.bundle.slot_name`)."""
     factor = 1.0 if optimizer.clip is None else _clipping(gradients, optimizer.clip)
     update = _adam if optimizer.name == "adam" else _sgd
     new: dict[str, NDArray[np.float32]] = {}

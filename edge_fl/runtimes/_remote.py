@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Program
-from edge_fl.errors import BundleError, EdgeFLError, RuntimeMissingError
+from edge_fl.core.bundle import Bundle, Program
+from edge_fl.core.errors import BundleError, EdgeFLError, RuntimeMissingError
 from edge_fl.runtimes.base import Compiled, open_runtime
 
 __all__ = ["RemoteRuntime", "serve"]

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl import runtimes
-from edge_fl.bundle import NEW, TENSOR, Bundle, Program
-from edge_fl.errors import EdgeFLError, MemoryLimitError, RunError, RuntimeMissingError, said
-from edge_fl.selection import Weights
-from edge_fl.width_statistics import one_hot
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import NEW, TENSOR, Bundle, Program
+from edge_fl.core.errors import EdgeFLError, MemoryLimitError, RunError, RuntimeMissingError, said
+from edge_fl.core.selection import Weights
+from edge_fl.core.width_statistics import one_hot
 
 __all__ = [
-    "Batch",
     "Compiled",
     "Evaluation",
     "Runtime",
@@ -35,17 +35,6 @@ __all__ = [
 
 Compiled = Callable[[Sequence[NDArray[Any]]], list[NDArray[np.float32]]]
 """A loaded program: the arrays of ``Program.inputs`` in order to those of ``Program.outputs``."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One batch: ``x`` ``[B, ...]`` and ``y`` ``[B, ...]`` as the manifest's input and target say, ``weight`` ``[B]``
-    float32 (0 on padding).
-    """
-
-    x: NDArray[Any]
-    y: NDArray[Any]
-    weight: NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -115,7 +104,7 @@ class TrainStep:
             Which step since the state was fresh, from 1 (Adam's t).
         width
             The width, in thousandths, whose statistics BatchNorm brings up to date where it has them for each
-            (:func:`edge_fl.width_statistics.width_of`).
+            (:func:`edge_fl.core.width_statistics.width_of`).
         extra
             Arrays by the names of further inputs of the program.
         """
@@ -168,7 +157,7 @@ class Evaluation:
         """The mean loss over the batch, and the model's outputs ``[B, ...]``.
 
         ``width`` (thousandths) says whose statistics BatchNorm normalises by, where it has them for each; the tensors
-        are those of the full model at any width (:func:`edge_fl.selection.masked`).
+        are those of the full model at any width (:func:`edge_fl.core.selection.masked`).
         """
         held, last = [tensors[name] for name in self._tensors], _width_input(self._widths, width).values()
         if self.batch is None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Program
+from edge_fl.core.bundle import Bundle, Program
 from edge_fl.runtimes._executorch.native import NativeProgram, set_threads
 from edge_fl.runtimes.base import Compiled, Runtime
 

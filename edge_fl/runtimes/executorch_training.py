@@ -14,8 +14,8 @@ import torch
 from executorch.extension.pybindings import _C
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Program, slot_name
-from edge_fl.errors import BundleError, RunError
+from edge_fl.core.bundle import Bundle, Program, slot_name
+from edge_fl.core.errors import BundleError, RunError
 from edge_fl.runtimes._gradients import Gradients, step_of
 from edge_fl.runtimes._stderr import native_stderr_closed
 from edge_fl.runtimes._tensors import arrays_of, tensors_of

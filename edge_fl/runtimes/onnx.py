@@ -7,8 +7,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Program
-from edge_fl.errors import BundleError
+from edge_fl.core.bundle import Bundle, Program
+from edge_fl.core.errors import BundleError
 from edge_fl.runtimes.base import Compiled, Runtime
 
 __all__ = ["RUNTIME", "OnnxRuntime", "open_session"]

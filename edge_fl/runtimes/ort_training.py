@@ -11,8 +11,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Program
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.core.bundle import Bundle, Program
+from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.runtimes._gradients import Gradients, step_of
 from edge_fl.runtimes._remote import RemoteRuntime
 from edge_fl.runtimes.base import Compiled, Runtime

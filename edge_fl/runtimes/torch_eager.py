@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Program
+from edge_fl.core.bundle import Bundle, Program
 from edge_fl.runtimes._tensors import arrays_of, tensors_of
 from edge_fl.runtimes.base import Compiled, Runtime
 

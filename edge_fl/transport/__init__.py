@@ -1,1 +1,1 @@
-"""MQTT connections and content transfer, used by both ends. Nothing here knows a model."""
+"""How bytes travel: a session with a broker, and content in chunks. Imports edge_fl.core, and knows no message."""

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_fl.errors import BrokerError, ConfigError
+from edge_fl.core.errors import BrokerError, ConfigError
 
 __all__ = ["BrokerAddress", "Connected", "Connection", "Disconnected", "Event", "Message"]
 

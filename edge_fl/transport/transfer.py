@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from edge_fl.errors import FrameError
-from edge_fl.wire.messages import CHUNK_SIZE, Ref, Want
+from edge_fl.core.content import CHUNK_SIZE, Missing, Ref, Wanted
+from edge_fl.core.errors import FrameError
 
-__all__ = ["WINDOW", "Fetcher", "Parts", "Sender", "chunks_of", "cut", "ref_of"]
+__all__ = ["WINDOW", "Fetcher", "Parts", "Sender", "chunks_of", "cut"]
 
 WINDOW = 20
 _LEAVING = (
@@ -24,17 +24,12 @@ _STALL_LIMIT = 30.0
 _GAPS = 3  # a chunk that takes so many times as long as the one before is lost
 
 
-def ref_of(content: bytes) -> Ref:
-    """The reference by which ``content`` is asked for and verified."""
-    return Ref(hashlib.sha256(content).hexdigest(), len(content))
-
-
 def cut(content: bytes) -> tuple[bytes, ...]:
     """The chunks in which ``content`` travels."""
     return tuple(content[start : start + CHUNK_SIZE] for start in range(0, len(content), CHUNK_SIZE))
 
 
-def chunks_of(chunks: Sequence[bytes], want: Want) -> list[tuple[int, bytes]]:
+def chunks_of(chunks: Sequence[bytes], want: Wanted) -> list[tuple[int, bytes]]:
     """Those of a content's ``chunks`` that ``want`` asks for, by index; those beyond the content are left out."""
     return [(i, chunks[i]) for i in want.chunks[:WINDOW] if 0 <= i < len(chunks)]
 
@@ -65,7 +60,7 @@ class Sender:
         """Whether chunks wait for :meth:`advance`."""
         return bool(self._line)
 
-    def serve(self, side: str, chunks: Sequence[bytes], want: Want) -> int:
+    def serve(self, side: str, chunks: Sequence[bytes], want: Wanted) -> int:
         """Send what ``want`` asks of a content, cut into ``chunks``, to ``side``; returns the bytes to be sent."""
         sent = 0
         for index, chunk in chunks_of(chunks, want):
@@ -136,7 +131,7 @@ class Fetcher:
     Parameters
     ----------
     send
-        Publishes a Want to the peer.
+        Asks the peer for chunks.
     window
         Chunks that are asked for at a time, at most ``WINDOW``.
     keep
@@ -147,7 +142,7 @@ class Fetcher:
 
     def __init__(
         self,
-        send: Callable[[Want], None],
+        send: Callable[[Missing], None],
         *,
         window: int = WINDOW,
         keep: Callable[[Ref], Parts] = lambda _ref: _InMemory(),
@@ -223,7 +218,7 @@ class Fetcher:
         inbound.asked.update(fresh)
         inbound.progress = self._clock()
         if fresh:
-            self._send(Want(inbound.ref.digest, fresh))
+            self._send(Missing(inbound.ref.digest, fresh))
 
     def _finish(self, inbound: _Inbound) -> bytes:
         content = inbound.parts.whole()

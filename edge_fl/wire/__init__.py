@@ -1,1 +1,1 @@
-"""What crosses the network: the frame (weights and updates) and the control messages. See docs/protocol.md."""
+"""Bytes: frames, masks, values, messages. Imports edge_fl.core."""

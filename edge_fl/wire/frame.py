@@ -10,18 +10,20 @@ Layout of the bytes, all little-endian, each section starting at a multiple of 8
 import math
 import struct
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.compressors.base import Context
-from edge_fl.errors import FrameError
-from edge_fl.layout import Layout, Mode
-from edge_fl.pattern import Pattern
-from edge_fl.selection import Selection, Weights
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.wire.context import Context, Decoder
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 from edge_fl.wire.values import FLOAT32, decode_values, encode_values_into, values_size
 
@@ -115,13 +117,20 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed:
     return bytes(frame)
 
 
-def decode_frame(data: bytes | memoryview, layout: Layout, shared: bytes = b"") -> Frame:
+def decode_frame(
+    data: bytes | memoryview,
+    layout: Layout,
+    shared: bytes = b"",
+    decoders: Mapping[str, Decoder] = MappingProxyType({}),
+) -> Frame:
     """Decode and check a frame made for ``layout``.
 
     Parameters
     ----------
     shared
         What the model frame shared that an update's training started from.
+    decoders
+        Read the values of compressors, by name; a frame of any other is refused (``values``).
 
     Raises
     ------
@@ -153,7 +162,7 @@ def decode_frame(data: bytes | memoryview, layout: Layout, shared: bytes = b"") 
         raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
     pattern = decode_mask(header.mask, view[mask_at : mask_at + mask_size], layout)
     selection = Selection.of(pattern, header.mode)
-    values = decode_values(header.values, view[values_at:], Context(selection, header.round, shared))
+    values = decode_values(header.values, view[values_at:], Context(selection, header.round, shared), decoders)
     return Frame(header, pattern, selection, values.kept, values.sent)
 
 

@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from edge_fl.errors import FrameError
-from edge_fl.layout import Layout
-from edge_fl.pattern import Pattern, Prefix, Seeded
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern, Prefix, Seeded
 
 __all__ = ["MaskEncoding", "decode_mask", "encode_mask"]
 

@@ -7,11 +7,11 @@ from zlib import crc32
 
 import msgspec
 
-from edge_fl.errors import ConfigError, FrameError
+from edge_fl.core.content import Ref, is_digest
+from edge_fl.core.errors import ConfigError, FrameError
 from edge_fl.wire.masks import MaskEncoding
 
 __all__ = [
-    "CHUNK_SIZE",
     "DECLINED",
     "MOST_TIERS",
     "PROTOCOL",
@@ -26,7 +26,6 @@ __all__ = [
     "Hello",
     "Measured",
     "Offer",
-    "Ref",
     "Refused",
     "Register",
     "Registered",
@@ -42,10 +41,8 @@ __all__ = [
 ]
 
 PROTOCOL = 1
-CHUNK_SIZE = 256 * 1024
 _CRC_BYTES = 4
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 _INDEX = re.compile(r"[0-9]{1,9}")
 
 
@@ -57,22 +54,6 @@ _Width = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
     """A control message: a msgpack map whose ``type`` names the class in lower case."""
-
-
-class Ref(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes by content: ``digest`` is the 64 hex digits of their SHA-256, ``size`` their number."""
-
-    digest: str
-    size: int
-
-    def __post_init__(self) -> None:
-        if not _DIGEST.fullmatch(self.digest) or self.size < 0:
-            raise ValueError("a content reference needs 64 hex digits and a size of at least 0")
-
-    @property
-    def chunks(self) -> int:
-        """How many chunks the bytes travel in."""
-        return -(-self.size // CHUNK_SIZE)
 
 
 class Hello(_Message, frozen=True):
@@ -348,7 +329,7 @@ class Topics:
             case [("up" | "down") as direction, client] if _ID.fullmatch(client):
                 return direction, client, None
             case [("up" | "down") as direction, client, "chunk", digest, index] if (
-                _ID.fullmatch(client) and _DIGEST.fullmatch(digest) and _INDEX.fullmatch(index)
+                _ID.fullmatch(client) and is_digest(digest) and _INDEX.fullmatch(index)
             ):
                 return direction, client, (digest, int(index))
         raise FrameError("topic", f"No message belongs on topic '{topic[:120]}'.")

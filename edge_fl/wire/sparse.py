@@ -9,10 +9,10 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.compressors._positions import Positions, decode_golomb, encode_golomb, golomb_width
-from edge_fl.compressors._section import read_floats, read_header
-from edge_fl.compressors.base import Vector
-from edge_fl.errors import FrameError
+from edge_fl.core.errors import FrameError
+from edge_fl.wire.bits import read_floats, read_header
+from edge_fl.wire.context import Vector
+from edge_fl.wire.positions import Positions, decode_golomb, encode_golomb, golomb_width
 
 __all__ = ["SPARSE", "decode_sent", "encode_sent"]
 

@@ -5,16 +5,16 @@ Either all of them as float32, or the parameters as a compressor wrote them or o
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.compressors.base import Context, Vector, compressor_names, decode_section
-from edge_fl.errors import FrameError
-from edge_fl.layout import Tensor
-from edge_fl.selection import Selection, Weights
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Tensor
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.wire.context import Context, Decoder, Vector
 from edge_fl.wire.sparse import SPARSE, decode_sent
 
 __all__ = [
@@ -63,8 +63,10 @@ def encode_values_into(
     out[len(compressed) :] = statistics.tobytes()
 
 
-def decode_values(encoding: str, section: memoryview, context: Context) -> Values:
+def decode_values(encoding: str, section: memoryview, context: Context, decoders: Mapping[str, Decoder]) -> Values:
     """The entries that ``context`` keeps; views of ``section`` where it is float32.
+
+    ``decoders`` read what is neither float32 nor ``sparse``.
 
     Raises
     ------
@@ -78,8 +80,8 @@ def decode_values(encoding: str, section: memoryview, context: Context) -> Value
         if len(section) != expected:
             raise FrameError("values", f"The value section has {len(section)} bytes where {expected} belong.")
         values = Values(_split(np.frombuffer(section, dtype="<f4"), selection, selection.layout.tensors))
-    elif encoding == SPARSE or encoding in compressor_names():
-        values = _decode_encoded(encoding, section, context)
+    elif encoding == SPARSE or encoding in decoders:
+        values = _decode_encoded(section, context, None if encoding == SPARSE else decoders[encoding])
     else:
         raise FrameError("values", f"The values are encoded as '{encoding[:40]}', which this edge-fl cannot read.")
     for name, tensor in values.kept.items():
@@ -87,18 +89,18 @@ def decode_values(encoding: str, section: memoryview, context: Context) -> Value
     return values
 
 
-def _decode_encoded(encoding: str, section: memoryview, context: Context) -> Values:
-    """The parameters as ``encoding`` has them, and the statistics after them."""
+def _decode_encoded(section: memoryview, context: Context, decoder: Decoder | None) -> Values:
+    """The parameters as ``decoder`` reads them (None: ``sparse``), and the statistics after them."""
     selection = context.selection
     statistics = _statistics(selection)
     size = _ITEM * _count(selection, statistics)
     if len(section) < size:
         raise FrameError("values", f"The value section has {len(section)} bytes, fewer than its statistics.")
     split = len(section) - size
-    if encoding == SPARSE:
+    if decoder is None:
         vector, sent = decode_sent(section[:split], context.count)
     else:
-        vector, sent = decode_section(encoding, section[:split], context), None
+        vector, sent = decoder(section[:split], context), None
     kept = unflatten(vector, selection)
     kept |= _split(np.frombuffer(section[split:], dtype="<f4"), selection, statistics)
     return Values(kept, sent)

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from edge_fl.bundle import Input
-from edge_fl.errors import ConfigError
+from edge_fl.core.bundle import Input
+from edge_fl.core.errors import ConfigError
 
 __all__ = ["About", "Card", "check_names"]
 

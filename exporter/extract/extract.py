@@ -13,12 +13,12 @@ import torch
 from torch.export import Dim, ExportedProgram
 
 from edge_fl import __version__
-from edge_fl.atomic import write_atomically
-from edge_fl.bundle import Bundle
-from edge_fl.errors import ConfigError, RunError
-from edge_fl.pattern import Pattern
-from edge_fl.selection import Selection, Weights
-from edge_fl.width_statistics import row_weights, trained_width, without_rows
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError, RunError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.width_statistics import row_weights, trained_width, without_rows
 from exporter.extract.card import About, Card, check_names
 from exporter.extract.formats import Format, find_format
 from exporter.extract.forward import load_forward

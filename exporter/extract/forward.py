@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 from torch.func import functional_call
 
-from edge_fl.bundle import Bundle
-from edge_fl.errors import BundleError, ParityError, UnsupportedModelError
-from edge_fl.pattern import Pattern
-from edge_fl.selection import Selection
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import BundleError, ParityError, UnsupportedModelError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection
 from exporter.accept import Fit, example_inputs
 from exporter.limits import LIMIT
 from exporter.quiet import quiet

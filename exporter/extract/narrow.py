@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from edge_fl.layout import Layout
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, Weights
 from edge_fl.methods.fedmp import unit_norms
-from edge_fl.pattern import Pattern
-from edge_fl.selection import Selection, Weights
 
 __all__ = ["Narrowed", "chosen_units"]
 

@@ -8,11 +8,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle, Program
-from edge_fl.errors import ParityError, RuntimeMissingError
-from edge_fl.pattern import Pattern
-from edge_fl.runtimes.base import Batch, Compiled, Runtime, open_runtime
-from edge_fl.selection import Weights, masked
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import Bundle, Program
+from edge_fl.core.errors import ParityError, RuntimeMissingError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Weights, masked
+from edge_fl.runtimes.base import Compiled, Runtime, open_runtime
 from exporter.accept import Fit, example_inputs
 from exporter.extract.formats import Format
 from exporter.limits import LIMIT

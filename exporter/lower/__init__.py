@@ -5,10 +5,10 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_fl.bundle import Program
-from edge_fl.errors import RuntimeMissingError
-from edge_fl.layout import Layout
-from edge_fl.pattern import kept_counts, prefix_counts
+from edge_fl.core.bundle import Program
+from edge_fl.core.errors import RuntimeMissingError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import kept_counts, prefix_counts
 from exporter import lower
 from exporter.quiet import quiet
 from exporter.source import Step, Traceable

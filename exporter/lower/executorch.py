@@ -8,8 +8,8 @@ from executorch.exir import EdgeProgramManager
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from edge_fl.bundle import Program
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.bundle import Program
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request, kept_at
 from exporter.lower._edge import UNCHECKED, to_edge

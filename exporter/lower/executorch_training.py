@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram, export
 from torch.export.exported_program import _decompose_exported_program
 
-from edge_fl.bundle import Program
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.bundle import Program
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.lower import Lowered, Report, Request, kept_at
 from exporter.lower.executorch import EVALUATION_BATCH, executorch_decompositions, to_executorch
 from exporter.recurrent import unrolled

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from edge_fl.bundle import Program
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.bundle import Program
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request
 from exporter.onnx_shapes import settle_shapes

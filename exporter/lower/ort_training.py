@@ -10,8 +10,8 @@ import onnx
 import torch
 from torch import Tensor
 
-from edge_fl.bundle import Program
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.bundle import Program
+from edge_fl.core.errors import UnsupportedModelError
 from edge_fl.runtimes.ort_training import training_python
 from exporter.decompositions import Decompositions
 from exporter.gradient_graph import gradient_graph

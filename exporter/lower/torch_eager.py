@@ -4,7 +4,7 @@ import io
 
 import torch
 
-from edge_fl.bundle import Program
+from edge_fl.core.bundle import Program
 from exporter.lower import Lowered, Report, Request
 from exporter.recurrent import unrolled
 from exporter.source import Traceable

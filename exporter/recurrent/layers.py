@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.recurrent.elman import elman
 from exporter.recurrent.gates import flat
 from exporter.recurrent.gru import gru

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.recurrent.cells import ElmanCell, GruCell, LstmCell
 from exporter.recurrent.layers import ElmanLayers, GruLayers, LstmLayers
 

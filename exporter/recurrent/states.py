@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.errors import UnsupportedModelError
 
 __all__ = ["LayerStates", "initial_states"]
 

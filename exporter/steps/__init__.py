@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from edge_fl.errors import ConfigError
+from edge_fl.core.errors import ConfigError
 from exporter import steps
 from exporter.source import Source, Step
 

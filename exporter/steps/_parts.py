@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.func import grad_and_value
 
-from edge_fl.bundle import slot_name
-from edge_fl.layout import Tensor as Spec
+from edge_fl.core.bundle import slot_name
+from edge_fl.core.layout import Tensor as Spec
 from exporter import optimizers
 from exporter.source import Port, Source, Step, Traceable, batch_ports, loss_ports, scalar, tensor_ports
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_fl.layout import Segment
-from edge_fl.layout import Tensor as Spec
+from edge_fl.core.layout import Segment
+from edge_fl.core.layout import Tensor as Spec
 from exporter.forward import training_forward, weighted_mean
 from exporter.source import Port, Source, Step, scalar, width_ports
 from exporter.steps._parts import Arguments

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edge_fl.errors import ConfigError, UnsupportedModelError
+from edge_fl.core.errors import ConfigError, UnsupportedModelError
 from exporter.forward import training_loss
 from exporter.output_noise import describe_outputs, layer_of
 from exporter.source import Port, Source, Step, scalar
@@ -36,7 +36,7 @@ def build(source: Source) -> Step:
     """Minimise ``sum(w l) / sum(w) + kl * D_KL`` (eq. (1) over the samples); the loss reported is the first term.
 
     Beside what every step takes, for each noisy layer, by its weight's NAME, ``log_alpha.NAME`` of the weight's kept
-    entries, which the step gives anew and the optimiser has slots for (:func:`edge_fl.bundle.slot_name`), and
+    entries, which the step gives anew and the optimiser has slots for (:func:`edge_fl.core.bundle.slot_name`), and
     ``output_noise.NAME``, ``[B, ...]`` of standard normal numbers, of the kept units' outputs; and ``kl``, 0-d, the
     weight of the divergence: 1 / N for N samples, or less of it at first. log alpha is not bounded: what counts as
     dropped is for whoever reads it.

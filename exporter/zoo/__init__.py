@@ -5,7 +5,7 @@ import pkgutil
 
 from torch import nn
 
-from edge_fl.errors import ModelError
+from edge_fl.core.errors import ModelError
 from exporter.zoo.entry import Entry
 
 __all__ = ["build", "find_model", "model_names"]

@@ -6,18 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge_fl.agent.agent import Agent, AgentSettings
-from edge_fl.bundle import MANIFEST, Bundle
+from edge_fl.core.bundle import MANIFEST, Bundle
+from edge_fl.core.content import Ref, ref_of
+from edge_fl.core.errors import EdgeFLError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Weights
 from edge_fl.data.sources.base import open_source
-from edge_fl.errors import EdgeFLError
-from edge_fl.pattern import Pattern
-from edge_fl.selection import Weights
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
-from edge_fl.transport.transfer import Sender, cut, ref_of
+from edge_fl.transport.transfer import Sender, cut
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
     FromDevice,
     Offer,
-    Ref,
     Register,
     Registered,
     Task,

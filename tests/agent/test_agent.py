@@ -9,28 +9,17 @@ import pytest
 
 from broker.embedded import EmbeddedBroker
 from edge_fl.agent.agent import Agent, AgentSettings
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import Ref, ref_of
+from edge_fl.core.errors import RefusedError
+from edge_fl.core.pattern import Pattern
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
-from edge_fl.downlink import decode_model, follow
-from edge_fl.errors import RefusedError
-from edge_fl.evaluation import score
-from edge_fl.pattern import Pattern
 from edge_fl.runtimes.base import open_runtime
-from edge_fl.transport.transfer import ref_of
-from edge_fl.update import make_update
-from edge_fl.wire.messages import (
-    Evaluate,
-    Evaluated,
-    Failed,
-    Finished,
-    Offer,
-    Ref,
-    Refused,
-    Register,
-    Registered,
-    Want,
-)
+from edge_fl.training.evaluation import score
+from edge_fl.training.update import make_update
+from edge_fl.wire.downlink import decode_model, follow
+from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Finished, Offer, Refused, Register, Registered, Want
 from tests.agent.stage import CLIENT, RUN, Stage, frame
 
 MOODY = """

@@ -10,9 +10,9 @@ import pytest
 from broker.embedded import EmbeddedBroker
 from edge_fl.agent.doctor import Examined, examine
 from edge_fl.agent.state import MethodState, StateFolder
-from edge_fl.atomic import write_atomically
-from edge_fl.bundle import Bundle
-from edge_fl.errors import StateError
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import StateError
 from edge_fl.transport.connection import BrokerAddress
 from edge_fl.wire.messages import Failed, Finished, Register, Registered, Verdict
 from tests.agent.stage import CLIENT, RUN, Stage, frame

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from edge_fl.agent.consent import Conditions, Machine
-from edge_fl.errors import ConfigError, DeclinedError
+from edge_fl.core.errors import ConfigError, DeclinedError
 
 
 def supply(root: Path, name: str, **says: str) -> None:

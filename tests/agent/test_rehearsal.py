@@ -2,12 +2,12 @@
 
 import pytest
 
-from broker.config import RunConfig
 from broker.tiers import MeasuredTiers
 from edge_fl.agent.rehearsal import rehearse
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.data.partition import DataSpec, client_samples
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.wire.messages import Task
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge_fl.agent.state import MethodState, StateFolder
-from edge_fl.errors import ConfigError, StateError
+from edge_fl.core.errors import ConfigError, StateError
 
 
 def scores(value: float) -> dict[str, np.ndarray]:

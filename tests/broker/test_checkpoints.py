@@ -9,7 +9,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from broker.checkpoints import Checkpoints
-from edge_fl.errors import ConfigError, StateError
+from edge_fl.core.errors import ConfigError, StateError
 
 WEIGHTS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
 LEARNED = {"method.scores": np.arange(3.0)}

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from broker.client_selection import ClientSelection
-from broker.run_folder import RoundMetrics
+from edge_fl.runs.metrics import RoundMetrics
 
 CLIENTS = [f"c{i:02}" for i in range(20)]
 ROUND = RoundMetrics(

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from broker.evaluation import Evaluator
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import RunError
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import RunError
 
 
 @pytest.mark.parametrize(("width", "units"), [(1000, 32), (400, 13)])

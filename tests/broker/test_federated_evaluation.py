@@ -13,14 +13,15 @@ from broker.embedded import EmbeddedBroker
 from broker.evaluation import Evaluator
 from broker.federated_evaluation import FederatedEvaluator
 from broker.model import GlobalModel
-from broker.run_folder import TierScore
 from broker.score_round import ScoreRound
 from broker.tiers import Tiers
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import FrameError
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import FrameError
-from edge_fl.recipe import open_recipe
-from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Ref, Refused, Registered
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.metrics import TierScore
+from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Refused, Registered
 from tests.broker.test_gateway import CLIENT, CONFIG, ROUND, RUN, Wire, register
 
 HELD_OUT = 20

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from broker.config import RunConfig
 from broker.database import local_url
 from broker.embedded import EmbeddedBroker
 from broker.gateway import Gateway
@@ -18,14 +17,15 @@ from broker.rounds import Round
 from broker.run_folder import RunFolder
 from broker.store import Store
 from broker.tiers import MeasuredTiers, Tiers
-from edge_fl.bundle import Bundle
-from edge_fl.pattern import Pattern
-from edge_fl.recipe import open_recipe
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import CHUNK_SIZE, Ref, ref_of
+from edge_fl.core.pattern import Pattern
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.config import RunConfig
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
-from edge_fl.transport.transfer import chunks_of, cut, ref_of
+from edge_fl.transport.transfer import chunks_of, cut
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
-    CHUNK_SIZE,
     PROTOCOL,
     Finished,
     FromDevice,
@@ -33,7 +33,6 @@ from edge_fl.wire.messages import (
     Hello,
     Measured,
     Offer,
-    Ref,
     Refused,
     Register,
     Registered,

@@ -6,10 +6,10 @@ from collections.abc import Callable
 import msgspec
 from rich.console import Console
 
-from broker.config import RunConfig
 from broker.live import view
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics, TierScore
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.wire.messages import PROTOCOL, Register
 
 CONFIG = RunConfig(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from broker.log_view import LogView
-from broker.run_folder import RoundMetrics, TierScore
-from device_sim.fleet import AgentProcess, Fleet
-from device_sim.mosquitto import free_port
-from edge_fl.bundle import Bundle
+from device_sim.emulation.agent_processes import AgentProcess, Fleet
+from device_sim.emulation.mosquitto import free_port
+from edge_fl.core.bundle import Bundle
+from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.transport.connection import BrokerAddress
 
 

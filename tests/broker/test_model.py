@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from broker.model import GlobalModel
-from edge_fl.bench.models import mlp_layout, random_weights
-from edge_fl.compressors.base import Context, open_compressor
-from edge_fl.downlink import follow
-from edge_fl.layout import Layout, Segment, Tensor
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
-from edge_fl.recipe import Recipe, open_recipe
-from edge_fl.selection import Selection, Weights
+from edge_fl.compressors.base import open_compressor
+from edge_fl.core.layout import Layout, Segment, Tensor
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.measure.models import mlp_layout, random_weights
+from edge_fl.recipes.recipe import Recipe, open_recipe
+from edge_fl.wire.context import Context
+from edge_fl.wire.downlink import follow
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
 from edge_fl.wire.values import FLOAT32, flatten
 from tests.compressors.contexts import of_entries

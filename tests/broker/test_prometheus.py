@@ -9,11 +9,11 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from broker.config import RunConfig
 from broker.observer import Observer, Observers
 from broker.prometheus import metrics_server
-from broker.run_folder import RoundMetrics, TierScore
-from edge_fl.errors import ConfigError, PortError
+from edge_fl.core.errors import ConfigError, PortError
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.wire.messages import PROTOCOL, Register
 
 PROFILE = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1)

@@ -6,7 +6,7 @@ import msgspec
 
 from broker.registry import Device, Registry
 from broker.rounds import Report, Round
-from edge_fl.transport.transfer import ref_of
+from edge_fl.core.content import ref_of
 from edge_fl.wire.messages import PROTOCOL, Register, Task
 
 REPORT = Report(Path("x"), offset=0, samples=1, loss=0.0, size=1)

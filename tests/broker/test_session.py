@@ -6,15 +6,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.config import RunConfig
 from broker.session import check_recipe
-from edge_fl.bench.models import mlp_layout
-from edge_fl.bundle import SCHEMA, Bundle, Input, Manifest, Program
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout, Segment, Tensor
-from edge_fl.pattern import prefix_counts
-from edge_fl.recipe import open_recipe
-from edge_fl.width_statistics import with_rows
+from edge_fl.core.bundle import SCHEMA, Bundle, Input, Manifest, Program
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout, Segment, Tensor
+from edge_fl.core.pattern import prefix_counts
+from edge_fl.core.width_statistics import with_rows
+from edge_fl.measure.models import mlp_layout
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.config import RunConfig
 
 DENSE = mlp_layout(6, 8, 3)
 PARTS = {"name": "b", "dataset": "digits", "classes": 3, "loss": "cross_entropy", "parity": {}, "tools": {}}

@@ -8,14 +8,15 @@ import pytest
 from numpy.typing import NDArray
 
 from broker.statistics_round import StatisticsRound, widths_asked
-from edge_fl.bundle import CLASS_INDEX, SCHEMA, Input, Manifest
-from edge_fl.errors import FrameError
-from edge_fl.layout import Block, Layout, Segment, Tensor
+from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, Input, Manifest
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Block, Layout, Segment, Tensor
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection
 from edge_fl.methods.base import open_method
-from edge_fl.pattern import Pattern
-from edge_fl.selection import Selection
 from edge_fl.wire.frame import Header, encode_frame
-from edge_fl.wire.messages import PROTOCOL, Gather, Gathered, Ref, Register
+from edge_fl.wire.messages import PROTOCOL, Gather, Gathered, Register
 from edge_fl.wire.sparse import SPARSE, encode_sent
 from edge_fl.wire.values import flatten
 

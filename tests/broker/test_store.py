@@ -10,11 +10,11 @@ from sqlalchemy import create_engine, text
 
 from broker.database import local_url
 from broker.registry import Device
-from broker.run_folder import RoundMetrics
 from broker.store import Judged, Rejected, Store
 from broker.tables import SCHEMA
-from edge_fl.errors import ConfigError, StateError
-from edge_fl.transport.transfer import ref_of
+from edge_fl.core.content import ref_of
+from edge_fl.core.errors import ConfigError, StateError
+from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.wire.messages import PROTOCOL, Register, Task
 from tests.postgres import postgres
 

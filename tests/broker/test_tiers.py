@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from broker.config import RunConfig
 from broker.tiers import MeasuredTiers, open_tiers
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.runs.config import RunConfig
 from edge_fl.wire.messages import PROTOCOL, Measured, Register
 
 CONFIG = RunConfig(

@@ -6,9 +6,9 @@ import pytest
 
 from broker.rounds import Report
 from broker.update_file import UpdateFile
-from edge_fl.errors import StateError
+from edge_fl.core.content import CHUNK_SIZE
+from edge_fl.core.errors import StateError
 from edge_fl.transport.transfer import cut
-from edge_fl.wire.messages import CHUNK_SIZE
 
 ROOM = 2 * CHUNK_SIZE
 

@@ -6,9 +6,10 @@ import pytest
 
 from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
-from edge_fl.errors import FrameError
-from edge_fl.transport.transfer import cut, ref_of
-from edge_fl.wire.messages import CHUNK_SIZE, Ref, Want
+from edge_fl.core.content import CHUNK_SIZE, Ref, ref_of
+from edge_fl.core.errors import FrameError
+from edge_fl.transport.transfer import cut
+from edge_fl.wire.messages import Want
 
 SIZE = 2 * CHUNK_SIZE
 

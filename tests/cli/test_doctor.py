@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker.embedded import EmbeddedBroker
-from device_sim.mosquitto import Mosquitto, mosquitto_program
+from device_sim.emulation.mosquitto import Mosquitto, mosquitto_program
 from edge_fl.agent.doctor import Examined, Finding, examine
 from edge_fl.agent.state import StateFolder
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from edge_fl.cli import log as log_module
-from edge_fl.cli.log import LogFormat, logging_to
-from edge_fl.errors import BrokerError, StateError
-from edge_fl.log import log_fields
+from edge_fl.commands import log as log_module
+from edge_fl.commands.log import LogFormat, logging_to
+from edge_fl.core.errors import BrokerError, StateError
+from edge_fl.core.log import log_fields
 
 LOG = logging.getLogger("edge_fl.test")
 

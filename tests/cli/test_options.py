@@ -1,4 +1,4 @@
-from edge_fl.cli.options import recipe_of, runtime_name
+from edge_fl.commands.options import recipe_of, runtime_name
 from edge_fl.runtimes.base import runtime_names
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_fl.bundle import Bundle
-from edge_fl.errors import EdgeFLError
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import EdgeFLError
 
 ROOT = Path(__file__).parents[2]
 

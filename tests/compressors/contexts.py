@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from edge_fl.compressors.base import Context
-from edge_fl.layout import Layout, Segment, Tensor
-from edge_fl.pattern import Pattern
-from edge_fl.selection import Selection
+from edge_fl.core.layout import Layout, Segment, Tensor
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection
+from edge_fl.wire.context import Context
 
 
 def of_entries(*sizes: int, round: int = 1, shared: bytes = b"") -> Context:

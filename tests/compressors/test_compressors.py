@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.compressors.base import Compressed, compressor_names, decode_section, open_compressor
+from edge_fl.compressors.base import DECODERS, Compressed, compressor_names, open_compressor
 from edge_fl.compressors.fedpaq import FedPaqParameters
-from edge_fl.errors import ConfigError, FrameError, RunError
-from edge_fl.randomness import Stream
+from edge_fl.core.errors import ConfigError, FrameError, RunError
+from edge_fl.core.randomness import Stream
 from tests.compressors.contexts import of_entries
 
 NAMES = ["dgc", "fedpaq", "fractional", "randk", "signsgd", "stc", "tcs", "topk"]
@@ -39,7 +39,7 @@ def compress(
     held = memory or {name: np.zeros(len(values), dtype=np.float32) for name in compressor.memory}
     context = of_entries(len(values), round=round)
     done = compressor.compress(values, held, context, Stream(key))
-    return done, decode_section(name, memoryview(done.section), context)
+    return done, DECODERS[name](memoryview(done.section), context)
 
 
 def normal(n: int, seed: int = 0) -> np.ndarray:
@@ -279,7 +279,7 @@ def test_a_section_with_bytes_changed_is_a_vector_or_refused(name: str, data: st
 
 def decode_or_refuse(name: str, section: bytes, count: int) -> None:
     with contextlib.suppress(FrameError):
-        vector = decode_section(name, memoryview(section), of_entries(count))
+        vector = DECODERS[name](memoryview(section), of_entries(count))
         assert vector.shape == (count,)
         assert vector.dtype == np.float32
 
@@ -289,7 +289,7 @@ def test_a_section_cut_short_or_drawn_out_is_refused(name: str) -> None:
     section = compress(name, normal(64))[0].section
     for wrong in (section[:-1], section + b"\0", b""):
         with pytest.raises(FrameError) as caught:
-            decode_section(name, memoryview(wrong), of_entries(64))
+            DECODERS[name](memoryview(wrong), of_entries(64))
         assert caught.value.code == "values"
 
 
@@ -318,7 +318,7 @@ def test_a_section_cut_short_or_drawn_out_is_refused(name: str) -> None:
 )
 def test_sections_that_nobody_wrote_are_refused(name: str, section: bytes) -> None:
     with pytest.raises(FrameError) as caught:
-        decode_section(name, memoryview(section), of_entries(4))
+        DECODERS[name](memoryview(section), of_entries(4))
     assert caught.value.code == "values"
 
 

@@ -5,16 +5,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_fl.bench.models import mlp_layout, random_weights
-from edge_fl.bundle import SCHEMA, Bundle, Input, Manifest, Program
-from edge_fl.compressors.base import Vector, open_compressor
+from edge_fl.compressors.base import open_compressor
+from edge_fl.core.bundle import SCHEMA, Bundle, Input, Manifest, Program
+from edge_fl.core.content import Ref
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, Weights
 from edge_fl.data.registry import Samples
-from edge_fl.pattern import Pattern
+from edge_fl.measure.models import mlp_layout, random_weights
 from edge_fl.runtimes.base import Compiled, Runtime
-from edge_fl.selection import Selection, Weights
-from edge_fl.update import make_update
+from edge_fl.training.update import make_update
+from edge_fl.wire.context import Vector
 from edge_fl.wire.frame import Frame, Header, decode_frame
-from edge_fl.wire.messages import Ref, Task
+from edge_fl.wire.messages import Task
 from edge_fl.wire.values import flatten
 
 LAYOUT = mlp_layout(6, 9, 7, 3)

@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.bench.models import mlp_layout
-from edge_fl.compressors._positions import encode_golomb, golomb_width
-from edge_fl.compressors.base import Context, decode_section, open_compressor
+from edge_fl.compressors.base import DECODERS, open_compressor
 from edge_fl.compressors.fractional import decode_fractional
 from edge_fl.compressors.tcs import Tcs
-from edge_fl.errors import FrameError
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
-from edge_fl.selection import Selection
+from edge_fl.core.errors import FrameError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection
+from edge_fl.measure.models import mlp_layout
+from edge_fl.wire.context import Context
+from edge_fl.wire.positions import encode_golomb, golomb_width
 from tests.compressors.contexts import of_entries
 
 LAYOUT = mlp_layout(5, 12, 9, 3)
@@ -201,7 +202,7 @@ def test_quantised_entries_are_one_vector_of_fractional(bits: int, feedback: boo
     values, context = normal(300), of_entries(100, 200, shared=mask_of(list(range(0, 300, 10)), 300))
     compressor = tcs(bits=bits, local_ratio=0.05, quantisation_feedback=feedback)
     done = compressor.compress(values, {"residual": np.zeros(300, dtype=np.float32)}, context, Stream(0))
-    back = decode_section("tcs", memoryview(done.section), context)
+    back = DECODERS["tcs"](memoryview(done.section), context)
     sent = back != 0
     assert np.count_nonzero(sent) == 30 + 15
     entries = len(done.section) - 1 - 4 * 2 ** (bits - 1) - math.ceil(45 * bits / 8)
@@ -231,7 +232,7 @@ def test_a_section_under_another_mask_is_refused() -> None:
     section = tcs().compress(normal(40), {"residual": residual}, of_entries(40, shared=shared), Stream(0)).section
     for other in (b"", mask_of([1, 5, 31], 40), mask_of([1, 5], 40)):
         with pytest.raises(FrameError, match="another global mask") as caught:
-            decode_section("tcs", memoryview(section), of_entries(40, shared=other))
+            DECODERS["tcs"](memoryview(section), of_entries(40, shared=other))
         assert caught.value.code == "values"
 
 
@@ -245,7 +246,7 @@ def test_hostile_bytes_under_any_mask_are_a_vector_or_refused(
     for mask in (shared, own):
         for sealed in (section, section[:2] + struct.pack("<I", zlib.crc32(mask)) + section[2:]):
             with contextlib.suppress(FrameError):
-                vector = decode_section("tcs", memoryview(sealed), of_entries(count, shared=mask))
+                vector = DECODERS["tcs"](memoryview(sealed), of_entries(count, shared=mask))
                 assert vector.shape == (count,)
 
 

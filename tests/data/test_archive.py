@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.archive import unpack
-from edge_fl.errors import DataError
 
 FILES = [("a.txt", b"one" * 500), ("b.bin", bytes(range(256)))]
 

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_fl.core.batch import Batch
+from edge_fl.core.errors import ConfigError, DataError
+from edge_fl.core.randomness import Stream
 from edge_fl.data.batcher import batches, eval_batches
 from edge_fl.data.registry import Samples
-from edge_fl.errors import ConfigError, DataError
-from edge_fl.randomness import Stream
-from edge_fl.runtimes.base import Batch
 
 
 def numbered(n: int) -> Samples:

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.cifar_10 import decode_pictures
-from edge_fl.errors import DataError
 
 
 def record(label: int, red: int, green: int, blue: int) -> bytes:

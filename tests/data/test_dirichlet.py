@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from edge_fl.core.randomness import Stream
 from edge_fl.data.dirichlet import draw_dirichlet
-from edge_fl.randomness import Stream
 
 
 @pytest.mark.parametrize("alpha", [0.001, 0.1, 1.0, 7.5, 1e6])

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.femnist import decode_leaf
-from edge_fl.errors import DataError
 
 BLANK = [1.0] * 784
 

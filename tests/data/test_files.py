@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.files import RemoteFile, read_file, read_members
-from edge_fl.errors import DataError
 
 CONTENT = b"published" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -4,11 +4,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import DataError
 from edge_fl.data.fit import check_fit
 from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.data.registry import Samples
-from edge_fl.errors import DataError
 
 
 def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:

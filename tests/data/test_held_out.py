@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import DataSource
-from edge_fl.errors import ConfigError, DataError
 
 
 class Numbered(DataSource):

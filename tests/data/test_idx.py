@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.idx import decode_idx
-from edge_fl.errors import DataError
 
 SHAPE = (3, 2, 2)
 

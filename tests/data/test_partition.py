@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from edge_fl.core.errors import DataError
+from edge_fl.core.randomness import Stream
 from edge_fl.data.partition import DataSpec, Kind, client_samples, partition
 from edge_fl.data.registry import Samples, load_dataset
-from edge_fl.errors import DataError
-from edge_fl.randomness import Stream
 
 
 def test_specs_are_read() -> None:

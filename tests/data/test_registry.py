@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from edge_fl.core.errors import DataError
+from edge_fl.core.randomness import Stream
 from edge_fl.data.registry import Dataset, DatasetInfo, dataset_info, dataset_names, load_dataset
-from edge_fl.errors import DataError
-from edge_fl.randomness import Stream
 
 needs_files = pytest.mark.skipif(
     not os.environ.get("EDGE_FL_DATA"), reason="EDGE_FL_DATA names no folder with the real data sets"
@@ -157,7 +157,7 @@ def test_without_pooch_the_sentence_says_what_to_do(tmp_path: Path) -> None:
     root = Path(sys.modules["edge_fl"].__file__ or "").parents[1]
     code = (
         "from edge_fl.data.registry import load_dataset\n"
-        "from edge_fl.errors import DataError\n"
+        "from edge_fl.core.errors import DataError\n"
         "try: load_dataset('mnist')\n"
         "except DataError as error: print(error)"
     )

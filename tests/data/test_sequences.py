@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.sequences import cut_sequences, decode_text
-from edge_fl.errors import DataError
 
 
 @given(n=st.integers(0, 60), length=st.integers(1, 12))

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.shakespeare import INFO, speeches_by_role, tokens_of
-from edge_fl.errors import DataError
 
 PLAY = """
 \tA PLAY

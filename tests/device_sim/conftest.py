@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from edge_fl.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle, Input
 from exporter.export import Target, export_bundle
 from exporter.zoo.mlp import digits
 

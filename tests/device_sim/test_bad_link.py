@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.embedded import EmbeddedBroker
-from device_sim.bad_link import BadLink, Faults
-from device_sim.links import Link
-from device_sim.mqtt_packets import Splitter, puback, publish_of
-from edge_fl.errors import ConfigError
+from device_sim.emulation.bad_link import BadLink, Faults
+from device_sim.emulation.mqtt_packets import Splitter, puback, publish_of
+from device_sim.simulation.links import Link
+from edge_fl.core.errors import ConfigError
 from edge_fl.transport.connection import Connected, Connection, Disconnected, Message
 
 COUNT = 40

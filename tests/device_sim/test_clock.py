@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker.run_folder import RoundMetrics
-from device_sim.clock import Clock, Traffic, time_to, traffic_of
-from device_sim.links import LINKS, Link, find_link
-from device_sim.settings import Population
-from edge_fl.errors import ConfigError
+from device_sim.simulation.links import LINKS, Link, find_link
+from device_sim.simulation.settings import Population
+from device_sim.simulation.time_model import Clock, Traffic, time_to, traffic_of
+from edge_fl.core.errors import ConfigError
+from edge_fl.runs.metrics import RoundMetrics
 
 
 def test_a_round_lasts_as_long_as_its_slowest_client() -> None:

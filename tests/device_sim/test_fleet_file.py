@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from device_sim.fleet_file import parse_fleet, read_fleet
-from device_sim.links import Link
-from device_sim.profiles import PROFILES
-from device_sim.settings import Population
-from edge_fl.errors import ConfigError
+from device_sim.emulation.fleet_file import parse_fleet, read_fleet
+from device_sim.emulation.profiles import PROFILES
+from device_sim.simulation.links import Link
+from device_sim.simulation.settings import Population
+from edge_fl.core.errors import ConfigError
 
 FLEET = b"""
 data: digits

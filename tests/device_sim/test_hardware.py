@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from device_sim.battery import Battery
-from device_sim.duty_cycle import DutyCycle
-from device_sim.emulated_runtime import Hardware
-from device_sim.step_costs import StepCosts
-from edge_fl.bundle import Bundle
-from edge_fl.errors import RunError
-from edge_fl.pattern import Pattern
+from device_sim.emulation.battery import Battery
+from device_sim.emulation.duty_cycle import DutyCycle
+from device_sim.emulation.emulated_runtime import Hardware
+from device_sim.emulation.step_costs import StepCosts
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import RunError
+from edge_fl.core.pattern import Pattern
 
 
 def compute() -> int:
@@ -97,14 +97,14 @@ _IN_LITTLE_MEMORY = """
 import sys
 from pathlib import Path
 import numpy as np
-from device_sim.duty_cycle import DutyCycle
-from device_sim.emulated_runtime import Hardware
-from device_sim.memory_limit import limit_memory, told_as_memory
-from device_sim.step_costs import StepCosts
-from edge_fl.bundle import Bundle
-from edge_fl.errors import MemoryLimitError
-from edge_fl.pattern import Pattern
-from edge_fl.runtimes.base import Batch
+from device_sim.emulation.duty_cycle import DutyCycle
+from device_sim.emulation.emulated_runtime import Hardware
+from device_sim.emulation.memory_limit import limit_memory, told_as_memory
+from device_sim.emulation.step_costs import StepCosts
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import MemoryLimitError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.batch import Batch
 
 bundle = Bundle.load(Path(sys.argv[1]))
 hardware = Hardware(DutyCycle(1.0), StepCosts(Path(sys.argv[2])), memory_mb=150)

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from device_sim.mosquitto import Mosquitto, mosquitto_program
-from edge_fl.errors import BrokerError
+from device_sim.emulation.mosquitto import Mosquitto, mosquitto_program
+from edge_fl.core.errors import BrokerError
 
 
 def test_where_it_is_not_installed_it_is_said_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("device_sim.mosquitto.mosquitto_program", lambda: None)
+    monkeypatch.setattr("device_sim.emulation.mosquitto.mosquitto_program", lambda: None)
     with pytest.raises(BrokerError, match=r"apt-get install mosquitto") as refused:
         Mosquitto(tmp_path)
     assert refused.value.exit_code == 16

@@ -15,19 +15,19 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from broker.config import RunConfig
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.tasks import make_task
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from device_sim.trainer import Call
-from edge_fl.bundle import Bundle
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from device_sim.simulation.trainer import Call
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import ref_of
+from edge_fl.core.errors import ConfigError, RunError, RuntimeMissingError
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import ConfigError, RunError, RuntimeMissingError
-from edge_fl.recipe import open_recipe
-from edge_fl.transport.transfer import ref_of
-from edge_fl.update import Update
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.config import RunConfig
+from edge_fl.training.update import Update
 
 CONFIG = RunConfig(
     run="test",

@@ -11,14 +11,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.config import RunConfig
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics
 from broker.tables import SCHEMA
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bundle import Bundle
-from edge_fl.errors import BundleError, RunError, StateError
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import BundleError, RunError, StateError
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
 
 
 class Stop(Exception):  # noqa: N818

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from broker.config import RunConfig
 from broker.observer import Observer
 from broker.summary import RunSummary
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bundle import Bundle
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle
+from edge_fl.runs.config import RunConfig
 
 PICKED = 3
 

@@ -9,15 +9,15 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
 
-from broker.config import RunConfig
 from broker.observer import Observer
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from device_sim.stacked_program import StepGraph
-from edge_fl.bundle import Bundle, Input, Optimizer
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from device_sim.simulation.stacked_program import StepGraph
+from edge_fl.core.bundle import Bundle, Input, Optimizer
+from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.data.partition import IID, Kind
-from edge_fl.errors import ConfigError, RuntimeMissingError
 from edge_fl.methods.base import method_names
+from edge_fl.runs.config import RunConfig
 from exporter.export import Target, export_bundle
 from exporter.zoo.mlp import mlp
 

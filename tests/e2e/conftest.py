@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import RunConfig
 from broker.embedded import EmbeddedBroker
 from broker.observer import Observer
 from broker.session import serve
 from broker.summary import RunSummary
-from device_sim.fleet import AgentProcess, Fleet
-from device_sim.mosquitto import Mosquitto, mosquitto_program
-from edge_fl.bundle import Bundle
+from device_sim.emulation.agent_processes import AgentProcess, Fleet
+from device_sim.emulation.mosquitto import Mosquitto, mosquitto_program
+from edge_fl.core.bundle import Bundle
+from edge_fl.runs.config import RunConfig
 from edge_fl.transport.connection import BrokerAddress
 
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from sqlalchemy import Engine, Pool, event
 
-from broker.config import RunConfig
 from broker.observer import Observer
 from broker.session import resume, serve
-from edge_fl.bundle import Bundle
-from edge_fl.errors import StateError
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import StateError
+from edge_fl.runs.config import RunConfig
 from edge_fl.transport.connection import BrokerAddress
 
 

@@ -9,16 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.config import RunConfig
 from broker.observer import Observer
-from broker.run_folder import RoundMetrics
 from broker.update_file import UpdateFile
 from broker.uploads import Uploads
-from device_sim.fleet import Fleet
-from edge_fl.bundle import Bundle
-from edge_fl.errors import ConfigError
+from device_sim.emulation.agent_processes import Fleet
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import ref_of
+from edge_fl.core.errors import ConfigError
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.transport.connection import BrokerAddress
-from edge_fl.transport.transfer import cut, ref_of
+from edge_fl.transport.transfer import cut
 from edge_fl.wire.messages import Want
 from tests.e2e.test_resume import coordinator_ends_with, metrics_of
 

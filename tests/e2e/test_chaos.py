@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from device_sim.chaos import Chaos, same_weights
-from edge_fl.bundle import Bundle
+from device_sim.emulation.chaos import Chaos, same_weights
+from edge_fl.core.bundle import Bundle
 
 ROUNDS = 20
 

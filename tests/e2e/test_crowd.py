@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from broker.config import RunConfig
 from broker.observer import Observer
 from broker.session import serve
-from device_sim.crowd import CrowdDevice, Ready, ReadyUpdates
-from device_sim.mosquitto import Mosquitto
-from device_sim.sessions import Sessions
-from edge_fl.bundle import Bundle
-from edge_fl.errors import BrokerError
-from edge_fl.recipe import open_recipe
+from device_sim.emulation.crowd import CrowdDevice, Ready, ReadyUpdates
+from device_sim.emulation.mosquitto import Mosquitto
+from device_sim.emulation.sessions import Sessions
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import ref_of
+from edge_fl.core.errors import BrokerError
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.config import RunConfig
 from edge_fl.transport.connection import BrokerAddress
-from edge_fl.transport.transfer import cut, ref_of
+from edge_fl.transport.transfer import cut
 from edge_fl.wire.frame import decode_frame, encode_frame
 from edge_fl.wire.messages import Task, Topics
 

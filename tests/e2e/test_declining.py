@@ -8,9 +8,9 @@ import pytest
 from broker.observer import Observer
 from broker.session import serve
 from edge_fl.agent.agent import Agent, AgentSettings
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import DeclinedError
 from edge_fl.data.sources.base import open_source
-from edge_fl.errors import DeclinedError
 from edge_fl.transport.connection import BrokerAddress
 
 TIMES = 2  # that each device declines, fewer than the attempts at a round

@@ -10,10 +10,10 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from broker.summary import RunSummary
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.randomness import Stream
 from edge_fl.data.batcher import batches
 from edge_fl.data.partition import DataSpec, client_samples
-from edge_fl.randomness import Stream
 from edge_fl.transport.connection import BrokerAddress
 from exporter.zoo.mlp import digits
 

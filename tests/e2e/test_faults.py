@@ -8,8 +8,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.observer import Observer
-from device_sim.fleet import Fleet
-from edge_fl.errors import RunError
+from device_sim.emulation.agent_processes import Fleet
+from edge_fl.core.errors import RunError
 from edge_fl.transport.connection import BrokerAddress
 
 ROUNDS = 4

@@ -10,16 +10,16 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from broker.config import RunConfig
 from broker.observer import Observer
 from broker.session import resume, serve
 from broker.status import status_of
-from device_sim.chaos import same_weights
-from device_sim.fleet import AgentProcess, Fleet
-from edge_fl.bundle import Bundle
+from device_sim.emulation.agent_processes import AgentProcess, Fleet
+from device_sim.emulation.chaos import same_weights
+from edge_fl.core.bundle import Bundle
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import open_source
+from edge_fl.runs.config import RunConfig
 from edge_fl.transport.connection import BrokerAddress
 from tests.e2e.test_resume import PROCESSES, metrics_of
 

@@ -11,25 +11,26 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from broker.config import RunConfig
 from broker.observer import Observer
 from broker.session import resume, serve
 from broker.summary import RunSummary
-from device_sim.chaos import same_weights
-from device_sim.fleet import AgentProcess, Fleet
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.batch_statistics import make_statistics
-from edge_fl.bundle import Bundle
+from device_sim.emulation.agent_processes import AgentProcess, Fleet
+from device_sim.emulation.chaos import same_weights
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
 from edge_fl.data.batcher import batches
 from edge_fl.data.partition import DataSpec, client_samples
-from edge_fl.errors import ConfigError
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
+from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import open_runtime
+from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.transport.connection import BrokerAddress
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
-from edge_fl.wire.messages import Gather, Ref
+from edge_fl.wire.messages import Gather
 from exporter.export import export_bundle
 from tests.e2e.test_federated_evaluation import killed
 from tests.exporter.test_per_width import STATISTICS, model, target

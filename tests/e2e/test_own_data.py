@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from device_sim.fleet import AgentProcess
+from device_sim.emulation.agent_processes import AgentProcess
 from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.transport.connection import BrokerAddress
 

@@ -7,11 +7,11 @@ from safetensors.numpy import load_file
 
 from broker.observer import Observer
 from broker.session import serve
-from device_sim.fleet import AgentProcess, Fleet
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bundle import Bundle
+from device_sim.emulation.agent_processes import AgentProcess, Fleet
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
 from edge_fl.compressors.base import compressor_names
+from edge_fl.core.bundle import Bundle
 from edge_fl.methods.base import method_names
 from edge_fl.transport.connection import BrokerAddress
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.config import RunConfig
-from broker.run_folder import RoundMetrics
 from broker.status import status_of
-from device_sim.chaos import same_weights
-from edge_fl.bundle import Bundle
+from device_sim.emulation.chaos import same_weights
+from edge_fl.core.bundle import Bundle
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.transport.connection import BrokerAddress
 from tests.e2e import killed_coordinator
 from tests.postgres import postgres

@@ -6,10 +6,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.observer import Observer
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bundle import Bundle
-from edge_fl.errors import ConfigError
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError
 from edge_fl.transport.connection import BrokerAddress
 
 

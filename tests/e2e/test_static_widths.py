@@ -9,10 +9,10 @@ from safetensors.numpy import load_file
 
 from broker.observer import Observer
 from broker.summary import RunSummary
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bundle import Bundle, Input
-from edge_fl.errors import ConfigError
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.errors import ConfigError
 from exporter.export import Target, export_bundle
 from exporter.zoo import mlp
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from broker.observer import Observer
-from device_sim.fleet import Fleet
+from device_sim.emulation.agent_processes import Fleet
 from edge_fl.transport.connection import BrokerAddress
 
 

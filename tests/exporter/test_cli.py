@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from edge_fl.bundle import Bundle
 from edge_fl.cli.main import run
+from edge_fl.core.bundle import Bundle
 
 _MODEL = """
 import torch

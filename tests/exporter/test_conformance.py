@@ -17,13 +17,13 @@ import torch
 from _pytest.mark import ParameterSet
 from torch import nn
 
-from edge_fl.bench.cases import find_case
-from edge_fl.bundle import CLASS_INDEX, Input, Optimizer
-from edge_fl.errors import ParityError
+from edge_fl.core.bundle import CLASS_INDEX, Input, Optimizer
+from edge_fl.core.errors import ParityError
 from edge_fl.runtimes.base import runtime_names
 from exporter.decompositions import pooling
 from exporter.export import Target, export_bundle
 from exporter.limits import ADAM_LIMIT, LIMIT
+from exporter.measure.cases import find_case
 from exporter.zoo import find_model, model_names
 from exporter.zoo.entry import Architecture
 from tests.exporter.unseen import GRUClassifier, MobileNet

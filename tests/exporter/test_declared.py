@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edge_fl.errors import BundleError, EdgeFLError, ModelError, UnsupportedModelError
-from edge_fl.layout import Block, Layout, Segment
-from edge_fl.layout import Tensor as Spec
+from edge_fl.core.errors import BundleError, EdgeFLError, ModelError, UnsupportedModelError
+from edge_fl.core.layout import Block, Layout, Segment
+from edge_fl.core.layout import Tensor as Spec
 from exporter.derive import derive
 from exporter.model_file import load_model
 from tests.exporter import models

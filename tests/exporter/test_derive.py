@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from edge_fl.errors import UnsupportedModelError
-from edge_fl.layout import Layout, Segment
+from edge_fl.core.errors import UnsupportedModelError
+from edge_fl.core.layout import Layout, Segment
 from exporter.derive import derive
 from exporter.zoo import lstm, mlp
 from tests.exporter import models

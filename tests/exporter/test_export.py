@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from broker.config import RunConfig
 from broker.session import check_recipe
-from edge_fl.bundle import CLASS_INDEX, Bundle, Input, Optimizer
-from edge_fl.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
-from edge_fl.pattern import Pattern
-from edge_fl.recipe import open_recipe
+from edge_fl.core.bundle import CLASS_INDEX, Bundle, Input, Optimizer
+from edge_fl.core.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
+from edge_fl.core.pattern import Pattern
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.config import RunConfig
 from exporter import optimizers
 from exporter.derive import derive
 from exporter.export import Target, export_bundle

@@ -15,15 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from broker.config import RunConfig
 from broker.observer import Observer
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bundle import CLASS_INDEX, SCHEMA, WEIGHTS, Bundle, Input, Manifest
-from edge_fl.cli.extract import extract as command
-from edge_fl.errors import BundleError, ConfigError, EdgeFLError, ParityError, RunError, UnsupportedModelError
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, WEIGHTS, Bundle, Input, Manifest
+from edge_fl.core.errors import BundleError, ConfigError, EdgeFLError, ParityError, RunError, UnsupportedModelError
+from edge_fl.runs.config import RunConfig
 from exporter.accept import Fit, example_inputs
 from exporter.adapt import adapt
+from exporter.commands.extract import extract as command
 from exporter.derive import derive
 from exporter.export import Target, export_bundle
 from exporter.extract.extract import Trained, Wanted, extract

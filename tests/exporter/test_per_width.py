@@ -9,20 +9,21 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from broker.config import RunConfig
 from broker.embedded import EmbeddedBroker
 from broker.evaluation import Evaluator
 from broker.observer import Observer
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bundle import Bundle, Input, Optimizer
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import Bundle, Input, Optimizer
+from edge_fl.core.errors import ParityError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, masked
+from edge_fl.core.width_statistics import one_hot, row_weights, width_of, without_rows
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import ParityError
-from edge_fl.evaluation import Score
-from edge_fl.pattern import Pattern
-from edge_fl.runtimes.base import Batch, open_runtime, runtime_names
-from edge_fl.selection import Selection, masked
-from edge_fl.width_statistics import one_hot, row_weights, width_of, without_rows
+from edge_fl.runs.config import RunConfig
+from edge_fl.runtimes.base import open_runtime, runtime_names
+from edge_fl.training.evaluation import Score
 from edge_fl.wire.messages import Evaluate, Registered
 from exporter.export import Target, export_bundle
 from exporter.extract.extract import Trained, Wanted, extract

@@ -3,11 +3,11 @@ from collections.abc import Callable
 
 import pytest
 
-from edge_fl.bench.models import mlp_layout, random_weights
-from edge_fl.bundle import Bundle, Input
-from edge_fl.layout import Layout
+from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern
+from edge_fl.measure.models import mlp_layout, random_weights
 from edge_fl.methods.base import Method
-from edge_fl.pattern import Pattern
 from edge_fl.wire.frame import Header, encode_frame
 
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edge_fl.bench.models import mlp_layout
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Layout
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.afd import draw_by_score
 from edge_fl.methods.base import Ask, Heard, Job, Method, open_method
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
 LOSSES = st.lists(st.floats(0.125, 10, width=16), min_size=1, max_size=12)

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from broker.config import RunConfig
 from broker.evaluation import Evaluator
 from broker.observer import Observer
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bench.models import mlp_layout
-from edge_fl.bundle import Bundle
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern, Prefix
+from edge_fl.core.selection import Selection
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import ConfigError, FrameError
-from edge_fl.evaluation import Score
-from edge_fl.layout import Layout
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Ask, Job, Method, open_method
-from edge_fl.pattern import Pattern, Prefix
-from edge_fl.selection import Selection
+from edge_fl.runs.config import RunConfig
+from edge_fl.training.evaluation import Score
 
 LAYOUT = mlp_layout(6, 9, 20, 3)
 TIERS = [1000, 800, 600, 400, 200]

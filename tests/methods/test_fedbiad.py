@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.bench.models import mlp_layout
-from edge_fl.errors import ConfigError, FrameError
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.pattern import Pattern
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Job, LocalHalf, open_method
-from edge_fl.pattern import Pattern
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edge_fl.bench.models import mlp_layout
-from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Block, Layout
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.layout import Block, Layout
+from edge_fl.core.pattern import Pattern, Seeded
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Ask, Job, Method, open_method
-from edge_fl.pattern import Pattern, Seeded
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
 

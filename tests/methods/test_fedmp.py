@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_fl.bench.models import mlp_layout, random_weights
-from edge_fl.errors import ConfigError
-from edge_fl.layout import Block, Layout, Segment, Tensor
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Block, Layout, Segment, Tensor
+from edge_fl.core.pattern import Pattern, kept_counts
+from edge_fl.measure.models import mlp_layout, random_weights
 from edge_fl.methods.base import Ask, Heard, Job, Method, open_method
 from edge_fl.methods.fedmp import unit_norms
-from edge_fl.pattern import Pattern, kept_counts
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from edge_fl.bench.models import mlp_layout
-from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Layout
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern, Prefix
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Job, LocalHalf, Method, open_method
-from edge_fl.pattern import Pattern, Prefix
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
 WIDTHS = [200, 400, 600, 800, 1000]

@@ -6,10 +6,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from edge_fl.bench.models import mlp_layout
-from edge_fl.errors import ConfigError, FrameError
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.pattern import Pattern
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Job, LocalHalf, open_method
-from edge_fl.pattern import Pattern
 
 LAYOUT = mlp_layout(6, 40, 20, 3)
 WIDTHS = [1000, 800, 600, 400, 200]

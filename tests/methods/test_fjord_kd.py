@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from edge_fl.bench.models import mlp_layout
-from edge_fl.bundle import Bundle
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.pattern import Pattern, Prefix, prefix_units
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples, load_dataset
-from edge_fl.errors import ConfigError
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Job, LocalHalf, Method, open_method
-from edge_fl.pattern import Pattern, Prefix, prefix_units
-from edge_fl.randomness import Stream
 from edge_fl.runtimes.base import open_runtime
-from edge_fl.selection import Selection
-from edge_fl.training import LocalRun, LocalSettings, train
+from edge_fl.training.local_run import LocalRun, LocalSettings, train
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
 WIDTHS = [1000, 500, 200]

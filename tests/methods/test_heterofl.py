@@ -10,20 +10,20 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from broker.config import RunConfig
 from broker.observer import Observer
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bench.models import mlp_layout
-from edge_fl.bundle import Input
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Input
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
 from edge_fl.data.batcher import batches
 from edge_fl.data.partition import Kind, partition
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Layout
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Ask, Job, Method, open_method
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
+from edge_fl.runs.config import RunConfig
 from exporter.export import Target, export_bundle
 from exporter.zoo.mlp import mlp
 

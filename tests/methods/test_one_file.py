@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_fl.bench.models import mlp_layout
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods import base
 from edge_fl.methods.base import Job, method_names, open_method
 

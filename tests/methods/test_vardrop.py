@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 from torch import nn
 
-from broker.config import RunConfig
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.session import check_recipe
-from device_sim.settings import Population, TrainerSettings
-from device_sim.simulate import Simulation
-from edge_fl.bench.models import mlp_layout, random_weights
-from edge_fl.bundle import Bundle, Input, Optimizer
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle, Input, Optimizer
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.layout import Layout, Segment, Tensor
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, Weights
 from edge_fl.data.registry import load_dataset
-from edge_fl.errors import ConfigError, FrameError
-from edge_fl.layout import Layout, Segment, Tensor
+from edge_fl.measure.models import mlp_layout, random_weights
 from edge_fl.methods.base import Job, LocalHalf, Method, open_method
-from edge_fl.pattern import Pattern
-from edge_fl.recipe import Recipe, open_recipe
-from edge_fl.selection import Selection, Weights
+from edge_fl.recipes.recipe import Recipe, open_recipe
+from edge_fl.runs.config import RunConfig
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
 from edge_fl.wire.sparse import SPARSE, encode_sent
 from edge_fl.wire.values import flatten

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle
-from edge_fl.errors import BundleError
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import BundleError
 from edge_fl.runtimes._executorch.native import NativeProgram
-from edge_fl.runtimes.base import Batch, open_runtime
+from edge_fl.runtimes.base import open_runtime
 
 STEP = "executorch/step-plain-w0500-b20.pte"
 
@@ -21,8 +22,9 @@ TRAIN = """
 import sys
 from pathlib import Path
 import numpy as np
-from edge_fl.bundle import Bundle
-from edge_fl.runtimes.base import Batch, open_runtime
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.batch import Batch
+from edge_fl.runtimes.base import open_runtime
 bundle = Bundle.load(Path(sys.argv[1]), runtime="executorch")
 data = np.load(sys.argv[2])
 weights = {t.name: data[t.name] for t in bundle.layout.tensors}
@@ -38,7 +40,7 @@ DAMAGE = """
 import sys
 from pathlib import Path
 from hypothesis import given, settings, strategies as st
-from edge_fl.errors import BundleError
+from edge_fl.core.errors import BundleError
 from edge_fl.runtimes._executorch.native import NativeProgram, set_threads
 set_threads(1)
 program = Path(sys.argv[1]).read_bytes()
@@ -85,7 +87,7 @@ print("alive")
 THREADS = """
 import sys
 from pathlib import Path
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.runtimes._executorch.native import NativeProgram, set_threads
 
 def threads():

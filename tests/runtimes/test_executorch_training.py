@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from edge_fl.bundle import Bundle
-from edge_fl.errors import BundleError
-from edge_fl.runtimes.base import Batch, open_runtime
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import BundleError
+from edge_fl.runtimes.base import open_runtime
 from exporter.limits import LIMIT
 from exporter.source import Source
 from tests.exporter.lower import proving

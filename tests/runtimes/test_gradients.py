@@ -3,7 +3,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Optimizer, Program
+from edge_fl.core.bundle import Optimizer, Program
 from edge_fl.runtimes._gradients import Gradients, step_of
 
 NAMES = ("a", "b")

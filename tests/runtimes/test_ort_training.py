@@ -6,8 +6,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from edge_fl.bundle import Bundle
-from edge_fl.errors import RuntimeMissingError, UnsupportedModelError
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import RuntimeMissingError, UnsupportedModelError
 from edge_fl.runtimes.base import open_runtime
 from exporter.gradient_graph import gradient_graph
 from exporter.limits import LIMIT
@@ -54,8 +54,9 @@ def test_a_device_of_its_environment_trains_without_torch_and_in_its_own_process
 import sys
 from pathlib import Path
 import numpy as np
-from edge_fl.bundle import Bundle
-from edge_fl.runtimes.base import Batch, open_runtime
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.batch import Batch
+from edge_fl.runtimes.base import open_runtime
 bundle = Bundle.load(Path({str(plain.root)!r}), runtime="ort_training")
 full = {{t.name: np.zeros(t.shape, np.float32) for t in bundle.layout.tensors}}
 batch = Batch(np.zeros((4, 6), np.float32), np.zeros(4, np.int64), np.ones(4, np.float32))

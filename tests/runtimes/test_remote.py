@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_fl.bundle import Bundle
-from edge_fl.errors import BundleError, RuntimeMissingError
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import BundleError, RuntimeMissingError
 from edge_fl.runtimes._remote import RemoteRuntime
-from edge_fl.runtimes.base import Batch, TrainStep, open_runtime
+from edge_fl.runtimes.base import TrainStep, open_runtime
 
 
 def batch() -> Batch:

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from edge_fl.bundle import Bundle
-from edge_fl.errors import EdgeFLError, RuntimeMissingError
-from edge_fl.pattern import Pattern
-from edge_fl.runtimes.base import Batch, Runtime, open_runtime, runtime_names
-from edge_fl.selection import Selection
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import EdgeFLError, RuntimeMissingError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection
+from edge_fl.runtimes.base import Runtime, open_runtime, runtime_names
 
 RUNTIMES = ("onnx", "executorch", "torch_eager")
 WIDTHS = (1000, 500)
@@ -152,10 +153,11 @@ def test_the_onnx_device_path_imports_neither_torch_nor_onnx(digits_bundle: Bund
 import sys
 from pathlib import Path
 import numpy as np
-from edge_fl.bundle import Bundle
-from edge_fl.pattern import Pattern
-from edge_fl.runtimes.base import Batch, open_runtime
-from edge_fl.selection import Selection
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.batch import Batch
+from edge_fl.runtimes.base import open_runtime
+from edge_fl.core.selection import Selection
 bundle = Bundle.load(Path({str(digits_bundle.root)!r}), runtime="onnx")
 pattern = Pattern.seeded(bundle.layout, 500, 1)
 full = {{t.name: np.zeros(t.shape, np.float32) for t in bundle.layout.tensors}}

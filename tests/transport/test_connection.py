@@ -6,7 +6,7 @@ import time
 import pytest
 
 from broker.embedded import EmbeddedBroker
-from edge_fl.errors import BrokerError, ConfigError
+from edge_fl.core.errors import BrokerError, ConfigError
 from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Disconnected, Message
 
 

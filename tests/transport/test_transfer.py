@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_fl.errors import FrameError
-from edge_fl.transport.transfer import WINDOW, Fetcher, chunks_of, cut, ref_of
-from edge_fl.wire.messages import CHUNK_SIZE, Want
+from edge_fl.core.content import CHUNK_SIZE, ref_of
+from edge_fl.core.errors import FrameError
+from edge_fl.transport.transfer import WINDOW, Fetcher, chunks_of, cut
+from edge_fl.wire.messages import Want
 
 SIZES = [1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 45 * CHUNK_SIZE + 17]
 

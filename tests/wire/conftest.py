@@ -2,7 +2,7 @@
 
 import pytest
 
-from edge_fl.layout import Axis, Block, Layout, Segment, Tensor
+from edge_fl.core.layout import Axis, Block, Layout, Segment, Tensor
 
 
 def free(n: int) -> Axis:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from edge_fl.errors import FrameError
-from edge_fl.layout import Layout, Mode
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 
 MODES: tuple[Mode, ...] = get_args(Mode)

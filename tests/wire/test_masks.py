@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.errors import FrameError
-from edge_fl.layout import Block, Layout
-from edge_fl.pattern import Pattern
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Block, Layout
+from edge_fl.core.pattern import Pattern
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 
 SIZES = st.lists(st.integers(1, 40), max_size=4)

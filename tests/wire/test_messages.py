@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.errors import ConfigError, FrameError
+from edge_fl.core.content import CHUNK_SIZE, Ref
+from edge_fl.core.errors import ConfigError, FrameError
 from edge_fl.wire.messages import (
-    CHUNK_SIZE,
     Evaluate,
     Evaluated,
     Failed,
@@ -19,7 +19,6 @@ from edge_fl.wire.messages import (
     Gone,
     Hello,
     Offer,
-    Ref,
     Refused,
     Register,
     Registered,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.errors import FrameError
+from edge_fl.core.errors import FrameError
 from edge_fl.wire.sparse import decode_sent, encode_sent
 
 

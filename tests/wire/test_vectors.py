@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_fl.layout import Layout
+from edge_fl.core.layout import Layout
 from edge_fl.wire.frame import decode_frame
 from edge_fl.wire.messages import FromDevice, ToDevice, decode_from_device, decode_to_device, encode_message
 

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.errors import DataError, said
 from edge_fl.data import sources
 from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.data.registry import Samples
-from edge_fl.errors import DataError, said
 
 __all__ = [
     "DataSource",

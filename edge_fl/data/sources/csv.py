@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.class_names import read_class_names
 from edge_fl.data.registry import Samples
 from edge_fl.data.sequences import decode_text
 from edge_fl.data.sources.base import FileSource, checked_samples, parse_shape, read_content, split_argument
-from edge_fl.errors import DataError
 
 __all__ = ["SOURCE", "CsvSource", "decode_csv"]
 

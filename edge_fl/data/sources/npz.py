@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import FileSource, checked_samples, read_content
-from edge_fl.errors import DataError
 
 __all__ = ["SOURCE", "NpzSource"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import DataSource, checked_samples
-from edge_fl.errors import DataError
 
 __all__ = ["SOURCE", "PythonSource"]
 

@@ -7,10 +7,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.registry import Samples, dataset_info, text_encoder
 from edge_fl.data.sequences import cut_sequences, decode_text
 from edge_fl.data.sources.base import FileSource, read_content, split_argument
-from edge_fl.errors import DataError
 
 __all__ = ["SOURCE", "TextSource"]
 

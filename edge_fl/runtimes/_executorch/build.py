@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib import metadata, resources
 from pathlib import Path
 
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.core.errors import RuntimeMissingError
 
 __all__ = ["EXECUTORCH", "build_runtime"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.errors import BundleError, RuntimeMissingError
+from edge_fl.core.errors import BundleError, RuntimeMissingError
 from edge_fl.runtimes._executorch.build import build_runtime
 from edge_fl.runtimes._stderr import native_stderr_closed
 

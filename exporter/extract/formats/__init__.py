@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch.export import ExportedProgram
 
-from edge_fl.errors import RuntimeMissingError
+from edge_fl.core.errors import RuntimeMissingError
 from exporter.extract import formats
 from exporter.quiet import quiet
 

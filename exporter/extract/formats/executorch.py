@@ -6,7 +6,7 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import to_edge_transform_and_lower
 from torch.export import ExportedProgram
 
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.sentence import first_line
 
 __all__ = ["BATCH", "RUNTIME", "SUFFIX", "save"]

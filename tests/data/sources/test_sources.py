@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from edge_fl.core.errors import DataError
 from edge_fl.data.idx import decode_idx, idx_shape
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import checked_samples, open_source, source_names
 from edge_fl.data.sources.csv import decode_csv
-from edge_fl.errors import DataError
 
 
 def opened(text: str) -> Samples:

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.fx.passes.infra import partitioner
 from torch.nn import functional
 
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.lower._edge import UNCHECKED, to_edge
 from exporter.lower._xnnpack import delegate
 from exporter.lower.executorch import executorch_decompositions, to_executorch

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from edge_fl.errors import UnsupportedModelError
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.recurrent import recurrent_axes, replace_recurrent, unrolled
 
 LAYERS: dict[str, Callable[..., nn.Module]] = {

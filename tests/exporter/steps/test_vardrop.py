@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from edge_fl.bundle import CLASS_INDEX, Bundle, Input, Optimizer
-from edge_fl.errors import ConfigError, ParityError, UnsupportedModelError
-from edge_fl.layout import Layout, Segment
-from edge_fl.layout import Tensor as Spec
+from edge_fl.core.bundle import CLASS_INDEX, Bundle, Input, Optimizer
+from edge_fl.core.errors import ConfigError, ParityError, UnsupportedModelError
+from edge_fl.core.layout import Layout, Segment
+from edge_fl.core.layout import Tensor as Spec
 from exporter.adapt import adapt
 from exporter.derive import derive
 from exporter.export import export_bundle

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from edge_fl.core.errors import ModelError
 from edge_fl.data.registry import dataset_info, dataset_names
-from edge_fl.errors import ModelError
 from exporter.costs import count_parameters
 from exporter.zoo import build, find_model, model_names
 from exporter.zoo.entry import Architecture

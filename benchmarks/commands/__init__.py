@@ -1,0 +1,1 @@
+"""The commands of the papers' experiments, below edge-fl bench."""

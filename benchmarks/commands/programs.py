@@ -1,0 +1,66 @@
+"""`edge-fl bench parity` and `support`: what every runtime makes of models and operations."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_fl.commands.measure_options import Json, Models, Output, Runtimes, show
+from edge_fl.commands.progress import progress
+
+__all__ = ["parity", "support"]
+
+Results = Annotated[Path, typer.Option(help="Keeps what was found, so that the next run only does the rest.")]
+
+
+def parity(
+    *,
+    model: Models = None,
+    runtime: Runtimes = None,
+    optimizer: Annotated[
+        list[str] | None, typer.Option(help="sgd, momentum or adam; repeat for several [default: all].")
+    ] = None,
+    narrowed: Annotated[
+        bool, typer.Option("--narrowed", help="The models with few units, in seconds each.")
+    ] = False,
+    results: Results = Path("parity.json"),
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """How closely each runtime trains each model as torch does, by the proof that every export passes.
+
+    Example: edge-fl bench parity --narrowed -o docs/benchmarks/parity.md
+    """
+    from benchmarks.parity import OPTIMIZERS, ProofSetting, bench_parity
+    from exporter.measure.exported import chosen_runtimes
+    from exporter.zoo import model_names
+
+    setting = ProofSetting(
+        models=tuple(model or model_names()),
+        runtimes=chosen_runtimes(runtime or ()),
+        optimizers=tuple(optimizer or OPTIMIZERS),
+        narrowed=narrowed,
+    )
+    with progress("bench parity") as report:
+        result = bench_parity(setting, results, report)
+    show(result, output, as_json=json)
+
+
+def support(
+    *,
+    runtime: Runtimes = None,
+    results: Results = Path("support.json"),
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """Export a tiny model around each layer and operation for each runtime, and tabulate what comes of it.
+
+    Example: edge-fl bench support -o docs/support.md
+    """
+    from benchmarks.support import bench_support
+    from benchmarks.support_cases import CASES
+    from exporter.measure.exported import chosen_runtimes
+
+    with progress("bench support") as report:
+        result = bench_support(CASES, chosen_runtimes(runtime or ()), results, report)
+    show(result, output, as_json=json)

@@ -1,0 +1,161 @@
+"""Leads the processes: a round of the bare program, a round of the coordinator, and so on."""
+
+import resource
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load import bare, coordinator, devices
+from benchmarks.load.bare import Moved
+from benchmarks.load.child import Child, Place, cpu_seconds
+from benchmarks.load.config import patient_config
+from benchmarks.load.coordinator import Asking, Served
+from broker.model import GlobalModel
+from device_sim.emulation.crowd import ReadyUpdates
+from device_sim.emulation.mosquitto import Mosquitto
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError, RunError
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.config import RunConfig
+
+__all__ = ["Fleet", "Turn", "allow_files", "take_turns"]
+
+_METHOD, _PARAMETERS = "fedbiad", {"dropout": [500]}
+_WAIT_SECONDS = 600.0
+_SPARE_FILES = 200
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """So many ``agents`` are registered, of which ``selected`` are asked a round."""
+
+    agents: int
+    selected: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Fleet":
+        """Read ``AGENTS`` or ``AGENTS/SELECTED``; raises ConfigError on anything else."""
+        agents, slash, selected = text.partition("/")
+        numbers = [int(part) if part.isdecimal() else 0 for part in (agents, selected if slash else agents)]
+        if not 0 < numbers[1] <= numbers[0]:
+            raise ConfigError(f"A fleet is so many agents, or agents/selected a round, unlike '{text}'.")
+        return cls(*numbers)
+
+    def __str__(self) -> str:
+        return f"{self.agents}/{self.selected}"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One round of the bare program, one of it with hashes, and one of the coordinator, with model frames of ``model``
+    bytes.
+
+    ``moved_around`` and the others are CPU seconds of Mosquitto and of the devices meanwhile.
+    """
+
+    model: int
+    moved: Moved
+    moved_around: tuple[float, float]
+    hashed: Moved
+    hashed_around: tuple[float, float]
+    served: Served
+    served_around: tuple[float, float]
+
+
+def allow_files(fleet: Fleet) -> None:
+    """Let every process to come open as many files as it needs; ConfigError when this machine does not."""
+    needed = fleet.agents + _SPARE_FILES  # Mosquitto has a connection to each
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if needed > hard:
+        raise ConfigError(
+            f"{fleet.agents} agents need {needed} open files, and this machine allows {hard} (ulimit -Hn)."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+
+
+def take_turns(
+    fleet: Fleet,
+    *,
+    rounds: int,
+    processes: int,
+    bundle: Bundle,
+    folder: Path,
+    report: Callable[[str], None],
+) -> list[Turn]:
+    """Make a fleet's rounds, its devices spread over ``processes``, each after two of the bare program.
+
+    Raises
+    ------
+    BrokerError
+        When Mosquitto is not installed.
+    RunError
+        When a process fails or falls silent, or the devices were told of another number of accepted updates.
+    """
+    config = patient_config(
+        "load",
+        _METHOD,
+        _PARAMETERS,
+        rounds=rounds,
+        selected=fleet.selected,
+        registered=fleet.agents,
+        wait=_WAIT_SECONDS,
+    )
+    model, update = _sizes(bundle, config)
+    names = [_name(number) for number in range(fleet.agents)]
+    with ExitStack() as stack:
+        broker = stack.enter_context(Mosquitto(folder))
+        place = Place(broker.address, bundle.root, config)
+        lead = stack.enter_context(Child("coordinator", coordinator.main, place, folder / "run"))
+        crowds = [
+            stack.enter_context(Child("devices", devices.main, place, names[i::processes], model, update))
+            for i in range(processes)
+        ]
+        plain = stack.enter_context(Child("bare program", bare.main, broker.address, model, update))
+        around = (broker.pid, [crowd.pid for crowd in crowds])
+        turns = []
+        for number in range(1, rounds + 1):
+            asking: Asking = lead.receive(_WAIT_SECONDS)
+            report(f"{fleet.agents} agents, {fleet.selected} selected: round {number}")
+            for crowd in crowds:
+                crowd.send((number, asking.clients))
+            for crowd in crowds:
+                crowd.receive(_WAIT_SECONDS)
+            kinds = (False, True) if number % 2 else (True, False)  # neither is always the one that warms up
+            bare_rounds = {hashes: _timed(around, plain, (asking.clients, hashes)) for hashes in kinds}
+            (moved, moved_around), (hashed, hashed_around) = bare_rounds[False], bare_rounds[True]
+            served, served_around = _timed(around, lead, None)
+            turns.append(Turn(asking.model, moved, moved_around, hashed, hashed_around, served, served_around))
+        lead.receive(_WAIT_SECONDS)  # its farewell, before which the last devices may not know
+        for crowd in crowds:
+            crowd.send(None)
+        accepted = sum(crowd.receive(_WAIT_SECONDS) for crowd in crowds)
+    if accepted != rounds * fleet.selected:
+        raise RunError(f"The devices know of {accepted} accepted updates, not {rounds * fleet.selected}.")
+    return turns
+
+
+def _sizes(bundle: Bundle, config: RunConfig) -> tuple[int, int]:
+    """Bytes of a model frame and of an update."""
+    recipe = open_recipe(config.method, config.parameters)
+    model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run).frame()
+    updates = ReadyUpdates(bundle.layout, recipe, config.run)
+    return len(model), updates.make(_name(0), 1).ref.size
+
+
+def _name(number: int) -> str:
+    return f"device-{number:05d}"
+
+
+def _timed(around: tuple[int, list[int]], child: Child, word: object) -> tuple[Any, tuple[float, float]]:
+    """What ``child`` makes of a word, and the CPU seconds of Mosquitto and of the devices meanwhile."""
+    before = _cpu(*around)
+    child.send(word)
+    answer = child.receive(_WAIT_SECONDS)
+    after = _cpu(*around)
+    return answer, (after[0] - before[0], after[1] - before[1])
+
+
+def _cpu(broker: int, crowds: Sequence[int]) -> tuple[float, float]:
+    return cpu_seconds(broker), sum(cpu_seconds(crowd) for crowd in crowds)

@@ -1,0 +1,286 @@
+"""Rounds of simulation against a plain sequential torch loop over the same clients, batches and steps."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from benchmarks.flower import FlowerWork, check_flower, fly
+from broker.observer import Observer
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.randomness import Stream
+from edge_fl.data.batcher import batches
+from edge_fl.data.partition import IID, partition
+from edge_fl.data.registry import Samples, load_dataset
+from edge_fl.measure.table import Result, Row
+from edge_fl.runs.config import RunConfig
+from exporter.export import export_bundle
+from exporter.measure.cases import BATCH, Case, find_case
+from exporter.measure.eager import sized
+from exporter.measure.memory import resident
+
+__all__ = ["SimulatorSetting", "bench_simulator"]
+
+T = TypeVar("T")
+
+_LOOP, _LR, _SEED = "sequential torch loop", 0.05, 0
+_SAMPLES = 3 * BATCH  # of a client: the loop need not pad batches, so clients of fewer would compare unequal work
+_WORK = (
+    ("fashion-mnist-mlp", "fedavg", 0.8),
+    ("fashion-mnist-mlp", "fedbiad", 0.45),
+    ("femnist-cnn", "fedavg", 1.0),
+)
+"""Models, methods (dropping half), and how much of the loop's time the stacked trainer may take."""
+_COLUMNS = ("model", "method", "trainer", "seconds a round", "wall (s)", "/ loop", "/ loop (wall)")
+_BLANK: Row = dict.fromkeys((*_COLUMNS, "growth (MB)", "weights - loop's", "goals"), "")
+_OF_FLOWER = 0.25
+_FLOWER = (
+    "Flower's simulation is its FedAvg on Ray, a client in a process for each core with a torch loop of one thread, "
+    "at its defaults (its server asks for answers every tenth of a second). It has the same clients, data, model and "
+    "steps, but draws clients and batches itself. It is timed for the perceptron only, where what is around the "
+    "training weighs most; the stacked trainer has as many processes of one thread, half of its rounds before Flower's "
+    "and half after, and the first of either is not counted. "
+)
+
+
+@dataclass(frozen=True)
+class SimulatorSetting:
+    """``clients`` a round, out of ``population``, take ``steps`` steps each, on ``threads`` threads, in ``rounds``
+    turns after one that is not counted.
+    """
+
+    population: int
+    clients: int
+    steps: int
+    rounds: int
+    threads: int
+
+    @property
+    def command(self) -> str:
+        """The command line that gives the same table."""
+        return (
+            f"edge-fl bench simulator --population {self.population} --clients {self.clients} --steps {self.steps} "
+            f"--rounds {self.rounds} --threads {self.threads}"
+        )
+
+
+def bench_simulator(
+    setting: SimulatorSetting, report: Callable[[str], None], flower: Path | None = None
+) -> Result:
+    """Take turns, a round each, between the loop and both trainers.
+
+    Parameters
+    ----------
+    report
+        Told of what is being done.
+    flower
+        The Python of an environment with Flower, whose simulation then makes the first model's rounds as well, and
+        after it the stacked trainer, both on all cores; None to leave it out.
+
+    Raises
+    ------
+    DataError
+        When a data set cannot be had, or has too few samples for the population.
+    RuntimeMissingError
+        When Flower cannot be run.
+    """
+    rows: list[Row] = []
+    if flower is not None:
+        check_flower(flower)
+    with TemporaryDirectory() as scratch:
+        for number, (name, method, limit) in enumerate(_WORK):
+            report(f"{name}, {method}: exporting")
+            case = find_case(name)
+            target = replace(case.target("onnx"), runtimes=("onnx", "torch_eager"))
+            bundle = export_bundle(case.build(), target, Path(scratch) / f"bundle-{number}")
+            report(f"{name}, {method}: {setting.rounds} rounds")
+            fitting = len(load_dataset(case.dataset).train.y) // _SAMPLES
+            own = replace(setting, population=max(min(setting.population, fitting), setting.clients))
+            turns = _Turns(bundle, case, method, own, Path(scratch) / f"runs-{number}")
+            for turn in range(setting.rounds + 1):
+                turns.take(turn + 1)
+            rows += turns.rows(limit)
+            if flower is not None and number == 0:
+                report(f"{name}: {setting.rounds} rounds in Flower")
+                rows += turns.beside_flower(flower)
+    return Result(
+        title="Simulator",
+        command=setting.command + (" --flower-python PYTHON" if flower else ""),
+        about=f"A round of {setting.clients} clients out of {setting.population} (or as many as have {_SAMPLES} "
+        f"samples), {setting.steps} steps of a batch of {BATCH} each: patterns, training, frames, checks and"
+        " aggregation, without evaluation and files. FedBIAD drops half the units. The sequential loop is "
+        "an ordinary nn.Module at full width with autograd and torch.optim.SGD, which trains the same "
+        "clients on the same batches (without padding) and takes the mean of their weights; it encodes and "
+        "checks nothing. Seconds are CPU time, the median over the turns of one run, in each of which every"
+        " alternative makes one round; a ratio is the median over the turns. The machine was shared with "
+        "other work: only ratios mean anything. Growth is that of resident memory over the counted turns, "
+        f"but the first. {_FLOWER if flower else ''}Goals are the project's own.",
+        rows=rows,
+    )
+
+
+@dataclass
+class _Times:
+    cpu: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+
+    def measure(self, run: Callable[[], T]) -> T:
+        before, cpu, wall = resident("VmRSS"), time.process_time(), time.perf_counter()
+        result = run()
+        self.cpu.append(time.process_time() - cpu)
+        self.wall.append(time.perf_counter() - wall)
+        self.memory.append(resident("VmRSS") - before)
+        return result
+
+
+class _Turns:
+    """The alternatives for one model and method, and what each turn took; the first turn is not counted."""
+
+    def __init__(self, bundle: Bundle, case: Case, method: str, setting: SimulatorSetting, root: Path) -> None:
+        self._bundle, self._root = bundle, root
+        self._case, self._method, self._setting = case, method, setting
+        self._simulations = {
+            "stacked": self._simulation("stacked", TrainerSettings("stacked", threads=setting.threads)),
+            "runtime (onnx)": self._simulation("runtime", TrainerSettings("runtime", threads=setting.threads)),
+        }
+        torch.set_num_threads(setting.threads)
+        self._loop = _Loop(bundle, case, setting)
+        self._times = {name: _Times() for name in (_LOOP, *self._simulations)}
+        self._difference = 0.0
+
+    def take(self, number: int) -> None:
+        """One round of every alternative."""
+        clients: Iterable[str] = ()
+        for name, simulation in self._simulations.items():
+            clients = self._times[name].measure(partial(simulation.train_round, number)).uplink
+        self._times[_LOOP].measure(partial(self._loop.round, number, sorted(clients)))
+        if number == 1:
+            weights = self._simulations["stacked"].weights
+            self._difference = max(float(np.abs(weights[n] - w).max()) for n, w in self._loop.weights.items())
+
+    def rows(self, limit: float) -> list[Row]:
+        """What the table says of each alternative."""
+        loop = self._times[_LOOP]
+        return [
+            {
+                "model": self._case.name,
+                "method": self._method if name != _LOOP else "fedavg",
+                "trainer": name,
+                "seconds a round": median(times.cpu[1:]),
+                "wall (s)": median(times.wall[1:]),
+                "/ loop": (ratio := _ratio(times.cpu, loop.cpu)),
+                "/ loop (wall)": _ratio(times.wall, loop.wall),
+                "growth (MB)": max(sum(times.memory[2:]), 0) / 1e6,
+                "weights - loop's": self._difference if (name, self._method) == ("stacked", "fedavg") else "",
+                "goals": f"/ loop ≤ {limit:g}: {'yes' if ratio <= limit else 'no'}" if name == "stacked" else "",
+            }
+            for name, times in self._times.items()
+        ]
+
+    def beside_flower(self, python: Path) -> list[Row]:
+        """Flower's rounds, and the stacked trainer's, both on all cores."""
+        setting, cores = self._setting, os.cpu_count() or 1
+        work = FlowerWork(
+            model=sized(self._case.build(), self._bundle.weights()),
+            samples=self._loop.samples,
+            parts=self._loop.parts,
+            clients=setting.clients,
+            steps=setting.steps,
+            batch=BATCH,
+            lr=_LR,
+            rounds=setting.rounds + 1,
+            at_once=cores,
+        )
+        simulation = self._simulation("cores", TrainerSettings("stacked", processes=cores))
+        ours = _Times()
+        for number in range(1, 2 + setting.rounds):
+            if number == 2 + setting.rounds // 2:
+                found = fly(work, python)
+            ours.measure(partial(simulation.train_round, number))
+        simulation.close()
+        theirs, mine = median(found.seconds[1:]), median(ours.wall[1:])
+        within = "yes" if mine <= _OF_FLOWER * theirs else "no"
+        shared: Row = {**_BLANK, "model": self._case.name, "method": "fedavg"}
+        return [
+            {**shared, "trainer": f"Flower {found.version}, {cores} processes", "wall (s)": theirs},
+            {
+                **shared,
+                "trainer": f"stacked, {cores} processes",
+                "wall (s)": mine,
+                "goals": f"wall / Flower's ≤ {_OF_FLOWER:g}: {within} ({mine / theirs:.3g})",
+            },
+        ]
+
+    def _simulation(self, folder: str, trainer: TrainerSettings) -> Simulation:
+        config = RunConfig(
+            run="bench",
+            method=self._method,
+            parameters={} if self._method == "fedavg" else {"dropout": [500]},
+            rounds=self._setting.rounds,
+            clients_per_round=self._setting.clients,
+            local_steps=self._setting.steps,
+            batch=BATCH,
+            lr=_LR,
+            seed=_SEED,
+        )
+        return Simulation(
+            bundle=self._bundle,
+            config=config,
+            population=Population(self._setting.population),
+            trainer=trainer,
+            root=self._root / folder,
+            observer=Observer(),
+        )
+
+
+class _Loop:
+    """FedAvg as one would write it in torch: one model, which every client in turn is trained in."""
+
+    def __init__(self, bundle: Bundle, case: Case, setting: SimulatorSetting) -> None:
+        self.weights: Mapping[str, NDArray[np.float32]] = bundle.weights()
+        self._model, self._steps = sized(case.build(), self.weights), setting.steps
+        self.samples = load_dataset(bundle.manifest.dataset).train
+        self.parts = partition(self.samples, setting.population, IID)
+
+    def round(self, number: int, clients: Sequence[str]) -> None:
+        """Train the clients one after another, and take the mean of their weights by samples."""
+        sums: dict[str, torch.Tensor] = {}
+        start = {name: torch.from_numpy(array) for name, array in self.weights.items()}
+        total = 0
+        for client in clients:
+            samples = self.samples.take(self.parts[int(client.removeprefix("client-"))])
+            self._model.load_state_dict(start)
+            self._train(samples, Stream.of(seed=_SEED, purpose="batches", client=client, round=number))
+            count = len(samples.y)
+            total += count
+            for name, tensor in self._model.state_dict().items():
+                sums[name] = sums.get(name, 0) + count * tensor.double()
+        self.weights = {name: (tensor / total).float().numpy() for name, tensor in sums.items()}
+
+    def _train(self, samples: Samples, stream: Stream) -> None:
+        optimizer = torch.optim.SGD(self._model.parameters(), lr=_LR)
+        for batch in batches(samples, steps=self._steps, size=BATCH, stream=stream):
+            real = int(batch.weight.sum())
+            x, y = torch.from_numpy(batch.x[:real]), torch.from_numpy(batch.y[:real])
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(self._model(x), y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            loss.item()
+
+
+def _ratio(times: Sequence[float], to: Sequence[float]) -> float:
+    return median(a / b for a, b in zip(times[1:], to[1:], strict=True))

@@ -1,0 +1,127 @@
+"""Every method and compressor, and the presets, on one plane: accuracy against the bytes that a client sends."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from statistics import mean
+
+from benchmarks.figures import accuracy_figures, by_dataset, deviation, difference, finals, notes_of
+from benchmarks.grid import Choice, Entry, Filled, Filling, entry, fill
+from benchmarks.paper_tables import METHODS_1, METHODS_2, setting_text
+from benchmarks.plots import panels
+from edge_fl.core.errors import ConfigError
+from edge_fl.measure.table import Picture, Result, Row
+from edge_fl.recipes.presets import PRESETS, expanded
+
+__all__ = ["METHODS", "bench_uplink", "verdict"]
+
+METHODS = tuple(
+    dict.fromkeys(
+        (*METHODS_1, *METHODS_2, "fedavg+topk", "fedavg+randk", "fedavg+fractional", "fedavg+tcs", *PRESETS)
+    )
+)
+_DENSE = "fedavg"
+_STEADY = 10  # one round of so many, at the end, is taken for a steady one
+_GOAL = 500.0
+_COMPARED = ("- FedAvg's", "dense / steady", "dense / all", "goal")
+_MARKERS, _COLOURS = "os^D", 10  # matplotlib begins its colours anew after so many
+
+
+def bench_uplink(choice: Choice, how: Filling) -> Result:
+    """Run each method, compressor and preset.
+
+    Raises as :func:`benchmarks.grid.fill` does, and ConfigError where the rounds are so few that the last tenth is
+    not past a compressor's warm-up.
+    """
+    methods = tuple(dict.fromkeys((_DENSE, *(choice.methods or METHODS))))
+    found, missing = fill([_entry(choice, d, method) for d in choice.datasets for method in methods], how)
+    groups = by_dataset(found)
+    return Result(
+        title="Accuracy against uplink",
+        command=choice.command("uplink"),
+        about="What a client sends in a steady round (the mean encoded frame of the last tenth of the rounds) and in "
+        "all rounds together, warm-ups included, beside FedAvg's dense frames. "
+        f"{setting_text(choice)}Accuracy is that of [Table I](table1.md). The goal is the project's own: at least "
+        f"{_GOAL:g} times fewer bytes a steady round at FedAvg's accuracy, within its seeds' deviation. Presets are "
+        "those of `edge_fl/recipes/presets.py`, and differences are over the seeds that both methods have.",
+        rows=[_row(filled, groups.get(filled.run.dataset, [])) for filled in found],
+        notes=notes_of(found, missing),
+        pictures=[
+            Picture(
+                dataset,
+                f"Accuracy on {dataset} against the bytes of a steady round",
+                partial(_draw, dataset, group),
+            )
+            for dataset, group in groups.items()
+        ],
+    )
+
+
+def _entry(choice: Choice, dataset: str, method: str) -> Entry:
+    recipe, parameters = expanded(method, {})
+    made = entry(choice, dataset, recipe, {"method": method}, parameters)
+    compressor = made.runs[0].open().compressor
+    warmup = 0 if compressor is None else compressor.warmup_rounds
+    if choice.rounds - _tail(choice.rounds) < warmup:
+        raise ConfigError(
+            f"The last tenth of {choice.rounds} rounds is not past the warm-up of '{method}', which takes {warmup}: "
+            "raise --rounds."
+        )
+    return made
+
+
+def _tail(rounds: int) -> int:
+    """How many rounds at the end are taken for steady ones."""
+    return max(rounds // _STEADY, 1)
+
+
+def _steady(filled: Filled) -> float:
+    """Bytes that a client sends in a round at the end, the mean over seeds."""
+    return mean(m.uplink for r in filled.records for m in r.rounds[-_tail(len(r.rounds)) :])
+
+
+def _total(filled: Filled) -> float:
+    """Bytes that a client sends who takes part in every round, the mean over seeds."""
+    return mean(sum(m.uplink for m in r.rounds) for r in filled.records)
+
+
+def _row(filled: Filled, group: Sequence[Filled]) -> Row:
+    dense = next((other for other in group if other.entry.columns["method"] == _DENSE), None)
+    row: dict[str, str | float] = {
+        "data set": filled.run.dataset,
+        **filled.entry.columns,
+        **accuracy_figures(filled),
+        **dict.fromkeys(("a steady round (kB)", "all rounds (MB)", *_COMPARED), ""),
+    }
+    if not filled.records:
+        return row
+    row |= {"a steady round (kB)": _steady(filled) / 1000, "all rounds (MB)": _total(filled) / 1e6}
+    apart = None if dense is None else difference(filled, dense)
+    if dense is None or apart is None:
+        return row
+    ratio = _steady(dense) / _steady(filled)
+    found = (apart, ratio, _total(dense) / _total(filled), verdict(apart, ratio, finals(dense)))
+    return row | dict(zip(_COMPARED, found, strict=True))
+
+
+def verdict(apart: float, ratio: float, dense: Sequence[float]) -> str:
+    """Whether the goal is reached, where the bytes are few enough; FedAvg's deviation takes two seeds."""
+    if ratio < _GOAL or len(dense) < 2:
+        return ""
+    return "reached" if apart >= -deviation(dense) else "missed by accuracy"
+
+
+def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
+    with panels(path, columns=2, title=dataset) as drawn:
+        for panel, bytes_of, axis in zip(
+            drawn,
+            (_steady, _total),
+            ("uplink of a client in a steady round (bytes)", "uplink of a client in all rounds (bytes)"),
+            strict=True,
+        ):
+            for index, filled in enumerate(group):
+                values = finals(filled)
+                marker = _MARKERS[index // _COLOURS % len(_MARKERS)]
+                x, y, error = bytes_of(filled), mean(values), deviation(values)
+                panel.errorbar(x, y, error, marker=marker, capsize=3, label=filled.entry.label)
+            panel.set(xlabel=axis, ylabel="held-out accuracy after the last round (%)", xscale="log")

@@ -1,0 +1,238 @@
+"""`edge-fl serve`: the coordinator, with a broker of its own or over one that is there."""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
+from edge_fl.commands.options import (
+    Batch,
+    Database,
+    Dropout,
+    EvaluateEvery,
+    Json,
+    LocalSteps,
+    Lr,
+    LrDrop,
+    Mode,
+    Output,
+    Recipe,
+    Rounds,
+    Rule,
+    Seed,
+    Settings,
+    Widths,
+    recipe_of,
+    refuse_settings,
+    show_summary,
+)
+from edge_fl.core.errors import ConfigError, RunError, StateError
+
+if TYPE_CHECKING:
+    from broker.summary import RunSummary
+    from edge_fl.runs.config import RunConfig
+
+__all__ = ["serve"]
+
+_PORT, _FLEET = 1883, "edge-fl"
+_WITH_RESUME = (
+    "bundle",
+    "broker",
+    "port",
+    "connect_timeout",
+    "resume",
+    "database",
+    "models",
+    "fleet",
+    "metrics",
+    "log_file",
+    "log_format",
+    "json",
+)
+
+
+def serve(
+    context: typer.Context,
+    *,
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(help="The bundle to train, from `edge-fl export` [with --resume: where the run had it]."),
+    ] = None,
+    method: Recipe = "fedavg",
+    dropout: Dropout = None,
+    widths: Widths = None,
+    mode: Mode = None,
+    rule: Rule = None,
+    set_: Settings = None,
+    rounds: Rounds = 20,
+    clients_per_round: Annotated[int, typer.Option(help="Devices picked a round.")] = 10,
+    min_clients: Annotated[int, typer.Option(help="Devices to wait for before the first round, if more.")] = 1,
+    local_steps: LocalSteps = 20,
+    batch: Batch = 20,
+    lr: Lr = 0.1,
+    lr_drop: LrDrop = None,
+    seed: Seed = 0,
+    evaluate_every: EvaluateEvery = 1,
+    evaluate_on: Annotated[
+        int,
+        typer.Option(
+            help="Devices that score it then, too, on what their --test-share holds out [not with --buffer]."
+        ),
+    ] = 0,
+    broker: Annotated[str, typer.Option(help="'embedded', or mqtt://host:port of one that runs.")] = "embedded",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0 takes a free one.")
+    ] = _PORT,
+    deadline: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that an attempt at a round (there are 3) or, with --buffer, a client may take."
+        ),
+    ] = 120.0,
+    buffer: Annotated[
+        int,
+        typer.Option(
+            help="FedBuff: close a round after so many updates, of --clients-per-round that train at any time; 0 waits."
+        ),
+    ] = 0,
+    quorum: Annotated[
+        float, typer.Option(help="Share of the picked devices that must answer [not with --buffer].")
+    ] = 0.5,
+    tiers: Annotated[
+        Literal["registered", "auto"],
+        typer.Option(help="A device's tier: as it registered, or the ablest that it measured it can do in time."),
+    ] = "registered",
+    selection: Annotated[
+        Literal["random", "least-recent", "availability", "capability"],
+        typer.Option(
+            help="Who is picked: anyone, who waited longest, who answers most often, or who is quickest."
+        ),
+    ] = "random",
+    wait: Annotated[float, typer.Option(help="Seconds to wait for enough devices.")] = 300.0,
+    connect_timeout: Annotated[float, typer.Option(help="Seconds to try a broker that is not embedded.")] = 15.0,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on with the run of this folder, in the middle of a round, with its own settings."),
+    ] = None,
+    database: Database = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            help="Where models of the last rounds are kept: a folder, s3://bucket/run ... [default: the run folder]."
+        ),
+    ] = None,
+    output: Output = None,
+    fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = _FLEET,
+    metrics: Annotated[
+        str | None, typer.Option(help="Serve figures for Prometheus on this HOST:PORT, under /metrics.")
+    ] = None,
+    log_file: LogFile = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    json: Json = False,
+) -> None:
+    """Coordinate a run: pick devices, send the model, aggregate what comes back, evaluate.
+
+    Example: edge-fl serve bundle/ --method fedbiad --dropout 0.5 --rounds 20 --clients-per-round 10
+
+    Example: edge-fl serve --resume runs/20260101-120000-abcd
+    """
+    from rich.console import Console
+
+    from broker.embedded import EmbeddedBroker
+    from broker.live import view
+    from broker.log_view import LogView
+    from broker.observer import Observers
+    from broker.prometheus import metrics_server
+    from broker.session import new_run_id
+    from edge_fl.runs.config import RunConfig
+    from edge_fl.transport.connection import BrokerAddress
+
+    console = Console(stderr=True)
+    run = new_run_id()
+    root = resume or output or Path("runs") / run
+    if resume is not None:
+        refuse_settings(context, _WITH_RESUME)
+        config = None
+    else:
+        source = context.get_parameter_source("quorum")
+        if buffer and source is not None and source.name == "COMMANDLINE":
+            raise ConfigError("A buffered round closes with its buffer, not with a quorum: leave --quorum out.")
+        recipe, parameters = recipe_of(
+            method, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
+        )
+        config = RunConfig(
+            run=run,
+            method=recipe,
+            parameters=parameters,
+            rounds=rounds,
+            clients_per_round=clients_per_round,
+            local_steps=local_steps,
+            batch=batch,
+            lr=lr,
+            lr_drops=tuple(lr_drop or ()),
+            seed=seed,
+            evaluate_every=evaluate_every,
+            evaluate_on=evaluate_on,
+            deadline=deadline,
+            buffer=buffer,
+            quorum=quorum,
+            wait=wait,
+            min_clients=min_clients,
+            tiers=tiers,
+            selection=selection,
+        )
+    coordinate = _coordination(bundle, config, root, models)
+    with ExitStack() as stack:
+        if broker == "embedded":
+            address = stack.enter_context(EmbeddedBroker(port=port)).address
+        else:
+            address = BrokerAddress.parse(broker)
+        console.print(f"broker {address}", highlight=False)
+        watching = [stack.enter_context(view(console, live=not json))]
+        if log_file is not None or log_format is LogFormat.JSON:
+            stack.enter_context(logging_to(log_file, log_format))
+            watching.append(LogView())
+        if metrics is not None:
+            watching.append(stack.enter_context(metrics_server(metrics)))
+        try:
+            summary = coordinate(
+                address=address,
+                observer=Observers(*watching),
+                fleet=fleet,
+                connect_timeout=connect_timeout,
+                database=database,
+            )
+        except (KeyboardInterrupt, RunError, StateError):
+            if (root / "config.json").exists():
+                options = _given(broker=broker, port=port, fleet=fleet, database=database)
+                console.print(
+                    f"Continue it with: edge-fl serve --resume {root}{options}", highlight=False, soft_wrap=True
+                )
+            raise
+    show_summary(summary.figures(), summary.lines(), as_json=json)
+
+
+def _given(*, broker: str, port: int, fleet: str, database: str | None) -> str:
+    """The options, but for what they are by default, that a run must be given again."""
+    where = f" --port {port}" if broker == "embedded" and port != _PORT else ""
+    where = where if broker == "embedded" else f" --broker {broker}"
+    where += f" --fleet {fleet}" if fleet != _FLEET else ""
+    return where + (" --database ..." if database else "")  # which may hold a password
+
+
+def _coordination(
+    bundle: Path | None, config: "RunConfig | None", root: Path, models: str | None
+) -> "Callable[..., RunSummary]":
+    """What runs ``config``, or, where that is None, goes on with the run in ``root``."""
+    from broker.session import resume, serve
+    from edge_fl.core.bundle import Bundle
+
+    if config is None:
+        return partial(resume, root, bundle=bundle, models=models)
+    if bundle is None:
+        raise ConfigError("A run needs a bundle to train, or --resume with the folder of a run.")
+    return partial(serve, bundle=Bundle.load(bundle), config=config, root=root, models=models)

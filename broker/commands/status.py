@@ -1,0 +1,67 @@
+"""`edge-fl status`: how a run stands, of a fleet or simulated, while it goes on or after."""
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge_fl.commands.options import Database
+from edge_fl.commands.tables import show_table
+
+if TYPE_CHECKING:
+    from broker.status import RunStatus
+
+__all__ = ["status"]
+
+
+def status(
+    *,
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    database: Database = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show a run's rounds, its devices, and why messages and updates were turned away.
+
+    Example: edge-fl status runs/20260101-120000-abcd
+    """
+    from broker.status import status_of
+
+    found = status_of(run, database)
+    if json:
+        typer.echo(json_module.dumps(found.figures()))
+    else:
+        _show(found)
+
+
+def _show(found: "RunStatus") -> None:
+    last = found.last
+    accuracy = ""
+    if last is not None and last.accuracy is not None and last.loss is not None:
+        accuracy = f", accuracy {last.accuracy:.1%}, loss {last.loss:.4f}"
+    print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{accuracy}\n")
+    show_table(
+        f"On devices after round {found.finished}",
+        ("tier", "width", "devices", "samples", "accuracy", "loss"),
+        [
+            (
+                tier,
+                f"{score.width / 1000:g}",
+                score.clients,
+                score.samples,
+                f"{score.accuracy:.1%}",
+                f"{score.loss:.4f}",
+            )
+            for tier, score in ({} if last is None else last.on_devices).items()
+        ],
+    )
+    show_table(
+        "Devices",
+        ("device", "tier", "runtime", "platform", "samples", "last accepted round", "this round"),
+        [(d.client, d.tier, d.runtime, d.platform, d.samples, d.accepted, d.now) for d in found.devices],
+    )
+    show_table(
+        "Turned away",
+        ("round", "device", "code", "how often", "last reason"),
+        [(r.round, r.client, r.code, r.count, r.reason) for r in found.rejected],
+    )

@@ -1,0 +1,1 @@
+"""What a coordinator costs on this machine."""

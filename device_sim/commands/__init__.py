@@ -1,0 +1,1 @@
+"""The commands of simulations and emulated fleets."""

@@ -1,0 +1,167 @@
+"""`edge-fl simulate`: a run in this process, for comparing methods."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge_fl.commands.options import (
+    Batch,
+    Dropout,
+    EvaluateEvery,
+    Json,
+    LocalSteps,
+    Lr,
+    LrDrop,
+    Mode,
+    Output,
+    Partition,
+    Recipe,
+    Rounds,
+    Rule,
+    Seed,
+    Settings,
+    Widths,
+    recipe_of,
+    refuse_settings,
+    runtime_name,
+    show_summary,
+)
+from edge_fl.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from broker.observer import Observer
+    from device_sim.simulation.simulate import Simulation
+
+__all__ = ["simulate"]
+
+_WITH_RESUME = ("bundle", "resume", "json", "link", "slowdown")
+
+
+def simulate(
+    context: typer.Context,
+    *,
+    bundle: Annotated[
+        Path | None,
+        typer.Argument(help="The bundle to train, from `edge-fl export` [with --resume: where the run had it]."),
+    ] = None,
+    clients: Annotated[int, typer.Option(help="Clients in all.")] = 100,
+    fraction: Annotated[float, typer.Option(help="Share of them picked a round (kappa).")] = 0.1,
+    tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
+    partition: Partition = "iid",
+    trainer: Annotated[
+        str, typer.Option(help="runtime (each as its agent would, bit for bit) or stacked (many clients at once).")
+    ] = "runtime",
+    runtime: Annotated[
+        str | None,
+        typer.Option(
+            help="With --trainer runtime: what every client trains in [default: onnx].", parser=runtime_name
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="With --trainer stacked: cpu or cuda.")] = "cpu",
+    threads: Annotated[int, typer.Option(help="CPU threads, in training and in evaluation.")] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Processes that share a round's clients, each training on --threads.")
+    ] = 1,
+    method: Recipe = "fedavg",
+    dropout: Dropout = None,
+    widths: Widths = None,
+    mode: Mode = None,
+    rule: Rule = None,
+    set_: Settings = None,
+    rounds: Rounds = 60,
+    local_steps: LocalSteps = 60,
+    batch: Batch = 20,
+    lr: Lr = 0.05,
+    lr_drop: LrDrop = None,
+    seed: Seed = 0,
+    evaluate_every: EvaluateEvery = 1,
+    resume: Annotated[
+        Path | None, typer.Option(help="Continue the interrupted run of this folder, with its own settings.")
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            help="Also time a client's local training here, and tell how long the run would have taken over this link: "
+            "3g, dsl, cable, 4g, lte, wifi, 5g or fibre, or Mbps down and up, such as 110.6/14."
+        ),
+    ] = None,
+    slowdown: Annotated[
+        str | None,
+        typer.Option(help="With --link: how much longer than here a step takes, one a tier [default: 1,2,4,8]."),
+    ] = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """Simulate a run in this process, with the frames, checks and rules of a real one.
+
+    Example: edge-fl simulate bundle/ --clients 1000 --fraction 0.1 --method fedbiad --dropout 0.5
+
+    Example: edge-fl simulate --resume runs/20260101-120000-abcd
+    """
+    from rich.console import Console
+
+    from broker.session import new_run_id
+    from device_sim.simulation.progress import view
+    from device_sim.simulation.settings import Population, TrainerSettings
+    from device_sim.simulation.simulate import Simulation
+    from device_sim.simulation.virtual_time import virtual_clock
+    from edge_fl.core.bundle import Bundle
+    from edge_fl.data.partition import Kind
+    from edge_fl.runs.config import RunConfig
+
+    run = new_run_id()
+    root = resume or output or Path("runs") / run
+    if slowdown is not None and link is None:
+        raise ConfigError("--slowdown is for telling virtual time: give a --link with it.")
+    clock = None if link is None else virtual_clock(link, slowdown)
+
+    def begin(observer: "Observer") -> "Simulation":
+        if resume is not None:
+            refuse_settings(context, _WITH_RESUME)
+            return Simulation.resume(resume, observer=observer, bundle=bundle)
+        if bundle is None:
+            raise ConfigError("A simulation needs a bundle to train, or --resume with the folder of a run.")
+        population = Population(clients, tiers, Kind.parse(partition))
+        recipe, parameters = recipe_of(
+            method, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
+        )
+        config = RunConfig(
+            run=run,
+            method=recipe,
+            parameters=parameters,
+            rounds=rounds,
+            clients_per_round=population.share(fraction),
+            local_steps=local_steps,
+            batch=batch,
+            lr=lr,
+            lr_drops=tuple(lr_drop or ()),
+            seed=seed,
+            evaluate_every=evaluate_every,
+        )
+        return Simulation(
+            bundle=Bundle.load(bundle),
+            config=config,
+            population=population,
+            trainer=TrainerSettings(trainer, runtime, device, threads, processes),
+            root=root,
+            observer=observer,
+        )
+
+    begun = False
+    try:
+        with view(Console(stderr=True)) as observer:
+            simulation = begin(observer)
+            begun = True
+            summary = simulation.run()
+    except KeyboardInterrupt:
+        if begun:
+            print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
+        raise
+    figures, lines = summary.figures(), summary.lines()
+    if clock is not None:
+        seconds = clock(simulation, summary)
+        figures["virtual_seconds"] = seconds
+        lines.append(f"virtual time {seconds:,.1f} s, {seconds / len(summary.rounds):.2f} s a round")
+    show_summary(figures, lines, as_json=json)

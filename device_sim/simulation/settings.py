@@ -1,0 +1,108 @@
+"""Who takes part in a simulation, and what computes their training: all of it besides the run's own settings."""
+
+import msgspec
+
+from broker.settings import RunSettings
+from device_sim.simulation.processes import ProcessesTrainer
+from device_sim.simulation.stacked import RUNTIME as STACKED
+from device_sim.simulation.stacked import StackedTrainer
+from device_sim.simulation.trainer import LocalTrainer, RuntimeTrainer, Trainer
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError
+from edge_fl.data.partition import IID, Kind
+from edge_fl.runtimes.base import open_runtime
+
+__all__ = ["Population", "SimulationSettings", "TrainerSettings"]
+
+
+class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The clients of a simulation: ``client-0`` ..., parts of the bundle's data set cut as ``kind`` says.
+
+    Client i is of tier i mod ``tiers``, or, where tiers differ in size, ``mix`` says how many clients there are of
+    each: with (3, 1) the tiers of clients 0, 1, 2 ... are 0, 1, 0, 0, 0, 1, 0, 0 ... The first are one of each tier.
+    """
+
+    clients: int
+    tiers: int = 1
+    kind: Kind = IID
+    mix: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.clients < 1 or self.tiers < 1:
+            raise ConfigError(f"A simulation needs clients and tiers, not {self.clients} in {self.tiers} tiers.")
+        if self.mix and (len(self.mix) != self.tiers or min(self.mix) < 1):
+            raise ConfigError(
+                f"The mix of {self.tiers} tiers is a whole number above 0 for each, not "
+                f"{', '.join(map(str, self.mix))}."
+            )
+
+    def tier(self, client: int) -> int:
+        """The tier of client number ``client``."""
+        if not self.mix:
+            return client % self.tiers
+        turns = [t for turn in range(max(self.mix)) for t, count in enumerate(self.mix) if turn < count]
+        return turns[client % len(turns)]
+
+    def share(self, fraction: float) -> int:
+        """How many clients a fraction of them is, rounded down; ConfigError when it is none of them."""
+        if not 0 < fraction <= 1:
+            raise ConfigError(f"The fraction of clients picked a round is in (0, 1], not {fraction}.")
+        count = int(fraction * self.clients + 1e-9)  # 0.29 * 100 is a little less than 29
+        if count < 1:
+            raise ConfigError(f"A fraction of {fraction} picks none of {self.clients} clients; raise it.")
+        return count
+
+
+class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How clients are trained: many at once (``stacked``), or each through ``runtime`` (None: onnx) as its agent would.
+
+    ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads, of training and evaluation.
+    With several ``processes`` each trains some of a round's clients, on as many threads.
+    """
+
+    kind: str
+    runtime: str | None = None
+    device: str = "cpu"
+    threads: int = 1
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("stacked", "runtime"):
+            raise ConfigError(f"There is no trainer '{self.kind}'; there are stacked and runtime.")
+        if self.kind == "runtime" and self.device != "cpu":
+            raise ConfigError(f"A runtime trains on the CPU, not on '{self.device}'; use --trainer stacked.")
+        if self.kind == "stacked" and self.runtime is not None:
+            raise ConfigError(f"The stacked trainer does not train in '{self.runtime}'; use --trainer runtime.")
+        if self.threads < 1 or self.processes < 1:
+            raise ConfigError(
+                f"Training takes at least 1 thread and 1 process, not {self.threads} and {self.processes}."
+            )
+        if self.processes > 1 and self.device != "cpu":
+            raise ConfigError(
+                f"Several processes train on the CPU, not on '{self.device}'; leave --processes out."
+            )
+
+    @property
+    def programs(self) -> str:
+        """The runtime whose programs are run."""
+        return STACKED if self.kind == "stacked" else self.runtime or "onnx"
+
+    def open(self, bundle: Bundle) -> Trainer:
+        """The trainer; raises RuntimeMissingError, or ConfigError on an unknown device, where it cannot be had."""
+        if self.processes > 1:
+            self._in_this_process(bundle)  # refuses here what each of them would
+            alone = msgspec.structs.replace(self, processes=1)
+            return ProcessesTrainer(bundle, alone.open, self.processes)
+        return self._in_this_process(bundle)
+
+    def _in_this_process(self, bundle: Bundle) -> LocalTrainer:
+        if self.kind == "runtime":
+            return RuntimeTrainer(open_runtime(self.programs, bundle, threads=self.threads))
+        return StackedTrainer(bundle, device=self.device, threads=self.threads)
+
+
+class SimulationSettings(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="simulate"):
+    """What a simulation was begun with."""
+
+    population: Population
+    trainer: TrainerSettings

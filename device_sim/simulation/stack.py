@@ -1,0 +1,130 @@
+"""Clients that keep equally many units of every block: their kept entries stacked, and one step for all of them."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from device_sim.simulation.stacked_program import StackedStep
+from edge_fl.core.bundle import NEW, TENSOR, Program
+from edge_fl.core.selection import Selection
+from edge_fl.core.width_statistics import one_hot
+from edge_fl.training.local_run import LocalRun
+
+__all__ = ["Member", "Stack"]
+
+
+class Member:
+    """One client: its training, and the pattern whose kept entries lie in a stack."""
+
+    def __init__(self, run: LocalRun) -> None:
+        self.run = run
+        self.follow()
+
+    def follow(self) -> None:
+        """Turn to the pattern that the next step trains."""
+        self.pattern = self.run.pattern
+        self.selection = Selection.of(self.pattern, "units")
+
+    @property
+    def moved(self) -> bool:
+        """Whether the next step trains another pattern."""
+        return self.run.pattern is not self.pattern
+
+
+class Stack:
+    """The kept entries of K clients, with the clients as first axis.
+
+    Parameters
+    ----------
+    members
+        The clients; their selections have the same shapes, their scales and settings are equal.
+    program
+        The step that will be made, which says what optimiser state there is.
+    device
+        Where the tensors lie.
+    widths
+        Those that the bundle keeps BatchNorm statistics of (thousandths).
+    """
+
+    def __init__(
+        self, members: Sequence[Member], program: Program, device: torch.device, widths: Sequence[int]
+    ) -> None:
+        self.members = tuple(members)
+        self._widths = widths
+        first = members[0].selection
+        shapes = {f"{TENSOR}{spec.name}": first.shape(spec) for spec in first.layout.tensors}
+        outputs = [name.removeprefix(NEW) for name in program.outputs if name.startswith(NEW)]
+        self._slots = {name: shapes[f"{TENSOR}{name.partition('.')[2]}"] for name in outputs if name not in shapes}
+        self._device, count = device, len(members)
+        self._held = {
+            name: torch.empty((count, *shape), device=device) for name, shape in {**shapes, **self._slots}.items()
+        }
+        shared = {"lr": members[0].run.settings.lr, "scale": members[0].run.scale}
+        self._shared = {name: torch.tensor(value, device=device) for name, value in shared.items()}
+        self.load(self.members)
+
+    def load(self, members: Iterable[Member]) -> None:
+        """Take what these members keep from their full models."""
+        for member in members:
+            index, selection = self.members.index(member), member.selection
+            full = member.run.full
+            for spec in selection.layout.tensors:
+                target = self._host(f"{TENSOR}{spec.name}", index)
+                selection.gather_into(spec, full.weights[spec.name], target)
+                self._send(f"{TENSOR}{spec.name}", index, target)
+            fresh = {name: np.zeros(shape, dtype=np.float32) for name, shape in self._slots.items()}
+            for name, kept in full.gather_slots(selection, fresh).items():
+                self._held[name][index].copy_(torch.from_numpy(kept))
+
+    def put_back(self, members: Iterable[Member]) -> None:
+        """Write what is held of these members back into their full models."""
+        for member in members:
+            index = self.members.index(member)
+            held = {name: tensor[index].cpu().numpy() for name, tensor in self._held.items()}
+            kept = {name.removeprefix(TENSOR): held[name] for name in held if name not in self._slots}
+            member.run.full.put_back(member.selection, kept, {name: held[name] for name in self._slots})
+
+    def inputs(self) -> dict[str, Tensor]:
+        """Every input of the members' next step, by name."""
+        each = [member.run.inputs(member.selection) for member in self.members]
+        first = each[0]
+        return {
+            **self._held,
+            **self._shared,
+            "number": torch.tensor(float(first.number), device=self._device),
+            "x": self._stacked([one.batch.x for one in each]),
+            "y": self._stacked([one.batch.y for one in each]),
+            "sample_weight": self._stacked([one.batch.weight for one in each]),
+            **{name: self._stacked([one.extra[name] for one in each]) for name in first.extra},
+            **self._width([one.width for one in each]),
+        }
+
+    def _width(self, trained: Sequence[int]) -> dict[str, Tensor]:
+        if not self._widths:
+            return {}
+        return {"width": self._stacked([one_hot(self._widths, width) for width in trained])}
+
+    def step(self, program: StackedStep, inputs: dict[str, Tensor]) -> None:
+        """Make one step of every member, in place; RunError when a loss is not finite."""
+        with torch.no_grad():
+            losses = program(inputs).tolist()
+        for member, loss in zip(self.members, losses, strict=True):
+            member.run.stepped(loss)
+
+    def _stacked(self, arrays: Sequence[NDArray[Any]]) -> Tensor:
+        stacked = arrays[0][np.newaxis] if len(arrays) == 1 else np.stack(arrays)
+        return torch.from_numpy(stacked).to(self._device)
+
+    def _host(self, name: str, index: int) -> NDArray[np.float32]:
+        """Memory for one member's part of a tensor; on the CPU, that part itself."""
+        part = self._held[name][index]
+        array: NDArray[np.float32] = (part if part.device.type == "cpu" else torch.empty(part.shape)).numpy()
+        return array
+
+    def _send(self, name: str, index: int, array: NDArray[np.float32]) -> None:
+        if self._device.type != "cpu":
+            self._held[name][index].copy_(torch.from_numpy(array))

@@ -1,0 +1,181 @@
+"""The trainer that advances many clients at once, with one step of the optimiser for all of a stack.
+
+What is trained, on what and for how long is each client's own :class:`~edge_fl.training.local_run.LocalRun`, as on a
+device. The clients of a slice advance in lock step; after every step those whose pattern changed are gathered anew,
+and stacks are formed of those that keep equally many units of every block.
+"""
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from device_sim.simulation.stack import Member, Stack
+from device_sim.simulation.stacked_program import StackedStep, StepGraph
+from device_sim.simulation.trainer import LocalTrainer, power_of_two
+from edge_fl.core.bundle import Bundle, Program
+from edge_fl.core.errors import ConfigError, RuntimeMissingError
+from edge_fl.core.selection import Selection
+from edge_fl.training.local_run import LocalRun, LocalSettings
+from edge_fl.training.update import Update, Visit
+
+__all__ = ["RUNTIME", "StackedTrainer"]
+
+RUNTIME = "torch_eager"
+"""The runtime whose programs are stacked."""
+
+_SLICE_BYTES = {"cpu": 6 << 20, "cuda": 1 << 30}  # of kept entries: on a CPU, what stays in its caches
+# Of clients, however small the model: each holds its samples, activations and full weights besides, which the bytes
+# leave out.
+_MOST = {"cpu": 64, "cuda": 1024}
+
+
+class _Key(NamedTuple):
+    """What the members of a stack have in common."""
+
+    variant: str
+    counts: tuple[int, ...]
+    scale: float
+    settings: LocalSettings
+
+    @classmethod
+    def of(cls, run: LocalRun) -> "_Key":
+        return cls(run.variant, tuple(run.pattern.counts.values()), run.scale, run.settings)
+
+
+_Stacks = dict[tuple[_Key, tuple[Member, ...]], Stack]
+
+
+class StackedTrainer(LocalTrainer):
+    """Trains slices of the clients of a round, each slice at once.
+
+    Results depend on how many clients there are in a slice, by rounding; that is a function of the kind of device, of
+    how much the slice's first client keeps, and of how many clients the round has left. Convolutions are slower in
+    groups than one after another on a CPU: there a slice is one client.
+
+    Parameters
+    ----------
+    bundle
+        Holds programs for ``torch_eager``.
+    device
+        ``cpu`` or ``cuda``.
+    threads
+        CPU threads, the whole process's.
+
+    Raises
+    ------
+    RuntimeMissingError
+        When the bundle holds no such programs, or there is no such device.
+    """
+
+    def __init__(self, bundle: Bundle, *, device: str = "cpu", threads: int = 1) -> None:
+        if RUNTIME not in bundle.manifest.programs:
+            raise RuntimeMissingError(
+                "The stacked trainer runs torch's programs, and the bundle holds none: export it with --runtime "
+                "torch-eager too, or simulate with --trainer runtime."
+            )
+        super().__init__(bundle)
+        self._device = _device(device)
+        torch.set_num_threads(threads)
+        self._graphs: dict[str, StepGraph] = {}
+        self._steps: dict[tuple[_Key, int], StackedStep] = {}
+        self._lr = 0.0  # theirs
+
+    def _trained(self, visits: Iterable[Visit]) -> Iterator[Update]:
+        waiting = iter(visits)
+        for first in waiting:
+            held = [first, *islice(waiting, self._slice(first.run) - 1)]
+            self._train([Member(visit.run) for visit in held])
+            yield from (visit.update() for visit in held)
+
+    def _slice(self, run: LocalRun) -> int:
+        """How many clients are trained at once: a power of two, as stacks are."""
+        kind = self._device.type
+        if kind == "cpu" and self._graph(run.variant).convolves:
+            return 1
+        kept = Selection.of(run.pattern, "units")
+        size = 4 * sum(math.prod(kept.shape(tensor)) for tensor in kept.layout.tensors)
+        return power_of_two(min(max(_SLICE_BYTES[kind] // size, 1), _MOST[kind]))
+
+    def _train(self, members: Sequence[Member]) -> None:
+        stacks = self._restacked({}, members)
+        for _ in range(members[0].run.settings.steps):
+            for (key, _), stack in stacks.items():
+                inputs = stack.inputs()
+                stack.step(self._step(key, inputs), inputs)
+            if any(member.moved for member in members):
+                stacks = self._restacked(stacks, members)
+        for stack in stacks.values():
+            stack.put_back(stack.members)
+
+    def _restacked(self, stacks: _Stacks, members: Sequence[Member]) -> _Stacks:
+        """Stacks for what the members train next; of one that stays together, only those who moved are gathered."""
+        moved = [member for member in members if member.moved]
+        wanted = list(_divided(members))
+        for place, stack in stacks.items():
+            stack.put_back([m for m in stack.members if m in moved or place not in wanted])
+        for member in moved:
+            member.follow()
+        for place in wanted:
+            if place in stacks:
+                stacks[place].load([m for m in place[1] if m in moved])
+        return {place: stacks.get(place) or self._stack(*place) for place in wanted}
+
+    def _stack(self, key: _Key, members: tuple[Member, ...]) -> Stack:
+        widths = self._bundle.manifest.statistic_widths
+        return Stack(members, self._program(key.variant), self._device, widths)
+
+    def _program(self, variant: str) -> Program:
+        layout = self._bundle.layout
+        program = self._bundle.manifest.step_program(RUNTIME, variant, layout.sizes, 1)
+        if program is None:
+            raise RuntimeMissingError(
+                f"The bundle has no {RUNTIME} '{variant}' program; export it with --variant {variant}."
+            )
+        return program
+
+    def _graph(self, variant: str) -> StepGraph:
+        if variant not in self._graphs:
+            self._graphs[variant] = StepGraph(self._bundle, self._program(variant))
+        return self._graphs[variant]
+
+    def _step(self, key: _Key, inputs: Mapping[str, Tensor]) -> StackedStep:
+        """The step for these shapes, made when first asked for."""
+        place = (key, len(inputs["x"]))
+        if key.settings.lr != self._lr:  # a run's step size only falls: no earlier one comes back
+            self._steps, self._lr = {}, key.settings.lr
+        if place not in self._steps:
+            graph = self._graph(key.variant)
+            self._steps[place] = graph.stacked(inputs, lr=key.settings.lr, scale=key.scale)
+        return self._steps[place]
+
+
+def _divided(members: Sequence[Member]) -> Iterator[tuple[_Key, tuple[Member, ...]]]:
+    """The members of equal keys, in powers of two, so that few programs serve any number of them."""
+    by_key: dict[_Key, list[Member]] = {}
+    for member in members:
+        by_key.setdefault(_Key.of(member.run), []).append(member)
+    for key, alike in by_key.items():
+        while alike:
+            size = power_of_two(len(alike))
+            yield key, tuple(alike[:size])
+            alike = alike[size:]  # noqa: PLW2901
+
+
+def _device(name: str) -> torch.device:
+    if name not in _MOST:
+        raise ConfigError(f"A simulation runs on {' or '.join(_MOST)}, not on '{name}'.")
+    if name == "cuda":
+        if not torch.cuda.is_available():
+            raise RuntimeMissingError(
+                "There is no CUDA device here, or torch was built without; use --device cpu."
+            )
+        # The same run gives the same weights; single precision is what the devices compute in.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.allow_tf32 = False
+    return torch.device(name)

@@ -1,0 +1,192 @@
+"""A bundle's torch train step, made one of many clients at once that leaves its results in the tensors it is given.
+
+``torch.func.vmap`` makes every operation one over clients. What it is traced to is then rewritten: operations that
+change nothing are left out, and a parameter's descent is one operation in place, into which the matrix product that
+ends its gradient goes, so that no gradient is written to memory.
+"""
+
+import io
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.func import vmap
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from edge_fl.core.bundle import NEW, Bundle, Program
+
+__all__ = ["StackedStep", "StepGraph"]
+
+_aten = torch.ops.aten
+_SHARED = ("lr", "scale", "number")
+_RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.expand.default)
+_PRODUCTS: dict[Any, Any] = {_aten.bmm.default: _aten.baddbmm_.default, _aten.mm.default: _aten.addmm_.default}
+
+StackedStep = Callable[[Mapping[str, Tensor]], Tensor]
+"""Takes a step's inputs by name, all but the shared ones with clients as first axis; writes the new tensors and slots
+over the old ones, and gives the losses ``[K]``."""
+
+
+class StepGraph:
+    """One train step of a bundle, for any widths, before it is stacked.
+
+    Parameters
+    ----------
+    bundle
+        Holds ``program``.
+    program
+        A step of the runtime ``torch_eager``.
+    """
+
+    def __init__(self, bundle: Bundle, program: Program) -> None:
+        exported = torch.export.load(io.BytesIO(bundle.read(program.file)))
+        self._module = exported.module(check_guards=False)
+        assert isinstance(self._module, GraphModule)
+        for node in self._module.graph.nodes:
+            if node.target is _aten.sym_size.int:
+                node.target = _size  # vmap knows no symbolic sizes
+        self._module.recompile()
+        self._inputs, self._outputs = program.inputs, program.outputs
+
+    @property
+    def convolves(self) -> bool:
+        """Whether there is a convolution in it."""
+        assert isinstance(self._module, GraphModule)
+        return any(node.target is _aten.convolution.default for node in self._module.graph.nodes)
+
+    def stacked(self, example: Mapping[str, Tensor], *, lr: float, scale: float) -> StackedStep:
+        """The step for inputs of the shapes and on the device of ``example``, at this step size and scale."""
+        alone = len(example["x"]) == 1
+        axes = tuple(None if name in _SHARED else 0 for name in self._inputs)
+        step: Callable[..., Any] = self._flat if alone else vmap(self._flat, in_dims=axes)
+        with torch.no_grad():
+            module = make_fx(step)(*self._ordered(example, alone))
+        _Rewriting(module.graph, self._inputs, lr=lr, scale=scale).run(self._outputs)
+        module.recompile()
+        return lambda inputs: module(*self._ordered(inputs, alone)).reshape(-1)
+
+    def _ordered(self, inputs: Mapping[str, Tensor], alone: bool) -> list[Tensor]:
+        """A single client needs no axis of its own."""
+        return [inputs[name][0] if alone and name not in _SHARED else inputs[name] for name in self._inputs]
+
+    def _flat(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self._module(*inputs))
+
+
+def _size(tensor: Tensor, axis: int) -> int:
+    return tensor.shape[axis]
+
+
+class _Rewriting:
+    """The passes over one traced step."""
+
+    def __init__(self, graph: Graph, inputs: Sequence[str], *, lr: float, scale: float) -> None:
+        self._graph, self._lr, self._scale = graph, lr, scale
+        nodes = [node for node in graph.nodes if node.op == "placeholder"]
+        self._given = dict(zip(inputs, nodes, strict=True))
+        self._end = next(node for node in graph.nodes if node.op == "output")
+        self._written: set[Node] = set()
+
+    def run(self, outputs: Sequence[str]) -> None:
+        """Rewrite the graph, whose results are ``outputs``, to one that gives the loss alone."""
+        for node in list(self._graph.nodes):
+            self._drop(node)
+            self._add_while_multiplying(node)
+            self._scale_while_multiplying(node)
+        loss, *new = self._end.args[0]
+        olds = [self._given[name.removeprefix(NEW)] for name in outputs[1:]]
+        self._written.update(olds)
+        # Everything is read before anything is written.
+        writes = [self._write(old, value) for old, value in zip(olds, new, strict=True)]
+        for write in writes:
+            with self._graph.inserting_before(self._end):
+                write()
+        self._end.args = (loss,)
+        self._graph.eliminate_dead_code()
+        self._graph.lint()
+
+    def _drop(self, node: Node) -> None:
+        """Leave out a view of the same shape, and a product with 1."""
+        same = node.target in _RESHAPES and _shape(node) == _shape(node.args[0])
+        once = node.target is _aten.mul.Scalar and node.args[1] == 1
+        unscaled = node.target is _aten.mul.Tensor and node.args[1] is self._given["scale"] and self._scale == 1
+        if same or once or unscaled:
+            node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
+            self._graph.erase_node(node)
+
+    def _add_while_multiplying(self, node: Node) -> None:
+        """``a + b @ c`` in one operation: what a stacked linear layer comes to."""
+        if node.target is not _aten.add.Tensor or node.kwargs:
+            return
+        added, product = node.args
+        alike = isinstance(added, Node) and _is_used_once(product, (_aten.bmm.default,))
+        if alike and _shape(product) == _shape(node):
+            with self._graph.inserting_before(node):
+                fused = self._graph.call_function(_aten.baddbmm.default, (added, *product.args))  # type: ignore[union-attr]
+            fused.meta = node.meta
+            node.replace_all_uses_with(fused)
+            self._graph.erase_node(node)
+
+    def _scale_while_multiplying(self, node: Node) -> None:
+        """``(a + b @ c) scale`` in one operation."""
+        if node.target is not _aten.mul.Tensor or node.args[1] is not self._given["scale"]:
+            return
+        layer = node.args[0]
+        if _is_used_once(layer, (_aten.baddbmm.default, _aten.addmm.default)) and not layer.kwargs:  # type: ignore[union-attr]
+            layer.kwargs = {"beta": self._scale, "alpha": self._scale}  # type: ignore[union-attr]
+            node.replace_all_uses_with(layer)  # type: ignore[arg-type]
+            self._graph.erase_node(node)
+
+    def _write(self, old: Node, new: Node) -> Callable[[], Node]:
+        """What will write ``new`` over ``old``: a descent in place where it is one, else a copy."""
+        gradient = self._gradient(old, new)
+        if gradient is None:
+            return self._later(_aten.copy_.default, old, self._own(new))
+        if _is_used_once(gradient, tuple(_PRODUCTS)) and not any(self._is_written(part) for part in gradient.args):
+            return self._later(_PRODUCTS[gradient.target], old, *gradient.args, alpha=-self._lr)
+        return self._later(_aten.add_.Tensor, old, self._own(gradient), alpha=-self._lr)
+
+    def _later(self, operation: Any, *operands: Any, **factors: Any) -> Callable[[], Node]:
+        return lambda: self._graph.call_function(operation, operands, factors)
+
+    def _gradient(self, old: Node, new: Node) -> Node | None:
+        """g, where ``new`` is ``old - lr g``."""
+        if new.target is not _aten.sub.Tensor or new.args[0] is not old:
+            return None
+        move = new.args[1]
+        if not _is_used_once(move, (_aten.mul.Tensor,)) or move.args[0] is not self._given["lr"]:  # type: ignore[union-attr]
+            return None
+        gradient = move.args[1]  # type: ignore[union-attr]
+        return gradient if _shape(gradient) == _shape(old) else None  # type: ignore[return-value]
+
+    def _own(self, node: Node) -> Node:
+        """A copy of what lies in memory that may be written to before it is read."""
+        if not self._is_written(node):
+            return node
+        with self._graph.inserting_before(self._end):
+            return self._graph.call_function(_aten.clone.default, (node,))
+
+    def _is_written(self, node: object) -> bool:
+        """Whether a node is an input that is written over, or a view of one."""
+        while isinstance(node, Node) and _may_be_view(node):
+            node = node.args[0]
+        return node in self._written
+
+
+def _may_be_view(node: Node) -> bool:
+    """Whether a node may share the memory of its first argument."""
+    if isinstance(node.target, OpOverload):
+        return node.target in _RESHAPES or any(result.alias_info for result in node.target._schema.returns)
+    return node.target is operator.getitem
+
+
+def _is_used_once(node: object, targets: Sequence[object]) -> bool:
+    return isinstance(node, Node) and node.target in targets and len(node.users) == 1
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    return tuple(node.meta["tensor_meta"].shape)

@@ -1,0 +1,1 @@
+"""How a round's updates become a change of the model: rules, and sums. Imports edge_fl.core."""

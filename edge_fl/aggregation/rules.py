@@ -1,0 +1,181 @@
+"""Aggregation: sums over updates in float64, and the rules that make a change of the model of them.
+
+Written once against the array API, for numpy and for torch on CUDA: the caller brings what sums.
+Updates must be added in an order of the caller's choosing that does not depend on arrival.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.aggregation.sums import Addend, Summing, as_matrix, matrix_kept, matrix_shape
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout, Tensor
+from edge_fl.core.selection import Kept, Selection, Weights
+from edge_fl.core.server_half import Change
+
+__all__ = ["RULES", "Accumulator", "Rule", "find_rule", "rule_names"]
+
+_TOGETHER = 8  # updates that wait to be added at once: the sums are then read and written so much less often
+_WAITING_BYTES = 1 << 29  # that they may have by then, unless a single one has more
+
+
+def _mean(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
+    """``sum w (U_k - U) / sum w``: an entry that a client does not send counts as unchanged.
+
+    With dense updates this is FedAvg; with patterns it is ``sum |D_k| beta (U_k - U) / sum |D_k|``, the ``delta`` rule.
+    """
+    del xp, old, held
+    total /= weight
+    return total
+
+
+def _holders(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
+    """The mean over the clients that hold an entry; one that nobody holds keeps its value (FjORD eq. (2))."""
+    del old, weight
+    total /= xp.where(held > 0, held, 1.0)  # where nobody holds an entry, its sum is 0
+    return total
+
+
+def _vote(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
+    """The sign that most clients send (Bernstein et al. 2018, Algorithm 3); 0 where as many send the other."""
+    del old, held, weight
+    return xp.sign(total)
+
+
+def _zeros(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
+    """FedBIAD eq. (10) to the letter: a dropped entry counts as zero."""
+    del xp
+    return (total + held * old) / weight - old
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What change comes of the sums, entry by entry, and what each client counts in them.
+
+    ``combine`` takes the namespace, the old weights (float32), the sum of weighted differences (float64; it may write
+    to it), the summed weights of those who hold an entry, and those of all. ``equally`` says that a client's weight is
+    1, not its number of samples; ``signs``, that of a parameter's differences only the signs count, whatever size a
+    client gives them.
+    """
+
+    combine: Callable[[Any, Any, Any, Any, float], Any]
+    equally: bool = False
+    signs: bool = False
+
+
+RULES: dict[str, Rule] = {
+    "mean": Rule(_mean),
+    "delta": Rule(_mean),
+    "holders": Rule(_holders),
+    "count": Rule(_holders, equally=True),  # HeteroFL
+    "equal": Rule(_mean, equally=True),  # variational dropout
+    "vote": Rule(_vote, equally=True, signs=True),  # signSGD
+    "zeros": Rule(_zeros),
+}
+
+
+def rule_names() -> list[str]:
+    """The rules by name."""
+    return sorted(RULES)
+
+
+def find_rule(name: str) -> Rule:
+    """The rule of that name; raises ConfigError when there is none."""
+    if name not in RULES:
+        raise ConfigError(f"There is no aggregation rule '{name}'; there are {', '.join(rule_names())}.")
+    return RULES[name]
+
+
+class Accumulator:
+    """Running float64 sums of one round's updates.
+
+    Parameters
+    ----------
+    layout
+        The model's.
+    rule
+        What is made of the sums.
+    summing
+        What makes them, and where.
+
+    Notes
+    -----
+    Statistics become the mean over those who hold them, whatever the rule. Of those that BatchNorm has for each width
+    a client holds the rows that its update changes, for a step of training changes its own row and leaves the others
+    bit for bit: clients that never train a width do not hold its statistics back.
+    """
+
+    def __init__(self, layout: Layout, rule: Rule, summing: Summing) -> None:
+        self._layout, self._rule, self._summing = layout, rule, summing
+        self._total = {tensor.name: self._summing.zeros(matrix_shape(tensor)) for tensor in layout.tensors}
+        self._waiting: dict[str, list[Addend]] = {tensor.name: [] for tensor in layout.tensors}
+        self._held: dict[str, list[tuple[Kept, Kept]]] = {tensor.name: [] for tensor in layout.tensors}
+        self._weights: list[int] = []
+        self._sizes: list[int] = []  # bytes of those that wait
+
+    def add(self, selection: Selection, values: Weights, samples: int, discount: float = 1) -> None:
+        """Add one update: the kept differences ``values`` under ``selection``, weighted by ``samples`` or 1.
+
+        It counts only for the share ``discount`` of that; for the rest as one that changes nothing.
+
+        Nothing may be written to ``values`` any more: a few updates wait for each other.
+        """
+        size = sum(kept.nbytes for kept in values.values())
+        if len(self._sizes) == _TOGETHER or sum(self._sizes) + size > _WAITING_BYTES:
+            self._add_up()
+        self._sizes.append(size)
+        weight = 1 if self._rule.equally else samples
+        for tensor in self._layout.tensors:
+            name = tensor.name
+            (rows, columns), entries = matrix_kept(tensor, selection.axes[name]), as_matrix(values[name])
+            if self._rule.signs and tensor.role == "parameter":
+                entries = np.sign(entries)
+            self._waiting[name].append(Addend(entries, rows, columns, discount * weight))
+            self._held[name].append((np.flatnonzero(entries.any(axis=1)) if tensor.per_width else rows, columns))
+        self._weights.append(weight)
+
+    def change(self, weights: Weights) -> Change:
+        """By how much ``weights`` are to change, statistics too: the rule applied to them and to the sums.
+
+        It takes the place of the sums: it can be had once, and nothing be added after it.
+        """
+        self._add_up()
+        return {tensor.name: self._changed(tensor, weights[tensor.name]) for tensor in self._layout.tensors}
+
+    def _add_up(self) -> None:
+        for name, addends in self._waiting.items():
+            self._summing.add(self._total[name], addends)
+            addends.clear()
+        self._sizes.clear()
+
+    def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
+        combine = self._rule.combine if tensor.role == "parameter" else _holders
+        total, old, (rows, columns) = self._total[tensor.name], as_matrix(weights), self._holding(tensor)
+        everyone = float(sum(self._weights))
+        for block in self._summing.blocks(total):
+            held = self._summing.product(rows[:, block] if rows.shape[1] > 1 else rows, columns)
+            before = self._summing.array(old[block])
+            total[block] = combine(self._summing.xp, before, total[block], held, everyone)
+        return np.asarray(total.cpu() if hasattr(total, "cpu") else total).reshape(tensor.shape)
+
+    def _holding(self, tensor: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """``[K, R]`` and ``[K, S]``, whose product is the summed weights of those who hold each entry: what each of K
+        clients counts in the rows that it holds, and 1 for its columns. Either is ``[K, 1]`` where all hold all.
+        """
+        each = zip(zip(*self._held[tensor.name], strict=True), matrix_shape(tensor), strict=True)
+        rows, columns = (_masks(kept, n) for kept, n in each)
+        return rows * np.array(self._weights, dtype=np.float64)[:, np.newaxis], columns
+
+
+def _masks(each: Sequence[Kept], n: int) -> NDArray[np.float64]:
+    """1 for what each of K updates holds of n indices: ``[K, n]``, or ``[K, 1]`` where all hold all."""
+    if all(kept is None for kept in each):
+        return np.ones((len(each), 1))
+    masks = np.zeros((len(each), n))
+    for mask, kept in zip(masks, each, strict=True):
+        mask[slice(None) if kept is None else kept] = 1.0
+    return masks

@@ -1,0 +1,95 @@
+"""`edge-fl device`: the agent. Imports nothing heavier than the runtime it is told to use."""
+
+from typing import Annotated
+
+import typer
+
+from edge_fl.commands.build_runtime import build_runtime
+from edge_fl.commands.device_options import (
+    ConnectTimeout,
+    Fleet,
+    Id,
+    RuntimeName,
+    State,
+    TestShare,
+    client_of,
+    state_of,
+)
+from edge_fl.commands.doctor import doctor
+from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
+from edge_fl.core.errors import RuntimeMissingError
+
+__all__ = ["app"]
+
+app = typer.Typer(subcommand_metavar="[COMMAND]")
+app.command("build-runtime")(build_runtime)
+app.command("doctor")(doctor)
+
+
+@app.callback(invoke_without_command=True)
+def device(
+    context: typer.Context,
+    *,
+    broker: Annotated[
+        str, typer.Option(help="The MQTT broker, mqtt://host:port (required).", show_default=False)
+    ] = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            help="The data to train on: NAME, NAME:i/n for part i of n, or NAME:i/n:owners; or its own, such as "
+            "csv:FILE?label=COLUMN, see docs/data.md (required).",
+            show_default=False,
+        ),
+    ] = "",
+    id: Id = None,
+    state: State = None,
+    runtime: RuntimeName = "onnx",
+    tier: Annotated[int, typer.Option(min=0, help="Class of hardware: picks the dropout rate of that tier.")] = 0,
+    test_share: TestShare = 0.0,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads a train step may use.")] = 1,
+    once: Annotated[bool, typer.Option("--once", help="Exit when the run is over.")] = False,
+    least_battery: Annotated[
+        int | None, typer.Option(min=0, max=100, help="Decline a task below this percent, unless charged.")
+    ] = None,
+    unmetered: Annotated[bool, typer.Option("--unmetered", help="Decline tasks on a metered network.")] = False,
+    most_busy: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Decline while others use more of the CPUs than this share.")
+    ] = None,
+    connect_timeout: ConnectTimeout = 15.0,
+    fleet: Fleet = "edge-fl",
+    log_file: LogFile = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+) -> None:
+    """Serve as one device of a fleet: train what the coordinator asks, upload the rows that were kept.
+
+    Example: edge-fl device --broker mqtt://127.0.0.1:1883 --data fashion-mnist:0/10
+    """
+    if context.invoked_subcommand is not None:
+        return
+    for option, value in (("--broker", broker), ("--data", data)):
+        if not value:  # typer would ask a subcommand for it too, were it declared as required
+            raise typer.BadParameter("it is required.", param_hint=f"'{option}'")
+    from edge_fl.agent.agent import Agent, AgentSettings
+    from edge_fl.agent.consent import Conditions
+    from edge_fl.data.sources.base import open_source
+    from edge_fl.runtimes.base import runtime_names
+    from edge_fl.transport.connection import BrokerAddress
+
+    if runtime not in runtime_names():
+        raise RuntimeMissingError(f"There is no runtime '{runtime}'; there are {', '.join(runtime_names())}.")
+    client = client_of(id, data)
+    settings = AgentSettings(
+        broker=BrokerAddress.parse(broker),
+        client=client,
+        state=state_of(state, client),
+        runtime=runtime,
+        tier=tier,
+        once=once,
+        threads=threads,
+        connect_timeout=connect_timeout,
+        fleet=fleet,
+        test_share=test_share,
+    )
+    conditions = Conditions(least_battery, unmetered, most_busy)
+    with logging_to(log_file, log_format, client=client):
+        Agent(settings, open_source(data), consent=conditions.check).run()

@@ -1,0 +1,61 @@
+"""`edge-fl device doctor`: whether an agent would do well here, before it is left alone."""
+
+import json as json_module
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from edge_fl.commands.device_options import (
+    ConnectTimeout,
+    Fleet,
+    Id,
+    RuntimeName,
+    State,
+    TestShare,
+    client_of,
+    state_of,
+)
+from edge_fl.commands.tables import show_table
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    *,
+    broker: Annotated[str, typer.Option(help="The MQTT broker, mqtt://host:port.")],
+    data: Annotated[str, typer.Option(help="The data to train on.")],
+    id: Id = None,
+    state: State = None,
+    runtime: RuntimeName = "onnx",
+    test_share: TestShare = 0.0,
+    connect_timeout: ConnectTimeout = 15.0,
+    fleet: Fleet = "edge-fl",
+    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
+) -> None:
+    """Look at broker, certificate, clock, runtime, data, state folder, disk and memory, with an agent's own options.
+
+    Exits with the code that the agent would end with. An agent that runs already is not disturbed.
+
+    Example: edge-fl device doctor --broker mqtt://127.0.0.1:1883 --data fashion-mnist:0/10
+    """
+    from edge_fl.agent.doctor import Examined, examine
+    from edge_fl.transport.connection import BrokerAddress
+
+    client = client_of(id, data)
+    agent = Examined(
+        broker=BrokerAddress.parse(broker),
+        client=client,
+        data=data,
+        state=state_of(state, client),
+        runtime=runtime,
+        fleet=fleet,
+        connect_timeout=connect_timeout,
+        test_share=test_share,
+    )
+    findings = list(examine(agent))
+    if json:
+        typer.echo(json_module.dumps([asdict(finding) for finding in findings]))
+    else:
+        show_table(client, ["check", "", "finding"], [[f.check, f.level, f.sentence] for f in findings])
+    raise typer.Exit(next((finding.code for finding in findings if finding.code), 0))

@@ -1,0 +1,127 @@
+"""What several commands read alike from their options."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.share import parse_widths, thousandths
+from edge_fl.recipes.presets import expanded
+
+__all__ = [
+    "Batch",
+    "Database",
+    "Dropout",
+    "EvaluateEvery",
+    "Json",
+    "LocalSteps",
+    "Lr",
+    "LrDrop",
+    "Mode",
+    "Output",
+    "Partition",
+    "Recipe",
+    "Rounds",
+    "Rule",
+    "Seed",
+    "Settings",
+    "Widths",
+    "recipe_of",
+    "refuse_settings",
+    "runtime_name",
+    "show_summary",
+]
+
+Recipe = Annotated[
+    str,
+    typer.Option(
+        "--method", help="A method, such as fjord+kd, a method+compressor, a compressor, or best-uplink."
+    ),
+]
+Dropout = Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")]
+Widths = Annotated[
+    str | None,
+    typer.Option(help="FjORD's and efd's share of the units that a tier can run, or one a tier: 1,0.6,0.4."),
+]
+Mode = Annotated[str | None, typer.Option(help="rows (a kept row whole) or units (without dropped columns).")]
+Rule = Annotated[str | None, typer.Option(help="Aggregation rule, where the method leaves a choice.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A parameter of the method, key=value.")]
+Rounds = Annotated[int, typer.Option(help="Rounds.")]
+LocalSteps = Annotated[int, typer.Option(help="Local SGD steps a round (V).")]
+Batch = Annotated[int, typer.Option(help="Samples a batch.")]
+Lr = Annotated[float, typer.Option(help="SGD step size.")]
+LrDrop = Annotated[
+    list[float] | None,
+    typer.Option(help="A fraction of the rounds after which the step size is divided by 10; repeat for several."),
+]
+Partition = Annotated[
+    str, typer.Option(help="How data is cut: iid, labels=5, shards=2, dirichlet=0.5, sizes=1 or owners.")
+]
+EvaluateEvery = Annotated[
+    int, typer.Option(help="Evaluate the model after every so many rounds, and after the last.")
+]
+Seed = Annotated[int, typer.Option(help="Keys every random draw of the run.")]
+Database = Annotated[
+    str | None,
+    typer.Option(help="The run's record, postgresql+psycopg://... [default: SQLite in the run folder]."),
+]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Run folder [default: runs/ID].")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the summary as JSON, and nothing else on standard output.")
+]
+
+
+def recipe_of(
+    method: str,
+    *,
+    dropout: str | None,
+    widths: str | None,
+    mode: str | None,
+    rule: str | None,
+    settings: Sequence[str],
+) -> tuple[str, dict[str, Any]]:
+    """A recipe and its parameters from ``--method``, ``--dropout 0.2,0.5``, ``--widths``, ``--mode``, ``--rule`` and
+    ``--set``.
+
+    A value with a comma in it is a list: ``--set levels=a,b``.
+    """
+    parameters: dict[str, Any] = {}
+    if dropout is not None:
+        try:
+            parameters["dropout"] = [thousandths(float(rate)) for rate in dropout.split(",")]
+        except ValueError as error:
+            raise ConfigError(f"--dropout takes rates such as 0.5 or 0.2,0.4,0.6, not '{dropout}'.") from error
+    if widths is not None:
+        parameters["widths"] = list(parse_widths(widths))
+    if mode is not None:
+        parameters["mode"] = mode
+    if rule is not None:
+        parameters["rule"] = rule
+    for setting in settings:
+        key, found, value = setting.partition("=")
+        if not found or not key:
+            raise ConfigError(f"--set takes key=value, not '{setting}'.")
+        parameters[key] = value.split(",") if "," in value else value
+    return expanded(method, parameters)
+
+
+def runtime_name(text: str) -> str:
+    """A runtime as it is asked for: ``ort-training`` is ``ort_training``."""
+    return text.replace("-", "_")
+
+
+def show_summary(figures: Mapping[str, object], lines: Sequence[str], *, as_json: bool) -> None:
+    """Print a finished run, for a script or for a person."""
+    print(json.dumps(figures) if as_json else "\n".join(lines))
+
+
+def refuse_settings(context: typer.Context, allowed: Sequence[str]) -> None:
+    """A run is continued as it was begun: ConfigError when another option than those ``allowed`` was given."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in allowed and source is not None and source.name == "COMMANDLINE":
+            option = name.strip("_").replace("_", "-")
+            raise ConfigError(f"A run is continued with its own settings; leave --{option} out.")

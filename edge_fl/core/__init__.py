@@ -1,0 +1,1 @@
+"""The nouns everything is made of: layout, pattern, selection, bundle, errors. Imports numpy and msgspec alone."""

@@ -1,0 +1,38 @@
+"""Writing files so that a reader, or a restart, sees the old one or the new one, never half of either."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from edge_fl.core.errors import StateError
+
+__all__ = ["write_atomically"]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path``, whose folder is made if need be; on disk when this returns.
+
+    Raises StateError when it cannot be written.
+    """
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)  # half a file would keep a full disk full
+        raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def _flush_folder(folder: Path) -> None:
+    """A new name is on disk when its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,360 @@
+"""The bundle: a folder with manifest, weights and one set of programs per runtime; written once, verified always.
+
+::
+
+    manifest.sha256               the manifest's own checksum, as `sha256sum` writes it
+    manifest.json                 everything below, by name, size and SHA-256
+    weights.safetensors           the initial weights (the coordinator's; devices get models as frames)
+    onnx/step.onnx ...            programs, one folder per runtime
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.errors import BundleError
+from edge_fl.core.layout import Layout, Tensor
+
+__all__ = [
+    "CLASS_INDEX",
+    "LABEL_MASK",
+    "MANIFEST",
+    "NEW",
+    "PLAIN_SGD",
+    "SCHEMA",
+    "SEAL",
+    "TENSOR",
+    "WEIGHTS",
+    "WHOLE_BATCHES",
+    "BatchNormPolicy",
+    "Bundle",
+    "Cost",
+    "File",
+    "Input",
+    "Manifest",
+    "Optimizer",
+    "Parity",
+    "Program",
+    "parse_manifest",
+    "seal_of",
+    "slot_name",
+]
+
+SCHEMA = 2
+MANIFEST = "manifest.json"
+SEAL = "manifest.sha256"
+WEIGHTS = "weights.safetensors"
+TENSOR = "tensor."
+"""What a program's ports of the model's tensors are called, before the tensor's name."""
+NEW = "new."
+"""What a step's outputs are called that are an input anew, before the input's name."""
+LABEL_MASK = "label_mask"
+"""What a step takes where its loss can leave out classes: ``[classes]``, 0 for those a client has no samples of."""
+BatchNormPolicy = Literal["none", "tracked", "static", "frozen", "per-width"]
+"""How BatchNorm is trained; ``none`` where a model has none."""
+WHOLE_BATCHES: frozenset[BatchNormPolicy] = frozenset({"tracked", "static", "per-width"})
+"""Where training normalises by the batch, so that no batch may be padded."""
+_STEP = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"  # of a path: no "..", nothing hidden, nothing a file system objects to
+_PATH = re.compile(rf"{_STEP}(/{_STEP})*")
+
+
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a file of the bundle must be: its SHA-256 in hex and its size in bytes."""
+
+    sha256: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[0-9a-f]{64}", self.sha256) or self.size < 0:
+            raise ValueError("a file needs a SHA-256 of 64 hex digits and a size of at least 0")
+
+
+class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One sample of the model's input or target: shape without the batch axis, and dtype."""
+
+    shape: tuple[int, ...]
+    dtype: Literal["float32", "int64"]
+
+
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One program file.
+
+    ``kept`` and ``batch`` are what a static program was compiled for; None stands for any. ``inputs`` and
+    ``outputs`` name its arrays in order: ``tensor.NAME`` for the kept entries of a tensor of the layout,
+    ``SLOT.NAME`` for the optimiser's state of them (:func:`slot_name`), ``x``, ``y``, ``sample_weight``, ``lr``,
+    ``scale``, ``width`` (:mod:`edge_fl.core.width_statistics`) and so on; ``new.INPUT`` is what a step makes of an
+    input.
+    """
+
+    file: str
+    kind: Literal["step", "eval"]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    variant: str = "plain"
+    kept: dict[str, int] | None = None
+    batch: int | None = None
+
+
+class Optimizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a step turns gradients into new weights, as torch.optim's SGD and Adam do; its numbers are compiled in.
+
+    Parameters
+    ----------
+    momentum
+        Of SGD: ``m = momentum * m + g; w = w - lr * m``.
+    weight_decay
+        Adds ``weight_decay * w`` to every gradient.
+    clip
+        The largest norm of all gradients together, before weight decay (torch's ``clip_grad_norm_``); None for any.
+    betas, eps
+        Of Adam.
+    """
+
+    name: Literal["sgd", "adam"] = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What it remembers of each parameter from step to step, zero at the start of a round."""
+        if self.name == "adam":
+            return ("exp_avg", "exp_avg_sq")
+        return ("momentum",) if self.momentum else ()
+
+
+def slot_name(slot: str, trained: str) -> str:
+    """What a step calls the optimiser's ``slot`` of one of its trained inputs.
+
+    ``SLOT.NAME`` of ``tensor.NAME``, and ``SLOT_KIND.NAME`` of any other ``KIND.NAME``: what follows the first dot is
+    always the tensor of the layout whose entries they are.
+    """
+    kind, _, name = trained.partition(".")
+    return f"{slot}.{name}" if kind == "tensor" else f"{slot}_{kind}.{name}"
+
+
+class Parity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the exporter measured: the largest absolute difference of any weight from torch eager after ``steps``
+    steps with a new pattern each, and of any evaluation output.
+    """
+
+    steps: int
+    weights: float
+    outputs: float
+
+
+class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the model costs at a width, as the exporter counted it.
+
+    Parameters
+    ----------
+    width
+        Kept share of each block, in thousandths.
+    parameters
+        Trained numbers of the compact model; a tensor used twice counts once.
+    macs
+        Multiply-accumulates of one sample's forward pass; None where the model's layers do not run at that width as
+        they stand (unequally wide layers of one recurrent module).
+    """
+
+    width: int
+    parameters: int
+    macs: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.width <= 1000 or self.parameters < 0 or (self.macs or 0) < 0:
+            raise ValueError("a cost needs a width of 1 to 1000 thousandths and counts of at least 0")
+
+
+CLASS_INDEX = Input((), "int64")
+"""The target of a classifier: one class a sample."""
+PLAIN_SGD = Optimizer()
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything a coordinator or a device needs to know of a model.
+
+    ``momenta`` say of each statistic that steps bring up to date how far towards the batch's own one step moves it.
+
+    ``statistic_widths`` (thousandths) are those that BatchNorm has statistics for, in the order of their rows; none
+    unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
+    ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
+    first. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and mean nothing to
+    training.
+    """
+
+    schema: int
+    name: str
+    dataset: str
+    classes: int
+    input: Input
+    target: Input
+    loss: str
+    layout: Layout
+    programs: dict[str, tuple[Program, ...]]
+    parity: dict[str, Parity]
+    tools: dict[str, str]
+    optimizer: Optimizer = PLAIN_SGD
+    batch_norm: BatchNormPolicy = "none"
+    statistic_widths: tuple[int, ...] = ()
+    output_noise: tuple[Tensor, ...] = ()
+    momenta: dict[str, float] = {}
+    costs: tuple[Cost, ...] = ()
+    class_names: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+    files: dict[str, File] = {}
+
+    def __post_init__(self) -> None:
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ValueError(f"{self.classes} classes have {len(self.class_names)} names")
+        rows = {tensor.shape[0] for tensor in self.layout.tensors if tensor.per_width}
+        wanted = {len(self.statistic_widths)} - {0}
+        if rows != wanted or bool(rows) != (self.batch_norm == "per-width"):
+            raise ValueError(f"its tensors are not those of statistics for {len(self.statistic_widths)} widths")
+
+    def step_program(self, runtime: str, variant: str, counts: Mapping[str, int], batch: int) -> Program | None:
+        """The program of ``runtime`` that trains ``counts`` kept units a block on ``batch`` samples, if any."""
+        for program in self.programs.get(runtime, ()):
+            fits = program.kept in (None, dict(counts)) and program.batch in (None, batch)
+            if (program.kind, program.variant) == ("step", variant) and fits:
+                return program
+        return None
+
+    @property
+    def masks_labels(self) -> bool:
+        """Whether steps take :data:`LABEL_MASK`."""
+        return any(LABEL_MASK in program.inputs for programs in self.programs.values() for program in programs)
+
+    def eval_program(self, runtime: str) -> Program | None:
+        """The evaluation program of ``runtime``, if any."""
+        return next((p for p in self.programs.get(runtime, ()) if p.kind == "eval"), None)
+
+    def program_files(self, runtime: str) -> list[str]:
+        """The files a device with ``runtime`` needs."""
+        return [program.file for program in self.programs.get(runtime, ())]
+
+
+class Bundle:
+    """A verified bundle on disk.
+
+    Parameters
+    ----------
+    root
+        Its folder.
+    manifest
+        The manifest as it stands there.
+    """
+
+    def __init__(self, root: Path, manifest: Manifest) -> None:
+        self.root = root
+        self.manifest = manifest
+
+    @property
+    def layout(self) -> Layout:
+        """The model's layout."""
+        return self.manifest.layout
+
+    @classmethod
+    def load(cls, root: Path, *, runtime: str | None = None) -> "Bundle":
+        """Open a bundle and verify it.
+
+        Parameters
+        ----------
+        root
+            The folder.
+        runtime
+            Verify (and require) only the programs of this runtime, as a device does; None for every file.
+
+        Raises
+        ------
+        BundleError
+            Naming the first file that is missing, damaged or unknown.
+        """
+        try:
+            raw, seal = (root / MANIFEST).read_bytes(), (root / SEAL).read_bytes()
+        except OSError as error:
+            raise BundleError(f"There is no bundle at '{root}': {MANIFEST} or {SEAL} cannot be read.") from error
+        if seal != seal_of(raw):
+            raise BundleError(f"'{root / MANIFEST}' is damaged: its checksum is not the one in {SEAL}.")
+        manifest = parse_manifest(raw, where=str(root / MANIFEST))
+        wanted = list(manifest.files) if runtime is None else manifest.program_files(runtime)
+        for name in wanted:
+            _verify(root / name, manifest.files[name])
+        return cls(root, manifest)
+
+    @classmethod
+    def save(cls, root: Path, manifest: Manifest, files: Mapping[str, bytes]) -> "Bundle":
+        """Write a bundle: files first, the manifest's seal last, so that a half-written one is none.
+
+        Raises BundleError when ``root`` cannot be written.
+        """
+        entries = {name: File(hashlib.sha256(data).hexdigest(), len(data)) for name, data in files.items()}
+        manifest = msgspec.structs.replace(manifest, files=entries)
+        raw = msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n"
+        try:
+            (root / SEAL).unlink(missing_ok=True)
+            for name, data in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_bytes(data)
+            (root / MANIFEST).write_bytes(raw)
+            write_atomically(root / SEAL, seal_of(raw))
+        except OSError as error:
+            raise BundleError(f"The bundle cannot be written to '{root}': {error.strerror}.") from error
+        return cls(root, manifest)
+
+    def read(self, name: str) -> bytes:
+        """The bytes of one file of the bundle."""
+        return (self.root / name).read_bytes()
+
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """The initial weights, in the layout's order (needs safetensors: not on devices)."""
+        from safetensors.numpy import load_file
+
+        held = load_file(self.root / WEIGHTS)
+        tensors = self.layout.tensors
+        if sorted(held) != sorted(t.name for t in tensors) or any(held[t.name].shape != t.shape for t in tensors):
+            raise BundleError(f"'{self.root / WEIGHTS}' holds other tensors than the layout names.")
+        return {tensor.name: held[tensor.name] for tensor in tensors}
+
+
+def seal_of(raw: bytes) -> bytes:
+    """The contents of manifest.sha256 for a manifest's bytes; ``sha256sum -c`` checks it."""
+    return f"{hashlib.sha256(raw).hexdigest()}  {MANIFEST}\n".encode()
+
+
+def parse_manifest(raw: bytes, *, where: str) -> Manifest:
+    """Read a manifest's bytes; raises BundleError, naming ``where``, on anything this version does not know."""
+    try:
+        schema = msgspec.json.decode(raw, type=dict[str, object]).get("schema")
+        if schema != SCHEMA:
+            raise BundleError(f"'{where}' has schema version {schema}; this edge-fl reads version {SCHEMA}.")
+        manifest = msgspec.json.decode(raw, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BundleError(f"'{where}' is no manifest: {error}.") from error
+    for name in manifest.files:
+        if not _PATH.fullmatch(name) or name in (MANIFEST, SEAL):
+            raise BundleError(f"'{where}' names the file {name!r}, which cannot be a bundle's.")
+    listed = [p.file for programs in manifest.programs.values() for p in programs]
+    missing = [name for name in listed if name not in manifest.files]
+    if missing:
+        raise BundleError(f"'{where}' names the program '{missing[0]}' but gives no checksum for it.")
+    return manifest
+
+
+def _verify(path: Path, expected: File) -> None:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"The bundle's file '{path}' cannot be read: {error.strerror}.") from error
+    if len(data) != expected.size or hashlib.sha256(data).hexdigest() != expected.sha256:
+        raise BundleError(f"The bundle's file '{path}' is damaged: its checksum is not the manifest's.")

@@ -1,0 +1,35 @@
+"""How far one client may move a model.
+
+Training that diverges gives huge numbers some steps before it gives NaN, and the mean of a round is ruined by either.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.core.layout import Layout
+
+__all__ = ["farthest", "reach"]
+
+_TIMES = 1000.0  # its largest weight: no training that learns anything comes near
+
+
+def reach(layout: Layout, weights: Mapping[str, NDArray[np.float32]]) -> float:
+    """The most by which a round may change any parameter of a model, whose full tensors are ``weights``.
+
+    Statistics go as far as the data do, and are not looked at.
+    """
+    return _TIMES * max(1.0, *(_largest(weights[tensor.name]) for tensor in layout.parameters))
+
+
+def farthest(layout: Layout, changes: Mapping[str, NDArray[np.float32]]) -> tuple[str, float]:
+    """The parameter that has the largest of ``changes``, which are full or what is kept, by name; and its size."""
+    sizes = {tensor.name: _largest(changes[tensor.name]) for tensor in layout.parameters}
+    name = max(sizes, key=sizes.__getitem__)
+    return name, sizes[name]
+
+
+def _largest(values: NDArray[np.float32]) -> float:
+    """The largest magnitude, of none 0, without memory for all of them."""
+    return max(float(values.max()), -float(values.min())) if values.size else 0.0

@@ -1,0 +1,146 @@
+"""Blocks and axes: which droppable units the axes of each tensor belong to.
+
+A *block* is a set of J droppable units. An axis of a tensor is a list of *segments*; in a segment of block b,
+unit j owns the indices ``start + (o * J_b + j) * inner + i`` for every ``o < outer`` and ``i < inner``. That
+table is all that masking, widths and compact execution need. Nothing here knows a model or a method.
+"""
+
+import hashlib
+import math
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+from edge_fl.core.errors import BundleError
+
+__all__ = ["Axis", "Block", "Layout", "Mode", "Segment", "Tensor"]
+
+Mode = Literal["rows", "units"]
+"""``rows``: each matrix row by itself (FedBIAD). ``units``: a unit's row and the next layer's column together."""
+
+
+class Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A set of ``size`` droppable units (J_b), named after the layer whose rows they are.
+
+    ``recurrent`` ones are read by their own layer in the next time step: some methods leave those whole.
+    """
+
+    name: str
+    size: int
+    recurrent: bool = False
+
+
+class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A stretch of an axis: ``outer * J * inner`` indices of ``block``, or ``outer * inner`` free ones (None)."""
+
+    block: str | None
+    outer: int = 1
+    inner: int = 1
+
+    def length(self, sizes: dict[str, int]) -> int:
+        """How many indices the segment spans, given the units of each block."""
+        return self.outer * self.inner * (1 if self.block is None else sizes[self.block])
+
+
+Axis = tuple[Segment, ...]
+
+
+class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One tensor of the model: full shape, and the segments of each axis in the two modes.
+
+    ``units`` names every axis that shrinks when a unit is left out; ``rows`` only those of the unit's own row.
+    A ``statistic`` (a BatchNorm buffer, ``[C]``) is carried in frames and never compressed; one of each width is
+    ``[W, C]`` (:mod:`edge_fl.core.width_statistics`).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    rows: tuple[Axis, ...]
+    units: tuple[Axis, ...]
+    dtype: Literal["float32"] = "float32"
+    role: Literal["parameter", "statistic"] = "parameter"
+
+    def axes(self, mode: Mode) -> tuple[Axis, ...]:
+        """The segments of each axis in ``mode``."""
+        return self.rows if mode == "rows" else self.units
+
+    @property
+    def per_width(self) -> bool:
+        """Whether its first axis has a row for each of several widths."""
+        return self.role == "statistic" and len(self.shape) > 1
+
+    @property
+    def size(self) -> int:
+        """How many numbers the full tensor holds."""
+        return math.prod(self.shape)
+
+
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """Every block and tensor of one model, in the order in which frames and programs carry them."""
+
+    blocks: tuple[Block, ...]
+    tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        names = [block.name for block in self.blocks]
+        _require(len(set(names)) == len(names), "two blocks have one name")
+        _require(all(block.size > 0 for block in self.blocks), "a block has no unit")
+        tensors = [tensor.name for tensor in self.tensors]
+        _require(len(set(tensors)) == len(tensors), "two tensors have one name")
+        for tensor in self.tensors:
+            for axes in (tensor.rows, tensor.units):
+                self._check(tensor, axes)
+
+    def _check(self, tensor: Tensor, axes: tuple[Axis, ...]) -> None:
+        _require(len(axes) == len(tensor.shape), f"tensor '{tensor.name}' has axes for another rank")
+        for length, axis in zip(tensor.shape, axes, strict=True):
+            unknown = [s.block for s in axis if s.block is not None and s.block not in self.sizes]
+            _require(not unknown, f"tensor '{tensor.name}' names the unknown block {unknown}")
+            empty = any(s.outer < 1 or s.inner < 1 for s in axis)
+            _require(not empty, f"tensor '{tensor.name}' has an empty segment")
+            total = sum(segment.length(self.sizes) for segment in axis)
+            _require(total == length, f"tensor '{tensor.name}' has an axis of {length} described as {total}")
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Units of each block (J_b) by name."""
+        return {block.name: block.size for block in self.blocks}
+
+    @cached_property
+    def recurrent(self) -> frozenset[str]:
+        """The names of the recurrent blocks."""
+        return frozenset(block.name for block in self.blocks if block.recurrent)
+
+    @cached_property
+    def units(self) -> int:
+        """Units of all blocks together (J)."""
+        return sum(block.size for block in self.blocks)
+
+    @cached_property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The tensors that are trained, in order."""
+        return tuple(tensor for tensor in self.tensors if tensor.role == "parameter")
+
+    def tensor(self, name: str) -> Tensor:
+        """The tensor of that name."""
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Tensor]:
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @cached_property
+    def size(self) -> int:
+        """Numbers in the full model."""
+        return sum(tensor.size for tensor in self.tensors)
+
+    @cached_property
+    def digest(self) -> str:
+        """16 hex digits that two ends compare before they exchange rows."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
+
+
+def _require(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise BundleError(f"The layout makes no sense: {sentence}.")

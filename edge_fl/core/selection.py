@@ -1,0 +1,111 @@
+"""What a pattern keeps of each tensor: gathering kept entries, and putting them back.
+
+The compact program runs on what ``gather`` returns in ``units`` mode; a frame carries what it returns in the
+method's own mode.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.core.layout import Axis, Layout, Mode, Tensor
+from edge_fl.core.pattern import Pattern
+
+__all__ = ["Index", "Kept", "Selection", "Weights", "masked"]
+
+Weights = Mapping[str, NDArray[np.float32]]
+"""Tensors by name, in the layout's order."""
+
+Kept = NDArray[np.int64] | None
+"""The kept indices of an axis, ascending; None for all of them."""
+
+Index = tuple[NDArray[np.int64] | slice, ...]
+"""A numpy index of the kept entries of one tensor."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is kept of every axis of every tensor under one pattern."""
+
+    layout: Layout
+    axes: dict[str, tuple[Kept, ...]]
+
+    @classmethod
+    def of(cls, pattern: Pattern, mode: Mode) -> "Selection":
+        """The selection that ``pattern`` makes in ``mode``."""
+        layout = pattern.layout
+        return cls(layout, {t.name: tuple(_indices(a, pattern) for a in t.axes(mode)) for t in layout.tensors})
+
+    def shape(self, tensor: Tensor) -> tuple[int, ...]:
+        """The shape of what is kept of ``tensor``."""
+        axes = self.axes[tensor.name]
+        return tuple(n if kept is None else len(kept) for n, kept in zip(tensor.shape, axes, strict=True))
+
+    def gather_into(self, tensor: Tensor, full: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+        """Copy the kept entries of ``full`` into ``out`` (of :meth:`shape`)."""
+        narrowed = [(axis, kept) for axis, kept in enumerate(self.axes[tensor.name]) if kept is not None]
+        if not narrowed:
+            out[...] = full
+            return
+        *others, (last, indices) = narrowed
+        for axis, kept in others:
+            full = full.take(kept, axis=axis)  # an axis after another is quicker than all in one index
+        np.take(full, indices, axis=last, out=out, mode="clip")
+
+    def gather(self, weights: Weights) -> dict[str, NDArray[np.float32]]:
+        """The kept entries of every tensor, as new C-contiguous arrays."""
+        kept = {}
+        for tensor in self.layout.tensors:
+            kept[tensor.name] = np.empty(self.shape(tensor), dtype=np.float32)
+            self.gather_into(tensor, weights[tensor.name], kept[tensor.name])
+        return kept
+
+    def scatter(self, kept: Weights, into: Mapping[str, NDArray[np.float32]]) -> None:
+        """Write kept entries back into the full tensors, leaving every other entry as it is."""
+        for tensor in self.layout.tensors:
+            full, axes = into[tensor.name], self.axes[tensor.name]
+            rows, columns = axes if len(axes) == 2 else (None, None)
+            if rows is not None and columns is not None and full.flags.c_contiguous:
+                places = rows[:, np.newaxis] * full.shape[1] + columns  # numpy is slow at two indices
+                full.reshape(-1)[places] = kept[tensor.name]
+            else:
+                full[self.index(tensor)] = kept[tensor.name]
+
+    def index(self, tensor: Tensor) -> Index:
+        """A numpy index of the kept entries of ``tensor``."""
+        axes = self.axes[tensor.name]
+        if sum(kept is not None for kept in axes) <= 1:
+            return tuple(slice(None) if kept is None else kept for kept in axes)
+        whole = [np.arange(n) if kept is None else kept for n, kept in zip(tensor.shape, axes, strict=True)]
+        return np.ix_(*whole)
+
+
+def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]:
+    """Full tensors with the rows of dropped units at zero, which is the model without them; statistics as they are."""
+    rows = Selection.of(pattern, "rows")
+    result = {tensor.name: weights[tensor.name] for tensor in pattern.layout.tensors}
+    for tensor in pattern.layout.parameters:
+        result[tensor.name] = np.zeros_like(weights[tensor.name])
+        result[tensor.name][rows.index(tensor)] = weights[tensor.name][rows.index(tensor)]
+    return result
+
+
+def _indices(axis: Axis, pattern: Pattern) -> Kept:
+    sizes = pattern.layout.sizes
+    if all(s.block is None or pattern.counts[s.block] == sizes[s.block] for s in axis):
+        return None
+    if len(axis) == 1 and axis[0].block is not None and axis[0].outer == axis[0].inner == 1:
+        return pattern.kept[axis[0].block]
+    parts, start = [], 0
+    for segment in axis:
+        length = segment.length(sizes)
+        if segment.block is None:
+            parts.append(np.arange(start, start + length))
+        else:
+            units = sizes[segment.block]
+            grid = np.arange(length).reshape(segment.outer, units, segment.inner)
+            parts.append(start + grid[:, pattern.kept[segment.block]].reshape(-1))
+        start += length
+    return np.concatenate(parts)

@@ -1,0 +1,1 @@
+"""A method with a compressor, by name, and presets. Imports methods, compressors, aggregation and what these import."""

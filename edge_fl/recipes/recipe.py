@@ -1,0 +1,138 @@
+"""A method, and perhaps a compressor on top of it: what ``fedbiad+dgc`` names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from edge_fl.aggregation.rules import Rule, find_rule
+from edge_fl.compressors.base import Compressor, compressor_names, open_compressor
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Layout
+from edge_fl.core.selection import Weights
+from edge_fl.core.server_half import Change, ServerHalf, State
+from edge_fl.methods.base import Method, method_names, open_method
+from edge_fl.recipes.presets import PRESETS
+from edge_fl.wire.context import Decoder
+from edge_fl.wire.sparse import SPARSE
+from edge_fl.wire.values import FLOAT32
+
+__all__ = ["Recipe", "open_recipe"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What clients train with, and how their updates are encoded."""
+
+    method: Method
+    compressor: Compressor | None = None
+
+    @property
+    def name(self) -> str:
+        """``method`` or ``method+compressor``, as :func:`open_recipe` reads it."""
+        return self.method.name if self.compressor is None else f"{self.method.name}+{self.compressor.name}"
+
+    @property
+    def rule(self) -> Rule:
+        """The aggregation rule; raises ConfigError when there is none of the name that the parts give."""
+        own = None if self.compressor is None else self.compressor.rule
+        return find_rule(own or self.method.rule)
+
+    @property
+    def decoders(self) -> dict[str, Decoder]:
+        """What reads its updates' values, where they are compressed."""
+        return {} if self.compressor is None else {self.compressor.name: self.compressor.decompress}
+
+    @property
+    def values(self) -> str:
+        """How its updates' values are encoded, as their header says it."""
+        if self.compressor is not None:
+            return self.compressor.name
+        return SPARSE if self.method.sparse else FLOAT32
+
+    def advance(self, round: int, change: Change) -> Change:
+        """What the model is given in place of ``change``: the method's word first, then the compressor's."""
+        for _, part in self._parts():
+            change = part.advance(round, change)
+        return change
+
+    def outcome(self, weights: Weights) -> Weights:
+        """What a run that ended now would give of the model ``weights``."""
+        for _, part in self._parts():
+            weights = part.outcome(weights)
+        return weights
+
+    @property
+    def sends_changes(self) -> bool:
+        """Whether devices that hold an earlier model can be sent compressed changes in place of the whole."""
+        return self.compressor is not None and self.compressor.sends_changes
+
+    def shared(self) -> bytes:
+        """What goes to every device with the model of the coming round, for the compressor; empty for nothing."""
+        return b"" if self.compressor is None else self.compressor.shared()
+
+    def learned(self) -> State:
+        """What both parts have learned on the server."""
+        return {f"{prefix}{name}": held for prefix, part in self._parts() for name, held in part.learned().items()}
+
+    def recall(self, layout: Layout, learned: State) -> None:
+        """Go on from what :meth:`learned` gave."""
+        for prefix, part in self._parts():
+            own = {key.removeprefix(prefix): held for key, held in learned.items() if key.startswith(prefix)}
+            part.recall(layout, own)
+
+    def _parts(self) -> tuple[tuple[str, ServerHalf], ...]:
+        method: tuple[tuple[str, ServerHalf], ...] = (("method.", self.method),)
+        return method if self.compressor is None else (*method, ("compressor.", self.compressor))
+
+    def for_tier(self, tier: int) -> dict[str, Any]:
+        """The parameters to send to a device of ``tier``, for :func:`open_recipe` there."""
+        parameters = self.method.for_tier(tier)
+        if self.compressor is not None:
+            own: dict[str, Any] = msgspec.to_builtins(self.compressor.parameters)
+            parameters |= {f"{self.compressor.name}.{key}": value for key, value in own.items()}
+        return parameters
+
+
+def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
+    """Open a recipe by name.
+
+    Parameters
+    ----------
+    name
+        A method, or a method and a compressor joined by ``+``; a method's own name may hold a ``+`` (``fjord+kd``). A
+        compressor alone goes with ``fedavg``.
+    parameters
+        The method's by name, the compressor's with its name and a dot before them (``dgc.ratio``).
+
+    Raises
+    ------
+    ConfigError
+        When a part or a parameter is unknown, or makes no sense, or the method takes no compressor.
+    """
+    method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)
+    if len(rest) > 1:
+        raise ConfigError(f"'{name}' names {len(rest)} compressors; a method takes one.")
+    if method not in method_names():
+        raise ConfigError(
+            f"There is no method '{method}'; there are {', '.join(method_names())}, the compressors "
+            f"{', '.join(compressor_names())}, and {', '.join(PRESETS)}."
+        )
+    prefix = f"{rest[0]}." if rest else ""
+    own = {key.removeprefix(prefix): v for key, v in parameters.items() if rest and key.startswith(prefix)}
+    others = {key: v for key, v in parameters.items() if not rest or not key.startswith(prefix)}
+    compressor = open_compressor(rest[0], own) if rest else None
+    recipe = Recipe(open_method(method, others), compressor)
+    if compressor is not None and recipe.method.sparse:
+        raise ConfigError(
+            f"'{method}' tells the server which entries it sends, and '{compressor.name}' could not: leave it out."
+        )
+    return recipe
+
+
+def _divided(name: str) -> tuple[str, list[str]]:
+    """The longest method that ``name`` begins with (its first part where none fits), and the parts that are left."""
+    parts, known = name.split("+"), method_names()
+    length = next((n for n in range(len(parts), 0, -1) if "+".join(parts[:n]) in known), 1)
+    return "+".join(parts[:length]), parts[length:]

@@ -1,0 +1,93 @@
+"""What a run is set to; written to the run folder as config.json."""
+
+from itertools import pairwise
+from typing import Any, Literal
+
+import msgspec
+
+from edge_fl.core.errors import ConfigError
+from edge_fl.wire.messages import check_id
+
+__all__ = ["RunConfig", "SelectionPolicy"]
+
+SelectionPolicy = Literal["random", "least-recent", "availability", "capability"]
+
+
+class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One run.
+
+    ``clients_per_round`` devices are picked a round, and a round is closed when all have answered, or after
+    ``deadline`` seconds when at least ``quorum`` (a fraction) of them have. A device lost for ``gone_after``
+    seconds is not waited for. The first round begins when ``min_clients`` have registered (or
+    ``clients_per_round``, where that is more), within ``wait`` seconds. After each of the fractions ``lr_drops`` of the
+    rounds the step size is a tenth of what it was. ``tiers`` says whether a device trains in the tier it ``registered``
+    with, or (``auto``) in the ablest whose round it can finish in time by its own figures.
+    ``selection`` says who of those that are there is picked (:mod:`broker.client_selection`).
+    The model is evaluated after every ``evaluate_every``-th round, and after the last, by ``evaluate_on`` devices, too,
+    on samples that they hold out. With a ``buffer`` rounds do not
+    wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's (:mod:`broker.buffered`).
+    """
+
+    run: str
+    method: str
+    parameters: dict[str, Any]
+    rounds: int
+    clients_per_round: int
+    local_steps: int
+    batch: int
+    lr: float
+    seed: int
+    lr_drops: tuple[float, ...] = ()
+    deadline: float = 120.0
+    quorum: float = 0.5
+    gone_after: float = 15.0
+    wait: float = 300.0
+    min_clients: int = 1
+    tiers: Literal["registered", "auto"] = "registered"
+    selection: SelectionPolicy = "random"
+    evaluate_every: int = 1
+    evaluate_on: int = 0
+    buffer: int = 0
+
+    def __post_init__(self) -> None:
+        check_id(self.run)
+        for name in ("rounds", "clients_per_round", "local_steps", "min_clients", "evaluate_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(
+                    f"The number of {name.replace('_', ' ')} must be at least 1, not {getattr(self, name)}."
+                )
+        if not 0 <= self.buffer <= self.clients_per_round:
+            raise ConfigError(
+                f"A buffer of {self.buffer} updates never fills while {self.clients_per_round} clients train at a "
+                "time: raise --clients-per-round."
+            )
+        if self.evaluate_on < 0:
+            raise ConfigError(f"Models are evaluated on 0 devices or more, not on {self.evaluate_on}.")
+        if self.evaluate_on and self.buffer:
+            raise ConfigError(
+                "An evaluation on devices would break off the training that some are always at in a buffered run: "
+                "leave --evaluate-on or --buffer out."
+            )
+        if not 0 <= self.seed < 1 << 63:
+            raise ConfigError(f"A seed is a whole number from 0 to 2^63 - 1, not {self.seed}.")
+        if self.batch < 1:
+            raise ConfigError(f"A batch must hold at least 1 sample, not {self.batch}.")
+        if not 0 < self.quorum <= 1:
+            raise ConfigError(f"The quorum is a fraction in (0, 1], not {self.quorum}.")
+        for name in ("lr", "deadline", "gone_after", "wait"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
+        if not all(a < b for a, b in pairwise((0, *self.lr_drops, 1))):
+            drops = ", ".join(f"{drop:g}" for drop in self.lr_drops)
+            raise ConfigError(
+                f"The step size drops after fractions of the rounds that grow inside (0, 1), not {drops}."
+            )
+
+    def evaluates(self, round: int) -> bool:
+        """Whether the model is evaluated after a round, counted from 1."""
+        return round % self.evaluate_every == 0 or round == self.rounds
+
+    def lr_of(self, round: int) -> float:
+        """The step size of a round, counted from 1."""
+        drops = sum(round > drop * self.rounds + 1e-9 for drop in self.lr_drops)  # 0.29 * 100 < 29
+        return self.lr / float(10**drops)

@@ -1,0 +1,49 @@
+"""What is recorded of a round: a line of metrics.jsonl."""
+
+import msgspec
+
+__all__ = ["RoundMetrics", "TierScore"]
+
+
+class TierScore(msgspec.Struct, frozen=True):
+    """What the devices of a tier found of a model on the samples that they hold out.
+
+    ``clients`` answered, who hold out ``samples``; ``loss`` and ``accuracy`` (a fraction) are means over these. They
+    evaluated the first units of each block, as many as ``width`` (thousandths) says.
+    """
+
+    clients: int
+    samples: int
+    loss: float
+    accuracy: float
+    width: int
+
+
+class RoundMetrics(msgspec.Struct, frozen=True):
+    """One line of metrics.jsonl. Bytes are frame bytes, up and down by client; ``downlink`` is all it was sent.
+
+    ``accuracy`` (a fraction) and ``loss`` are those on held-out data, None after a round that the model was not
+    evaluated after.
+
+    ``tiers`` and ``took`` say in which tier each client was asked, and how many seconds later its update was taken (or
+    the round closed without it); ``stale`` says of updates that were trained from an older model than the round's, how
+    many rounds older. ``on_devices`` are the scores of the devices that were asked for them, by tier. ``gathered`` says
+    of the last round how many samples are behind the BatchNorm statistics of each width (thousandths), where those were
+    gathered after it. Of a round that was broken off and gone on with, ``seconds``, ``took`` and ``downlink`` are those
+    since.
+    """
+
+    round: int
+    seconds: float
+    accuracy: float | None
+    loss: float | None
+    train_loss: float
+    uplink: dict[str, int]
+    downlink: dict[str, int]
+    excused: dict[str, str]
+    rejections: dict[str, int]
+    tiers: dict[str, int] = {}
+    took: dict[str, float] = {}
+    stale: dict[str, int] = {}
+    on_devices: dict[int, TierScore] = {}
+    gathered: dict[int, int] = {}

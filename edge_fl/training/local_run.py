@@ -1,0 +1,204 @@
+"""One client's local training, apart from how a step is computed: what agents and every simulated trainer share.
+
+A :class:`LocalRun` decides and remembers (batches, patterns, losses, what is uploaded); whoever drives it computes the
+steps. :func:`train` drives one in a runtime, as a device does; ``device_sim`` drives many at once.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import LABEL_MASK
+from edge_fl.core.divergence import farthest, reach
+from edge_fl.core.errors import RunError
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection
+from edge_fl.core.server_half import State
+from edge_fl.data.batcher import batches
+from edge_fl.data.registry import Samples
+from edge_fl.methods.base import Job, Method
+from edge_fl.runtimes.base import Runtime
+from edge_fl.training.local_model import LocalModel
+
+__all__ = ["LocalResult", "LocalRun", "LocalSettings", "StepInputs", "train"]
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """Local steps a round (V), samples a batch, and SGD's step size (eta); ``whole`` batches have no padding."""
+
+    steps: int
+    batch: int
+    lr: float
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What a round of local training gave.
+
+    ``delta`` holds full-size differences to the weights training started from; ``pattern`` says which of them
+    to upload, and ``sent`` (:attr:`edge_fl.methods.base.LocalHalf.sent`) what of that; ``loss`` is the mean over the
+    steps; ``state`` replaces the method's state once accepted.
+    """
+
+    pattern: Pattern
+    delta: dict[str, NDArray[np.float32]]
+    loss: float
+    samples: int
+    state: State
+    sent: Mapping[str, NDArray[np.bool_]]
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What one step takes besides tensors and step size: ``number`` counts from 1, ``extra`` is by input name.
+
+    ``width`` (thousandths) is that of the BatchNorm statistics which the step brings up to date.
+    """
+
+    batch: Batch
+    scale: float
+    number: int
+    width: int
+    extra: Mapping[str, NDArray[Any]]
+
+
+class LocalRun:
+    """A round of local training of one client, step by step.
+
+    Each of ``settings.steps`` times, a trainer takes the entries that ``pattern`` keeps of ``full``, asks for
+    :meth:`inputs`, computes the step and tells its loss to :meth:`stepped`. It may keep the entries for as long as
+    ``pattern`` stays the same object, and puts them back before it takes others, and before :meth:`result`.
+
+    Rows that a method leaves behind in mid-round keep what they learned locally (FedBIAD eq. (7)), but only the
+    rows of the last pattern are uploaded.
+
+    Attributes
+    ----------
+    full
+        The client's own full tensors.
+    """
+
+    def __init__(self, *, method: Method, job: Job, samples: Samples, settings: LocalSettings) -> None:
+        self.settings, self._variant = settings, method.variant
+        self._job, self._samples = job, len(samples.y)
+        self._local = method.local(job)
+        self.full = LocalModel(job.weights, self._local.slots)
+        self._losses: list[float] = []
+        self._labels = _label_input(job.label_mask, masked=method.masks_labels)
+        stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
+        self._batches = batches(
+            samples, steps=settings.steps, size=settings.batch, stream=stream, whole=settings.whole
+        )
+
+    @property
+    def pattern(self) -> Pattern:
+        """The pattern to train with next."""
+        return self._local.pattern
+
+    @property
+    def variant(self) -> str:
+        """The train-step program of the next step, which stays the same as long as ``pattern`` does."""
+        return self._local.variant or self._variant
+
+    @property
+    def scale(self) -> float:
+        """What the next step multiplies the outputs of every block's layer by."""
+        return self._local.scale
+
+    def inputs(self, selection: Selection) -> StepInputs:
+        """The next step's inputs; ``selection`` is what ``pattern`` keeps in ``units`` mode."""
+        step = len(self._losses)
+        extra = {**self._labels, **self._local.extra(selection, step)}
+        return StepInputs(next(self._batches), self.scale, step + 1, self._local.width, extra)
+
+    def stepped(self, loss: float) -> None:
+        """Take note of the loss of the step just made; raises RunError when it is not finite."""
+        step = len(self._losses)
+        if not math.isfinite(loss):
+            raise RunError(
+                f"The loss of client '{self._job.client}' is {loss} at step {step + 1}; lower the step size."
+            )
+        self._losses.append(loss)
+        self._local.after_step(step, loss)
+
+    def result(self) -> LocalResult:
+        """What was learned; raises RunError when a weight is no longer finite, or has gone too far."""
+        layout, before = self._job.layout, self._job.weights
+        delta = {name: tensor - before[name] for name, tensor in self.full.weights.items()}
+        if not all(np.isfinite(difference).all() for difference in delta.values()):
+            raise RunError(
+                f"The weights of client '{self._job.client}' are no longer finite; lower the step size."
+            )
+        name, size = farthest(layout, delta)
+        if size > reach(layout, before):
+            raise RunError(
+                f"The training of client '{self._job.client}' changed '{name}' by {size:.1e}; lower the step size."
+            )
+        loss, local = float(np.mean(self._losses)), self._local
+        local.trained(self.full.slots)
+        return LocalResult(local.upload, delta, loss, self._samples, local.state(), local.sent)
+
+
+def train(runtime: Runtime, run: LocalRun) -> None:
+    """Make every step of ``run`` in ``runtime``.
+
+    Raises
+    ------
+    RunError
+        When the loss is no longer finite.
+    RuntimeMissingError
+        When the bundle holds no program for a pattern.
+    """
+    compact = _Compact(runtime, run)
+    try:
+        for _ in range(run.settings.steps):
+            compact.step()
+            if run.pattern is not compact.pattern:
+                compact.put_back()
+                compact = _Compact(runtime, run)
+        compact.put_back()
+    finally:
+        runtime.settle()
+
+
+class _Compact:
+    """The kept entries under one pattern, and the program that trains them."""
+
+    def __init__(self, runtime: Runtime, run: LocalRun) -> None:
+        self._run, self.pattern = run, run.pattern
+        self._selection = Selection.of(self.pattern, "units")
+        self._kept = self._selection.gather(run.full.weights)
+        self._program = runtime.train_step(self.pattern.counts, run.settings.batch, run.variant)
+        self._slots = run.full.gather_slots(self._selection, self._program.fresh_slots(self._kept))
+
+    def step(self) -> None:
+        inputs = self._run.inputs(self._selection)
+        done = self._program(
+            self._kept,
+            inputs.batch,
+            lr=self._run.settings.lr,
+            scale=inputs.scale,
+            slots=self._slots,
+            number=inputs.number,
+            width=inputs.width,
+            extra=inputs.extra,
+        )
+        self._kept, self._slots = done.tensors, done.slots
+        self._run.stepped(done.loss)
+
+    def put_back(self) -> None:
+        self._run.full.put_back(self._selection, self._kept, self._slots)
+
+
+def _label_input(mask: NDArray[np.float32] | None, *, masked: bool) -> dict[str, NDArray[np.float32]]:
+    if mask is None:
+        return {}
+    return {LABEL_MASK: mask if masked else np.ones_like(mask)}

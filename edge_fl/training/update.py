@@ -1,0 +1,175 @@
+"""A client's answer to a task: train, compress, frame. What real agents and the simulator have in common."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.compressors.base import Compressor
+from edge_fl.core.bundle import WHOLE_BATCHES, Manifest
+from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection
+from edge_fl.core.server_half import State
+from edge_fl.data.registry import Samples
+from edge_fl.methods.base import Job
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runtimes.base import Runtime
+from edge_fl.training.local_run import LocalResult, LocalRun, LocalSettings, train
+from edge_fl.wire.context import Context, Vector
+from edge_fl.wire.frame import Frame, Header, encode_frame
+from edge_fl.wire.masks import decode_mask
+from edge_fl.wire.messages import Task
+from edge_fl.wire.sparse import encode_sent
+from edge_fl.wire.values import flatten, unflatten
+
+__all__ = ["Update", "Visit", "assigned_pattern", "make_update"]
+
+
+@dataclass(frozen=True)
+class Update:
+    """An encoded update, the mean training loss, and the state to keep once it is accepted."""
+
+    frame: bytes
+    loss: float
+    state: State
+
+
+class Visit:
+    """What one task has one client do; the steps of ``run`` are for a trainer to compute.
+
+    Parameters
+    ----------
+    task
+        What is asked.
+    manifest
+        The bundle's.
+    model
+        The model that training starts from.
+    state
+        What the recipe kept after the last accepted round.
+
+    Raises
+    ------
+    ConfigError, FrameError
+        When the task makes no sense here.
+    """
+
+    def __init__(
+        self, task: Task, *, client: str, manifest: Manifest, model: Frame, samples: Samples, state: State
+    ) -> None:
+        layout = manifest.layout
+        self._task, self._version, self._shared = task, model.header.version, model.shared
+        self._recipe = open_recipe(task.method, task.parameters)
+        self._job = Job(
+            layout=layout,
+            client=client,
+            round=task.round,
+            seed=task.seed,
+            weights=model.values,
+            state=state,
+            assigned=assigned_pattern(task, layout),
+            statistic_widths=manifest.statistic_widths,
+            label_mask=_label_mask(manifest, samples),
+            samples=len(samples.y),
+            batch=task.batch,
+            output_noise=manifest.output_noise,
+        )
+        whole = manifest.batch_norm in WHOLE_BATCHES
+        settings = LocalSettings(task.steps, task.batch, task.lr, whole)
+        self.run = LocalRun(method=self._recipe.method, job=self._job, samples=samples, settings=settings)
+
+    def update(self) -> Update:
+        """The update, once every step was made; raises RunError when a weight is no longer finite."""
+        result, compressor = self.run.result(), self._recipe.compressor
+        header = self._header(result)
+        section: bytes | None = None
+        memory: dict[str, Vector] = {}
+        if self._recipe.method.sparse:
+            selection = Selection.of(result.pattern, header.mode)
+            section = encode_sent(flatten(selection, result.delta), _sent(selection, result))
+        elif compressor is not None:
+            context = Context(Selection.of(result.pattern, header.mode), self._job.round, self._shared)
+            section, memory = _compress(compressor, context, result, self._job)
+        frame = encode_frame(header, result.pattern, result.delta, section)
+        return Update(frame, result.loss, {**result.state, **memory})
+
+    def _header(self, result: LocalResult) -> Header:
+        return Header(
+            kind="update",
+            run=self._task.run,
+            round=self._task.round,
+            version=self._version,
+            layout=self._job.layout.digest,
+            method=self._task.method,
+            mode=self._recipe.method.mode,
+            client=self._job.client,
+            samples=result.samples,
+            loss=result.loss,
+            values=self._recipe.values,
+        )
+
+
+def make_update(
+    task: Task, *, client: str, model: Frame, runtime: Runtime, samples: Samples, state: State
+) -> Update:
+    """Do what ``task`` asks of ``client`` in ``runtime``; parameters and errors are those of :class:`Visit`.
+
+    Raises RuntimeMissingError or RunError, too, when it cannot be trained, or the loss is no longer finite.
+    """
+    manifest = runtime.bundle.manifest
+    visit = Visit(task, client=client, manifest=manifest, model=model, samples=samples, state=state)
+    train(runtime, visit.run)
+    return visit.update()
+
+
+def assigned_pattern(task: Task, layout: Layout) -> Pattern | None:
+    """The pattern that ``task`` assigns, None where the device chooses; FrameError (``mask``) on a bad one."""
+    return decode_mask(task.mask, task.pattern, layout) if task.pattern else None
+
+
+def _label_mask(manifest: Manifest, samples: Samples) -> NDArray[np.float32] | None:
+    if not manifest.masks_labels:
+        return None
+    return np.isin(np.arange(manifest.classes), samples.y).astype(np.float32)
+
+
+def _sent(selection: Selection, result: LocalResult) -> NDArray[np.bool_]:
+    """Which of the parameters' kept entries are to be sent: ``[n]``."""
+    parts = []
+    for tensor in selection.layout.parameters:
+        sent = result.sent.get(tensor.name)
+        kept = np.True_ if sent is None else sent[selection.index(tensor)]
+        parts.append(np.broadcast_to(kept, selection.shape(tensor)).reshape(-1))
+    return np.concatenate(parts)
+
+
+def _compress(
+    compressor: Compressor, context: Context, result: LocalResult, job: Job
+) -> tuple[bytes, dict[str, Vector]]:
+    """Compress the kept differences; what is remembered of entries not kept stays as it was."""
+    full = {f"{compressor.name}.{name}": _remembered(job, compressor, name) for name in compressor.memory}
+    views = {key: _by_tensor(vector, job.layout) for key, vector in full.items()}
+    selection = context.selection
+    kept = {name: flatten(selection, views[f"{compressor.name}.{name}"]) for name in compressor.memory}
+    stream = Stream.of(seed=job.seed, purpose=compressor.name, client=job.client, round=job.round)
+    done = compressor.compress(flatten(selection, result.delta), kept, context, stream)
+    for name, vector in done.memory.items():
+        for tensor, entries in unflatten(vector, selection).items():
+            views[f"{compressor.name}.{name}"][tensor][selection.index(job.layout.tensor(tensor))] = entries
+    return done.section, full
+
+
+def _remembered(job: Job, compressor: Compressor, name: str) -> Vector:
+    size = sum(tensor.size for tensor in job.layout.parameters)
+    held = job.state.get(f"{compressor.name}.{name}")
+    return np.zeros(size, dtype=np.float32) if held is None else np.array(held, dtype=np.float32)
+
+
+def _by_tensor(vector: Vector, layout: Layout) -> dict[str, NDArray[np.float32]]:
+    views, start = {}, 0
+    for tensor in layout.parameters:
+        views[tensor.name] = vector[start : start + tensor.size].reshape(tensor.shape)
+        start += tensor.size
+    return views

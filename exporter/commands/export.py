@@ -1,0 +1,175 @@
+"""`edge-fl export`: from a PyTorch model to a bundle, or to a report of what it would be."""
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from edge_fl.commands.options import runtime_name
+from edge_fl.commands.progress import progress
+from edge_fl.core.errors import RuntimeMissingError
+from edge_fl.core.share import parse_widths
+from edge_fl.data.class_names import read_class_names
+from exporter.commands.export_check import describe_findings, show_findings
+from exporter.commands.export_options import parse_batch_norm, parse_metadata, parse_optimizer, target_for
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from edge_fl.core.bundle import Bundle
+
+__all__ = ["export"]
+
+_ZOO = "zoo:"
+
+
+def export(
+    *,
+    model: Annotated[
+        str, typer.Argument(help="path/to/file.py:function, which builds the torch.nn.Module; or zoo:NAME.")
+    ],
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="The data set whose samples and classes the model fits [default: the zoo model's]."),
+    ] = None,
+    input_shape: Annotated[
+        str | None, typer.Option(help="Without a data set: one float32 sample, such as 3x32x32.")
+    ] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Without a data set: classes of the outputs, such as 10.")
+    ] = None,
+    target_shape: Annotated[
+        str | None, typer.Option(help="Without a data set: one float32 target in place of classes, such as 4.")
+    ] = None,
+    runtime: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="onnx, executorch, torch-eager, ort-training or executorch-training; repeat for several "
+            "[default: onnx, or all with --check].",
+            parser=runtime_name,
+        ),
+    ] = None,
+    widths: Annotated[
+        str,
+        typer.Option(
+            help="Kept shares of each block, such as 0.2,0.4,1.0: for each, static runtimes get programs, and "
+            "--batch-norm per-width statistics."
+        ),
+    ] = "1.0,0.8,0.6,0.5,0.4",
+    batch: Annotated[int, typer.Option(help="Samples a training batch, for the same runtimes.")] = 20,
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(help="Train step: plain, noise, distil or vardrop; repeat for several [default: plain]."),
+    ] = None,
+    optimizer: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
+    momentum: Annotated[float, typer.Option(help="SGD's, such as 0.9.")] = 0.0,
+    weight_decay: Annotated[
+        float, typer.Option(help="Added to gradients times the weights, such as 0.0005.")
+    ] = 0.0,
+    clip_norm: Annotated[
+        float | None, typer.Option(help="Largest norm of all gradients together, such as 1.0 [default: any].")
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            help="A name such as masked_cross_entropy, or path/to/file.py:function [default: the data set's]."
+        ),
+    ] = None,
+    batch_norm: Annotated[
+        str,
+        typer.Option(
+            help="tracked (statistics travel), per-width (and each of --widths has its own, as FjORD), static (as "
+            "HeteroFL) or frozen; such as static."
+        ),
+    ] = "tracked",
+    class_names: Annotated[
+        Path | None,
+        typer.Option(help="A file with the name of a class a line, such as labels.txt; travels along."),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE, such as team=vision, travels along; repeat for several.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What to call the bundle [default: the file's or zoo's name].")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seeds torch before the model is built.")] = 0,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The bundle's folder.")] = Path("bundle"),
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Say what would be masked, at what cost, and what no runtime can train."),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
+) -> None:
+    """Export a model: its layout, initial weights, and a train step for each runtime, proven equal to torch's.
+
+    Example: edge-fl export examples/fashion_mlp.py:build --dataset fashion-mnist --runtime onnx -o bundle/
+
+    Example: edge-fl export zoo:femnist-cnn --runtime executorch --widths 0.2,0.6,1.0 --optimizer adam --clip-norm 1
+
+    Example: edge-fl export model.py:build --input-shape 3x32x32 --classes 10 --batch-norm static --check
+    """
+    module, default = _built(model, seed)
+    options: dict[str, Any] = {
+        "widths": parse_widths(widths),
+        "batch": batch,
+        "variants": tuple(dict.fromkeys(variant or ["plain"])),
+        "optimizer": parse_optimizer(optimizer, momentum, weight_decay, clip_norm),
+        "batch_norm": parse_batch_norm(batch_norm),
+        "class_names": read_class_names(class_names),
+        "metadata": parse_metadata(metadata or []),
+        **({} if loss is None else {"loss": loss}),
+    }
+    shapes = (input_shape, classes, target_shape)
+    data = (default if shapes == (None, None, None) and dataset is None else dataset, *shapes)
+    from exporter.export import check_model, count_programs, export_bundle
+    from exporter.lower import runtime_names
+
+    runtimes = tuple(dict.fromkeys(runtime or (runtime_names() if check else ["onnx"])))
+    target = target_for(data, name or _named(model), runtimes, options)
+    if check:
+        with progress("checking", len(runtimes) + 2) as report:
+            found = check_model(module, target, report=report)
+        if json:
+            typer.echo(json_module.dumps(describe_findings(found)))
+        else:
+            show_findings(found)
+        return
+    programs = count_programs(target)
+    with progress("exporting", programs + len(runtimes) + 3) as report:
+        bundle = export_bundle(module, target, output, report=report)
+    typer.echo(_written(bundle, as_json=json))
+
+
+def _built(model: str, seed: int) -> "tuple[nn.Module, str | None]":
+    """The model, and the data set it is for where that is known."""
+    try:
+        import torch
+
+        from exporter.model_file import load_model
+        from exporter.zoo import find_model
+    except ImportError as error:
+        raise RuntimeMissingError(f"Exporting needs the extra `edge-fl[export]`: {error}.") from error
+    torch.manual_seed(seed)
+    if model.startswith(_ZOO):
+        entry = find_model(model.removeprefix(_ZOO))
+        return entry.build(), entry.dataset
+    return load_model(model), None
+
+
+def _named(model: str) -> str:
+    return model.removeprefix(_ZOO) if model.startswith(_ZOO) else Path(model.rpartition(":")[0]).stem
+
+
+def _written(bundle: "Bundle", *, as_json: bool) -> str:
+    layout, manifest = bundle.layout, bundle.manifest
+    parity = {runtime: result.weights for runtime, result in manifest.parity.items()}
+    programs = {runtime: len(made) for runtime, made in manifest.programs.items()}
+    if as_json:
+        found = {"bundle": str(bundle.root), "layout": layout.digest, "programs": programs, "parity": parity}
+        return json_module.dumps(found)
+    lines = [f"{bundle.root}: {manifest.name}, {layout.size} numbers, {layout.units} droppable units"]
+    lines += [
+        f"  {runtime}: {programs[runtime]} programs, within {off:.1e} of torch" for runtime, off in parity.items()
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,64 @@
+"""What `edge-fl export --check` prints."""
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from edge_fl.commands.masking import masking, masking_text
+from edge_fl.commands.tables import show_table
+from edge_fl.commands.widths import describe_widths, show_widths
+
+if TYPE_CHECKING:
+    from exporter.report import BatchNorm, Findings
+
+__all__ = ["describe_findings", "show_findings"]
+
+
+def describe_findings(found: "Findings") -> dict[str, Any]:
+    """Everything as JSON has it; widths are shares, sizes bytes."""
+    layout = found.derivation.layout
+    return {
+        "blocks": dict(layout.sizes),
+        "tensors": {tensor.name: masking(tensor) for tensor in layout.tensors},
+        "dense": found.derivation.dense,
+        "batch_norm": msgspec.to_builtins(found.batch_norm),
+        "widths": describe_widths(layout, found.costs),
+        "missing": msgspec.to_builtins(found.missing),
+    }
+
+
+def show_findings(found: "Findings") -> None:
+    """The same for a person."""
+    layout = found.derivation.layout
+    show_table("Blocks", ["block", "units"], layout.sizes.items())
+    masks = {tensor.name: masking(tensor) for tensor in layout.tensors}
+    show_table(
+        "Masked",
+        ["tensor", "shape", "rows mode", "units mode"],
+        [
+            [
+                t.name,
+                "x".join(map(str, t.shape)),
+                *(masking_text(masks[t.name][mode]) for mode in ("rows", "units")),
+            ]
+            for t in layout.tensors
+        ],
+    )
+    show_table("Dense", ["layer", "why"], found.derivation.dense.items())
+    show_widths(describe_widths(layout, found.costs))
+    if found.batch_norm is not None:
+        _show_batch_norm(found.batch_norm)
+    for runtime, missing in found.missing.items():
+        if missing is None:
+            typer.echo(f"{runtime}: what it cannot train shows only in an export here.")
+        for kernel in missing or ():
+            typer.echo(kernel.sentence(runtime))
+        if missing == ():
+            typer.echo(f"{runtime}: has a kernel for every operation of the train step.")
+    typer.echo("Nothing was compiled or written; an export also proves every program against torch.")
+
+
+def _show_batch_norm(found: "BatchNorm") -> None:
+    typer.echo(f"BatchNorm in {', '.join(found.layers)}: {found.policy}, {found.meaning}.")
+    show_table("In its place", ["choice", "what it does"], found.alternatives.items())

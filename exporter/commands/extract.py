@@ -1,0 +1,118 @@
+"""`edge-fl extract`: from a finished run to a file that predicts."""
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge_fl.core.errors import RunError, StateError
+from edge_fl.core.share import parse_width
+from edge_fl.data.class_names import read_class_names
+from exporter.commands.export_options import parse_metadata
+
+if TYPE_CHECKING:
+    from exporter.extract.card import Card
+    from exporter.extract.extract import Trained
+
+__all__ = ["extract"]
+
+
+def extract(
+    *,
+    run: Annotated[Path, typer.Argument(help="The run's folder, from `edge-fl serve` or `edge-fl simulate`.")],
+    bundle: Annotated[Path, typer.Option(help="The bundle that was trained.")],
+    runtime: Annotated[str, typer.Option(help="onnx, executorch or torch.")] = "onnx",
+    width: Annotated[float, typer.Option(help="Kept share of each block's units, the first ones.")] = 1.0,
+    sparse: Annotated[
+        bool, typer.Option("--sparse", help="Leave out units whose weights are all exactly zero.")
+    ] = False,
+    class_names: Annotated[
+        Path | None, typer.Option(help="A text file with the name of a class a line [default: the bundle's].")
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(help="KEY=VALUE to be kept with the model, beside the bundle's; repeat for several."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="A folder, or the file (.onnx, .pte, .pt2).")
+    ] = Path("model"),
+    json: Annotated[bool, typer.Option("--json", help="Print what is known of the model as JSON.")] = False,
+) -> None:
+    """Deliver a run's final model, or its first units, with the weights in it, proven equal to what was trained.
+
+    Example: edge-fl extract runs/ID --bundle bundle/ --runtime onnx --width 0.4 -o digits.onnx
+    """
+    thousandths = parse_width(width)
+    names, own = read_class_names(class_names), parse_metadata(metadata or [])
+    trained = _trained(run)
+    from edge_fl.core.bundle import Bundle
+    from exporter.extract.extract import Wanted
+    from exporter.extract.extract import extract as extract_model
+
+    source = Bundle.load(bundle)
+    wanted = Wanted(
+        runtime,
+        thousandths,
+        sparse,
+        class_names=names or source.manifest.class_names or None,
+        metadata={**source.manifest.metadata, **own},
+    )
+    path, card = extract_model(source, trained, wanted, output)
+    typer.echo(_json(path, card) if json else _text(path, card))
+
+
+def _trained(root: Path) -> "Trained":
+    """What a run's folder holds; an interrupted run's too, as far as it came."""
+    import msgspec
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    from edge_fl.recipes.recipe import open_recipe
+    from edge_fl.runs.config import RunConfig
+    from edge_fl.runs.metrics import RoundMetrics
+    from exporter.extract.extract import Trained
+
+    try:
+        config = msgspec.json.decode((root / "config.json").read_bytes(), type=RunConfig)
+        lines = (root / "metrics.jsonl").read_bytes().splitlines()
+        rounds = [msgspec.json.decode(line, type=RoundMetrics) for line in lines]
+    except OSError as error:
+        raise StateError(f"There is no run at '{root}': '{error.filename}' cannot be read.") from error
+    except msgspec.DecodeError as error:
+        raise StateError(f"The run at '{root}' is damaged: {error}.") from error
+    path = root / "weights.safetensors"
+    try:
+        weights = load(path.read_bytes())
+    except OSError as error:
+        raise RunError(
+            f"The run at '{root}' has no final weights: '{path}' cannot be read; let it end."
+        ) from error
+    except SafetensorError as error:
+        raise RunError(f"The final weights '{path}' are damaged: {error}.") from error
+    last = rounds[-1] if rounds else None
+    return Trained(
+        weights=weights,
+        run=config.run,
+        method=config.method,
+        round=last.round if last else 0,
+        accuracy=last.accuracy if last else None,
+        width=open_recipe(config.method, config.parameters).method.model_width,
+    )
+
+
+def _json(path: Path, card: "Card") -> str:
+    import msgspec
+
+    return json_module.dumps({"path": str(path), **msgspec.to_builtins(card)})
+
+
+def _text(path: Path, card: "Card") -> str:
+    kept = ", ".join(f"{block}: {count} of {card.of[block]}" for block, count in card.units.items())
+    measured = "" if card.accuracy is None else f", accuracy {card.accuracy:.1%} in its run"
+    return (
+        f"{path}: {card.name} after {card.round} rounds of {card.method}, {card.parameters} parameters in {card.size} "
+        f"bytes, within {card.parity:.1e} of what was trained{measured}\n"
+        f"  units kept: {kept or 'all, as none can be left out'}\n"
+        f"  {path.with_suffix('.json')} says what goes in and what comes out"
+    )

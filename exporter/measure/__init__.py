@@ -1,0 +1,1 @@
+"""What the exporter's programs cost on this machine."""

@@ -1,0 +1,71 @@
+"""The table of support: every case builds, the generator measures and refuses, and the page is its output."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.support import COMMAND, Trial, bench_support
+from benchmarks.support_cases import CASES, CLASSES, SupportCase
+from exporter.lower import runtime_names
+
+PAGE = Path(__file__).parents[2] / "docs" / "support.md"
+_BY_NAME = {case.name: case for case in CASES}
+
+
+def subset(*names: str) -> list[SupportCase]:
+    return [_BY_NAME[name] for name in names]
+
+
+def test_no_two_cases_have_one_name() -> None:
+    assert len(_BY_NAME) == len(CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_builds_and_maps_its_input_to_the_classes(case: SupportCase) -> None:
+    integers = case.input.dtype == "int64"
+    shape = (3, *case.input.shape)
+    x = torch.randint(CLASSES, shape) if integers else torch.randn(shape)
+
+    assert case.build()(x).shape == (3, CLASSES)
+
+
+def test_the_page_names_its_command_its_runtimes_and_every_case() -> None:
+    page = PAGE.read_text()
+    header = next(line for line in page.splitlines() if line.startswith("| layer or operation"))
+    rows = {line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")}
+
+    assert f"`{COMMAND}`" in page
+    assert set(header.strip("| ").split(" | ")[2:]) <= set(runtime_names())
+    assert {case.name for case in CASES} <= rows
+
+
+def test_a_case_is_proven_or_refused_with_its_sentence(tmp_path: Path) -> None:
+    result = bench_support(subset("Linear", "ConvTranspose2d"), ["onnx"], tmp_path / "r.json", lambda _: None)
+    linear, transposed = result.rows
+
+    difference, size = str(linear["onnx"]).split(", ")
+    assert 0 < float(difference) <= 1e-4
+    assert float(size.removesuffix(" kB")) > 0
+    assert linear["droppable units"] == "8 of `0`, 7 of `2`"
+    assert transposed["onnx"] == "no (1)"
+    assert "ConvTranspose2d" in result.notes[0]
+    assert "1. " + result.notes[0] in result.markdown()
+
+
+def test_what_was_tried_is_not_tried_again_unless_the_exporter_changed(tmp_path: Path) -> None:
+    results, said = tmp_path / "r.json", list[str]()
+    cases = subset("ConvTranspose2d", "InstanceNorm2d")
+    bench_support(cases[:1], ["onnx"], results, said.append)
+    bench_support(cases, ["onnx"], results, said.append)
+    assert said == ["ConvTranspose2d, onnx", "InstanceNorm2d, onnx"]
+
+    results.write_bytes(results.read_bytes().replace(_digest(results), b"0" * 12))
+    bench_support(cases, ["onnx"], results, said.append)
+    assert len(said) == 4
+
+
+def _digest(results: Path) -> bytes:
+    import msgspec
+
+    return msgspec.json.decode(results.read_bytes(), type=list[Trial])[0].exporter.encode()

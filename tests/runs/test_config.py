@@ -1,0 +1,74 @@
+"""The step size over a run's rounds."""
+
+import msgspec
+import pytest
+
+from broker.tasks import make_task
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import ConfigError
+from edge_fl.measure.models import mlp_layout
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.config import RunConfig
+
+CONFIG = RunConfig(
+    run="run",
+    method="fedavg",
+    parameters={},
+    rounds=8,
+    clients_per_round=1,
+    local_steps=1,
+    batch=20,
+    lr=0.4,
+    seed=0,
+    lr_drops=(0.5, 0.75),
+)
+
+
+def test_a_device_is_told_a_tenth_of_the_step_size_after_each_drop() -> None:
+    recipe, model = open_recipe("fedavg", {}), Ref("0" * 64, 1)
+    told = [
+        make_task(
+            CONFIG,
+            recipe,
+            mlp_layout(6, 8, 3),
+            client="c",
+            tier=0,
+            round=number,
+            accepted=0,
+            model=model,
+            weights={},
+        ).lr
+        for number in range(1, 9)
+    ]
+    assert told == [0.4] * 4 + [0.04] * 2 + [0.004] * 2
+
+
+def test_a_drop_is_after_the_round_that_the_fraction_says() -> None:
+    for drop, rounds in ((0.29, 100), (0.58, 50), (0.57, 200), (1 / 3, 3)):
+        config = msgspec.structs.replace(CONFIG, rounds=rounds, lr_drops=(drop,))
+        last = round(drop * rounds)
+        assert (config.lr_of(last), config.lr_of(last + 1)) == (0.4, 0.04)
+
+
+@pytest.mark.parametrize("drops", [(0.0,), (1.0,), (-0.5,), (float("nan"),), (0.5, 0.5), (0.75, 0.5)])
+def test_drops_grow_inside_the_run(drops: tuple[float, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"fractions of the rounds that grow inside \(0, 1\), not"):
+        msgspec.structs.replace(CONFIG, lr_drops=drops)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"evaluate_on": -1}, "on 0 devices or more, not on -1"),
+        ({"evaluate_on": 1, "buffer": 1}, "leave --evaluate-on or --buffer out"),
+    ],
+)
+def test_evaluations_on_devices_that_cannot_be(wrong: dict[str, int], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        msgspec.structs.replace(CONFIG, **wrong)
+
+
+def test_a_run_of_before_there_were_drops_has_none() -> None:
+    config = msgspec.to_builtins(CONFIG)
+    del config["lr_drops"]
+    assert msgspec.convert(config, RunConfig) == msgspec.structs.replace(CONFIG, lr_drops=())
