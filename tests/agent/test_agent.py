@@ -9,6 +9,7 @@ import pytest
 
 from broker.embedded import EmbeddedBroker
 from edge_fl.agent.agent import Agent, AgentSettings
+from edge_fl.compressors.base import DECODERS
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref, ref_of
 from edge_fl.core.errors import RefusedError
@@ -125,7 +126,7 @@ def test_a_device_fetches_the_changes_since_its_model_and_those_alone(digits_bun
     models = [frame(digits_bundle, "model", 0, weights)]
     small = {name: 0.01 * tensor for name, tensor in weights.items()}
     changes = [frame(digits_bundle, "change", version, small) for version in (1, 2)]
-    models += [follow(models[0], changes[:n], digits_bundle.layout) for n in (1, 2)]
+    models += [follow(models[0], changes[:n], digits_bundle.layout, DECODERS) for n in (1, 2)]
     stage.join()
     stage.say(stage.task(model=stage.give(models[0]), changes=()))
     stage.offered(1)
@@ -157,7 +158,7 @@ def test_changes_that_lead_elsewhere_are_given_up_for_the_model(
     weights = digits_bundle.weights()
     first = frame(digits_bundle, "model", 0, weights)
     small = {name: np.float32(0.01) * tensor for name, tensor in weights.items()}
-    model = follow(first, [frame(digits_bundle, "change", 1, small)], digits_bundle.layout)
+    model = follow(first, [frame(digits_bundle, "change", 1, small)], digits_bundle.layout, DECODERS)
     fields: dict[str, object] = {"kind": "change", "version": 1, "weights": small, **wrong}
     if "factor" in fields:
         fields["weights"] = {name: fields["factor"] * tensor for name, tensor in small.items()}

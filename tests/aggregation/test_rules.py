@@ -12,7 +12,8 @@ from array_api_compat import torch as torch_xp
 from numpy.typing import NDArray
 
 from broker import sum_kernels
-from edge_fl import aggregation, summing
+from edge_fl.aggregation import rules
+from edge_fl.aggregation import sums as summing
 from edge_fl.aggregation.rules import RULES, Accumulator, find_rule, rule_names
 from edge_fl.aggregation.sums import CpuSumming, Summing
 from edge_fl.core.errors import ConfigError
@@ -185,14 +186,14 @@ def every_kind_of_tensor() -> Layout:
     return Layout((Block("a", 12), Block("b", 10)), tensors)
 
 
-@pytest.mark.parametrize(("block", "waiting"), [(1, 0), (60, 1000), (summing._BLOCK, aggregation._WAITING_BYTES)])
+@pytest.mark.parametrize(("block", "waiting"), [(1, 0), (60, 1000), (summing._BLOCK, rules._WAITING_BYTES)])
 @pytest.mark.parametrize("mode", ["rows", "units"])
 @each_backend
 def test_the_sums_are_those_of_one_update_after_another_to_the_bit(
     backend: str, mode: Mode, block: int, waiting: int, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(summing, "_BLOCK", block)
-    monkeypatch.setattr(aggregation, "_WAITING_BYTES", waiting)
+    monkeypatch.setattr(rules, "_WAITING_BYTES", waiting)
     layout = every_kind_of_tensor()
     old = random_weights(layout, 0)
     patterns = [Pattern.seeded(layout, 500, key) for key in range(6)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from broker.model import GlobalModel
-from edge_fl.compressors.base import open_compressor
+from edge_fl.compressors.base import DECODERS, open_compressor
 from edge_fl.core.layout import Layout, Segment, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
@@ -50,7 +50,9 @@ def compressed(recipe: Recipe, client: int, delta: Weights, layout: Layout = LAY
     memory = {name: np.zeros_like(vector) for name in compressor.memory}
     stream = Stream.of(seed=client, purpose="test")
     section = compressor.compress(vector, memory, context, stream).section
-    return decode_frame(encode_frame(header(recipe, client, compressor.name), pattern, delta, section), layout)
+    return decode_frame(
+        encode_frame(header(recipe, client, compressor.name), pattern, delta, section), layout, decoders=DECODERS
+    )
 
 
 def deltas(clients: int) -> list[Weights]:
@@ -131,7 +133,7 @@ def test_a_device_follows_changes_to_the_very_bytes_of_the_model() -> None:
         changes = model.changes_since(12 - behind)
         assert changes is not None
         assert len(changes) == behind
-        assert follow(held[12 - behind], changes, LAYOUT) == held[12]
+        assert follow(held[12 - behind], changes, LAYOUT, DECODERS) == held[12]
     assert model.changes_since(0) is None  # by now the whole model is fewer bytes
     assert model.changes_since(12) is None
 
@@ -157,7 +159,7 @@ def test_statistics_travel_with_a_change_as_they_are() -> None:
     np.testing.assert_allclose(model.weights["bn.var"], 1 + moved, rtol=1e-6)
     changes = model.changes_since(0)
     assert changes is not None
-    assert follow(first, changes, layout) == model.frame()
+    assert follow(first, changes, layout, DECODERS) == model.frame()
 
 
 @pytest.mark.parametrize("method", ["fedavg", "heterofl"])  # weighted by samples, and all alike

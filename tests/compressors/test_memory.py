@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_fl.compressors.base import open_compressor
+from edge_fl.compressors.base import DECODERS, open_compressor
 from edge_fl.core.bundle import SCHEMA, Bundle, Input, Manifest, Program
 from edge_fl.core.content import Ref
 from edge_fl.core.pattern import Pattern
@@ -77,7 +77,7 @@ def update(compressor: str, mode: str, state: dict[str, np.ndarray]) -> tuple[Fr
     header = Header(kind="model", run="r", round=1, version=0, layout=LAYOUT.digest, method=task.method)
     model = Frame(header, full, Selection.of(full, "units"), integers(1))
     done = make_update(task, client="a", model=model, runtime=runtime(), samples=SAMPLES, state=state)
-    return decode_frame(done.frame, LAYOUT), dict(done.state)
+    return decode_frame(done.frame, LAYOUT, decoders=DECODERS), dict(done.state)
 
 
 def in_full(values: Weights, selection: Selection) -> Vector:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from edge_fl import errors
+from edge_fl.core import errors
 from edge_fl.core.errors import EdgeFLError, FrameError
 
 ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, EdgeFLError)]

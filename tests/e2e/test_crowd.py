@@ -14,6 +14,7 @@ from broker.session import serve
 from device_sim.emulation.crowd import CrowdDevice, Ready, ReadyUpdates
 from device_sim.emulation.mosquitto import Mosquitto
 from device_sim.emulation.sessions import Sessions
+from edge_fl.compressors.base import DECODERS
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import ref_of
 from edge_fl.core.errors import BrokerError
@@ -107,7 +108,7 @@ def test_every_update_of_a_crowd_arrives_once_and_counts(
         assert not metrics.excused
         assert set(metrics.downlink.values()) == {summary.dense}
     if method == "fedavg":
-        change = decode_frame(sent[1, NAMES[0]], digits_bundle.layout).values
+        change = decode_frame(sent[1, NAMES[0]], digits_bundle.layout, decoders=DECODERS).values
         trained, start = load_file(summary.weights), digits_bundle.weights()
         for name, weights in trained.items():
             np.testing.assert_allclose(weights, start[name] + ROUNDS * change[name], atol=1e-6)
@@ -124,7 +125,7 @@ def test_an_update_that_has_diverged_is_refused_and_does_the_model_no_harm(
         update = updates(client, task)
         if client != NAMES[7]:
             return update
-        frame = decode_frame(b"".join(update.chunks), digits_bundle.layout)
+        frame = decode_frame(b"".join(update.chunks), digits_bundle.layout, decoders=DECODERS)
         huge = encode_frame(frame.header, frame.pattern, {name: 1e7 * v for name, v in frame.values.items()})
         return Ready(ref_of(huge), cut(huge))
 

@@ -2,12 +2,11 @@
 
 import pytest
 
-from edge_fl.core.content import CHUNK_SIZE, ref_of
+from edge_fl.core.content import CHUNK_SIZE, Missing, ref_of
 from edge_fl.transport.transfer import Sender, cut
-from edge_fl.wire.messages import Want
 
 CONTENT = bytes(CHUNK_SIZE + 1)
-WANT = Want(ref_of(CONTENT).digest, (0, 1))
+WANT = Missing(ref_of(CONTENT).digest, (0, 1))
 
 
 class Line:

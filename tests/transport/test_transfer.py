@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_fl.core.content import CHUNK_SIZE, ref_of
+from edge_fl.core.content import CHUNK_SIZE, Missing, ref_of
 from edge_fl.core.errors import FrameError
 from edge_fl.transport.transfer import WINDOW, Fetcher, chunks_of, cut
-from edge_fl.wire.messages import Want
 
 SIZES = [1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 45 * CHUNK_SIZE + 17]
 
@@ -19,7 +18,7 @@ class Link:
     """A fetcher, the wants it sent, and a clock to turn by hand."""
 
     def __init__(self) -> None:
-        self.wants: list[Want] = []
+        self.wants: list[Missing] = []
         self.now = 0.0
         self.fetcher = Fetcher(self.wants.append, clock=lambda: self.now)
 
@@ -69,7 +68,7 @@ def test_no_more_than_a_window_is_asked_for_at_a_time() -> None:
     link, data = Link(), content(45 * CHUNK_SIZE)
     link.fetcher.want(ref_of(data))
     assert [len(w.chunks) for w in link.wants] == [WINDOW]
-    assert len(chunks_of(cut(data), Want(ref_of(data).digest, tuple(range(45))))) == WINDOW
+    assert len(chunks_of(cut(data), Missing(ref_of(data).digest, tuple(range(45))))) == WINDOW
 
 
 def test_a_stall_is_asked_about_again_ever_more_rarely() -> None:
@@ -95,7 +94,7 @@ def test_a_reconnect_asks_at_once_for_what_is_missing_only() -> None:
     link.fetcher.chunk(digest, 1, data[CHUNK_SIZE : 2 * CHUNK_SIZE])
     link.wants.clear()
     link.fetcher.resume()
-    assert link.wants == [Want(digest, (0, 2))]
+    assert link.wants == [Missing(digest, (0, 2))]
 
 
 def test_damaged_content_is_refused_and_fetched_again() -> None:
@@ -111,7 +110,7 @@ def test_damaged_content_is_refused_and_fetched_again() -> None:
     assert len(link.wants) == 1
     link.now = 4.1
     link.fetcher.tick()
-    assert link.wants[1:] == [Want(digest, (0, 1))]
+    assert link.wants[1:] == [Missing(digest, (0, 1))]
     link.fetcher.chunk(digest, 0, data[:CHUNK_SIZE])
     assert link.fetcher.chunk(digest, 1, data[CHUNK_SIZE:]) == data
 
@@ -127,7 +126,7 @@ def test_a_chunk_of_another_size_is_refused_and_strays_are_ignored() -> None:
 
 
 def test_a_sender_ignores_chunks_that_are_not_there() -> None:
-    assert chunks_of(cut(b"abc"), Want(ref_of(b"abc").digest, (-1, 0, 1, 99))) == [(0, b"abc")]
+    assert chunks_of(cut(b"abc"), Missing(ref_of(b"abc").digest, (-1, 0, 1, 99))) == [(0, b"abc")]
 
 
 def test_a_content_is_cut_into_chunks_that_make_it_up() -> None:
