@@ -71,8 +71,15 @@ BUNDLES: Mapping[str, Sequence[str]] = {
     "mlp": ("zoo:digits-mlp", "--dataset=digits", *_BOTH, _NARROW, *_VARIANTS),
     "static": ("zoo:digits-mlp", "--dataset=digits", "--runtime=executorch", _NARROW),
     "rows": (f"{MODELS}:normalised", "--dataset=digits", *_BOTH, _NARROW, "--batch-norm=per-width"),
-    "tracked": (f"{MODELS}:convolution", "--dataset=digits", *_BOTH, "--momentum=0.9", "--weight-decay=0.001"),
-    "recurrent": (f"{MODELS}:recurrent", "--dataset=digits", *_BOTH, "--optimizer=adam", "--clip-norm=1"),
+    "tracked": (
+        f"{MODELS}:convolution",
+        "--dataset=digits",
+        *_BOTH,
+        _NARROW,
+        "--momentum=0.9",
+        "--weight-decay=0.001",
+    ),
+    "recurrent": (f"{MODELS}:recurrent", "--dataset=digits", *_BOTH, _NARROW, "--optimizer=adam", "--clip-norm=1"),
 }
 
 _LEVELS = "--set=levels=a,b"
@@ -196,6 +203,42 @@ time.strftime, secrets.token_hex = strftime, token_hex
 """Every run gets the same id, which frames hold: Python imports this by itself, as sitecustomize."""
 
 
+WARM = """
+import importlib, json, os, runpy, sys, traceback
+
+for name in ("torch.export", "torch._dynamo", "torch.func", "matplotlib.pyplot", "onnxruntime", "safetensors.numpy",
+             "sqlalchemy", "fsspec", "typer", "rich.console", "rich.live", "msgspec", "tqdm", "paho.mqtt.client"):
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        pass
+
+def run(arguments, out, error):
+    for path, number in ((out, 1), (error, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.argv, code = ["edge_fl", *arguments], 0
+    try:
+        runpy.run_module("edge_fl", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        run(*json.loads(line))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Runs one command of edge-fl after another, each in a process that has all other packages imported already: these
+take longer than a small simulation. Nothing of edge-fl is imported before the fork.
+"""
+
+
 class Failed(Exception):  # noqa: N818
     """A command that did not do what it should."""
 
@@ -211,7 +254,7 @@ class Checkout:
         self._environment = {
             **os.environ,
             "PYTHONPATH": f"{self.root}{os.pathsep}{site}",
-            "PYTHONPYCACHEPREFIX": str(work / "pycache"),
+            "OMP_NUM_THREADS": "1",
             "NUMBA_CACHE_DIR": str(work / "numba"),
             "HOME": str(work),
             "XDG_STATE_HOME": str(work / "state"),
@@ -219,7 +262,7 @@ class Checkout:
             "TERM": "dumb",
         }
         self._helps: dict[str, str] = {}
-        self._lock = threading.Lock()
+        self._lock, self._own = threading.Lock(), threading.local()
         self._check()
 
     def _check(self) -> None:
@@ -258,6 +301,13 @@ class Checkout:
     def run(self, name: str, *arguments: str) -> str:
         """Run a command of edge-fl to its end, and give what it prints."""
         return self._run(self.command(name, *arguments))
+
+    def run_warm(self, name: str, *arguments: str) -> str:
+        """Run a command as :meth:`run` does, but quicker (:data:`WARM`)."""
+        server: Warm | None = getattr(self._own, "warm", None)
+        if server is None:
+            server = self._own.warm = Warm([self._python, "-c", WARM], self._environment, self.work)
+        return server.run(self.command(name, *arguments)[3:])
 
     @contextmanager
     def started(self, name: str, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
@@ -300,6 +350,31 @@ class Checkout:
         return done.stdout
 
 
+class Warm:
+    """A process that runs commands one after another, for one thread; it ends with its standard input."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], work: Path) -> None:
+        self._folder = Path(tempfile.mkdtemp(dir=work, prefix="warm-"))
+        self._process = subprocess.Popen(
+            command, env=environment, cwd=work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, arguments: Sequence[str]) -> str:
+        """Run a command to its end, and give what it prints."""
+        out, error = self._folder / "out", self._folder / "error"
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([arguments, str(out), str(error)]) + "\n")
+        self._process.stdin.flush()
+        timer = threading.Timer(TIMEOUT, self._process.kill)
+        timer.start()
+        code = self._process.stdout.readline().strip()
+        timer.cancel()
+        if code != "0":
+            raise Failed(f"Exit status {code or 'none'} of {' '.join(arguments)}: {error.read_text()[-500:]}")
+        return out.read_text()
+
+
 def _output(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -320,7 +395,7 @@ def export(checkout: Checkout, name: str, folder: Path) -> Result:
 
 def simulate(checkout: Checkout, case: Case, bundle: Path, folder: Path) -> Result:
     """Run a simulation."""
-    printed = checkout.run("simulate", str(bundle), *case.options, f"--output={folder}", "--json")
+    printed = checkout.run_warm("simulate", str(bundle), *case.options, f"--output={folder}", "--json")
     return outcome(folder, printed)
 
 
@@ -333,7 +408,7 @@ def resume(checkout: Checkout, case: Case, bundle: Path, folder: Path) -> Result
             raise Failed("The simulation ended before it was killed.")
         process.send_signal(signal.SIGKILL)
         process.wait()
-    return outcome(folder, checkout.run("simulate", "--resume", str(folder), "--json"))
+    return outcome(folder, checkout.run_warm("simulate", "--resume", str(folder), "--json"))
 
 
 def serve(checkout: Checkout, case: Case, bundle: Path, folder: Path) -> Result:
