@@ -751,11 +751,22 @@ class Progress:
         return result
 
 
+@contextmanager
+def pool_of(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Give threads that start nothing more once this one is interrupted."""
+    with ThreadPoolExecutor(workers) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
 def run_all(sides: Sequence[Side], chosen: Sequence[Case]) -> list[Compared]:
     """Run the cases and the bundles that they need on both sides, and compare them."""
     bundles = [name for name in BUNDLES if any(case.bundle == name for case in chosen)]
     progress = Progress(len(sides) * (len(bundles) + len(chosen)))
-    with ThreadPoolExecutor(WORKERS) as pool:  # first come, first served: no case waits for a bundle behind it
+    with pool_of(WORKERS) as pool:  # first come, first served: no case waits for a bundle behind it
         made = {
             (side.name, name): pool.submit(
                 progress.timed, f"{side.name} bundle: {name}", _later(side.bundle, name)
@@ -787,16 +798,26 @@ def _later(run: Callable[..., Result], *arguments: object) -> Callable[[], Resul
     return lambda: run(*arguments)
 
 
-def show(compared: Sequence[Compared], most: int = 6) -> None:
+def show(compared: Sequence[Compared]) -> None:
     """Print the table."""
     width = max(len(one.name) for one in compared)
     for one in compared:
-        lines = [*one.differs[:most], *([f"... and {len(one.differs) - most} more"] * (len(one.differs) > most))]
         print(f"{one.name:{width}}  {'differs' if one.differs else 'same'}")
-        for line in (*lines, *(f"({note})" for note in one.notes)):
+        for line in (*shortened(one.differs), *(f"({note})" for note in one.notes)):
             print(f"{'':{width}}    {line}")
     differing = sum(bool(one.differs) for one in compared)
     print(f"{len(compared) - differing} of {len(compared)} are the same")
+
+
+def shortened(lines: Sequence[str], most: int = 2) -> Iterator[str]:
+    """Give the first lines of each part of a result, and say how many others there are."""
+    parts: dict[str, list[str]] = {}
+    for line in lines:
+        parts.setdefault(line.partition(".")[0].partition("[")[0], []).append(line)
+    for part, own in parts.items():
+        yield from own[:most]
+        if len(own) > most:
+            yield f"... and {len(own) - most} more of {part}"
 
 
 def main() -> int:
