@@ -15,20 +15,21 @@ import numpy as np
 import pytest
 
 from broker.client_selection import ClientSelection
-from edge_fl.aggregation import Accumulator, find_rule, rule_names
-from edge_fl.bench.models import mlp_layout
-from edge_fl.compressors.base import Context, compressor_names, decode_section, open_compressor
+from edge_fl.aggregation.rules import Accumulator, find_rule, rule_names
+from edge_fl.aggregation.sums import CpuSumming
+from edge_fl.compressors.base import DECODERS, compressor_names, open_compressor
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection
 from edge_fl.data.batcher import batches
 from edge_fl.data.cuts import CUTS
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.partition import Kind, partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.data.sources.base import open_source
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Ask, Heard, Job, method_names, open_method
-from edge_fl.pattern import Pattern
-from edge_fl.randomness import Stream
-from edge_fl.selection import Selection
-from edge_fl.summing import CpuSumming
+from edge_fl.wire.context import Context
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.values import flatten
 
@@ -160,7 +161,7 @@ def frames_of(name: str, mask: str) -> Iterator[bytes]:
         done = compressor.compress(values, memory, context, stream)
         memory = done.memory
         yield encode_frame(header(compressor.name, number), pattern, {}, done.section)
-        yield decode_section(compressor.name, memoryview(done.section), context).tobytes()
+        yield DECODERS[compressor.name](memoryview(done.section), context).tobytes()
         yield from memory.values()
         if compressor.sends_changes:
             yield compressor.encode_change(numbers("sent", 300))
