@@ -20,8 +20,10 @@ from edge_fl.commands.options import (
     Recipe,
     Rounds,
     Rule,
+    Scores,
     Seed,
     Settings,
+    TestData,
     Widths,
     recipe_of,
     refuse_settings,
@@ -46,6 +48,16 @@ def simulate(
         Path | None,
         typer.Argument(help="The bundle to train, from `edge-fl export` [with --resume: where the run had it]."),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="What is cut over the clients, as `edge-fl device --data` has it, such as 'csv:all.csv?label=state' "
+            "[default: the train split of the bundle's data set].",
+            show_default=False,
+        ),
+    ] = None,
+    test_data: TestData = None,
+    score: Scores = None,
     clients: Annotated[int, typer.Option(help="Clients in all.")] = 100,
     fraction: Annotated[float, typer.Option(help="Share of them picked a round (kappa).")] = 0.1,
     tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
@@ -139,6 +151,8 @@ def simulate(
             lr_drops=tuple(lr_drop or ()),
             seed=seed,
             evaluate_every=evaluate_every,
+            test_data=test_data,
+            scores=tuple(score or ()),
         )
         return Simulation(
             bundle=Bundle.load(bundle),
@@ -147,6 +161,7 @@ def simulate(
             trainer=TrainerSettings(trainer, runtime, device, threads, processes),
             root=root,
             observer=observer,
+            data=data,
         )
 
     begun = False
