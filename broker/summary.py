@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from broker.plot import draw_run
 from edge_fl.metrics.text import scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
+from edge_fl.runs.plot import draw_run
 
 __all__ = ["RunSummary", "draw", "size_text", "tier_text"]
 
