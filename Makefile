@@ -36,7 +36,7 @@ vectors: $(READY)
 
 # The pages as a site in site/; a warning ends it.
 docs: $(DOCS_READY)
-	$(DOCS)/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
 # The packages by their imports, from the linter's graph.
 drawing: $(READY)
