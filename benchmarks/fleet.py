@@ -204,7 +204,7 @@ def _draw(lines: Sequence[_Line], path: Path) -> None:
             )
             rounds = line.runs[-1].rounds
             seconds = accumulate(max(metrics.took.values()) for metrics in rounds)
-            accuracies = [100 * metrics.accuracy for metrics in rounds if metrics.accuracy is not None]
+            accuracies = [100 * metrics.first for metrics in rounds if metrics.first is not None]
             times.plot(list(seconds), accuracies, color=drawn.get_color())
         widths.set(xlabel="width of the model", ylabel="held-out accuracy after the last round (%)")
         times.set(xlabel="wall clock of the rounds (s)", ylabel="held-out accuracy, full width (%)")

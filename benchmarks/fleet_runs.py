@@ -11,12 +11,11 @@ from safetensors.numpy import load_file
 
 from benchmarks.by_width import SCORED
 from benchmarks.clusters import Clusters
-from broker.evaluation import Evaluator
+from broker.evaluation import open_evaluator
 from device_sim.emulation.fleet_file import FleetFile, Group
 from device_sim.emulation.fleet_session import FleetSession
 from device_sim.emulation.mosquitto import Mosquitto
 from edge_fl.core.bundle import Bundle
-from edge_fl.data.registry import load_dataset
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
@@ -147,11 +146,12 @@ class Running:
         config = self.setting.config(attempt)
         outcome = self.session.train(self.bundle, config, partial(_tell, self.report, attempt.name))
         weights = load_file(outcome.summary.weights)
-        evaluator = Evaluator(self.bundle, load_dataset(self.bundle.manifest.dataset))
+        evaluator = open_evaluator(self.bundle, config)
+        found = {width: evaluator.score(weights, width) for width in attempt.scored}
         return FleetRun(
             attempt=attempt,
             rounds=outcome.summary.rounds,
-            accuracy={width: evaluator.score(weights, width).accuracy for width in attempt.scored},
+            accuracy={width: score.first for width, score in found.items() if score is not None},
             step_seconds=outcome.step_seconds,
         )
 
@@ -173,6 +173,6 @@ def running(setting: FleetSetting, bundle: Bundle, root: Path, report: Callable[
 
 def _tell(report: Callable[[str], None], name: str, metrics: RoundMetrics) -> None:
     report(
-        f"{name}: round {metrics.round}, {metrics.accuracy or 0:.1%} after {metrics.seconds:.1f} s, "
+        f"{name}: round {metrics.round}, {metrics.first or 0:.1%} after {metrics.seconds:.1f} s, "
         f"{len(metrics.uplink)} of {len(metrics.tiers)} in time"
     )

@@ -107,7 +107,7 @@ def _run(bundle: Bundle, recipe: str, setting: Setting, seed: int, root: Path) -
         observer=Observer(),
     ).run()
     return _Outcome(
-        accuracy=mean(metrics.accuracy for metrics in summary.rounds[-5:] if metrics.accuracy is not None),
+        accuracy=mean(metrics.first for metrics in summary.rounds[-5:] if metrics.first is not None),
         uplink=summary.uplink,
         dense=summary.dense,
         seconds=mean(metrics.seconds for metrics in summary.rounds),

@@ -17,6 +17,7 @@ from device_sim.simulation.simulate import Simulation
 from device_sim.simulation.time_model import Traffic, traffic_of
 from edge_fl.core.bundle import Bundle, Optimizer
 from edge_fl.core.errors import ConfigError, RunError
+from edge_fl.core.selection import Weights
 from edge_fl.data.partition import Kind
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig
@@ -215,17 +216,23 @@ def _final(run: Run, simulation: Simulation) -> Final:
     outcome, width = simulation.outcome, run.open().method.model_width
     names = [tensor.name for tensor in simulation.bundle.layout.parameters]
     return Final(
-        accuracy={each: simulation.score(outcome, each).accuracy for each in run.scored},
-        unpruned=simulation.score(simulation.weights, width).accuracy,
+        accuracy={each: _share_right(simulation, outcome, each) for each in run.scored},
+        unpruned=_share_right(simulation, simulation.weights, width),
         nonzero=sum(int(np.count_nonzero(outcome[name])) for name in names)
         / sum(outcome[name].size for name in names),
     )
 
 
+def _share_right(simulation: Simulation, weights: Weights, width: int) -> float:
+    found = simulation.score(weights, width)
+    assert found is not None  # all data sets of the experiments have a test split
+    return found.first
+
+
 def _measured(run: Run, metrics: RoundMetrics, cpu: float) -> Measured:
     sizes = metrics.uplink.values()
     traffic = traffic_of(metrics, run.population().tier)
-    return Measured(metrics.accuracy, metrics.loss, sum(sizes) / len(sizes), traffic, cpu)
+    return Measured(metrics.first, metrics.loss, sum(sizes) / len(sizes), traffic, cpu)
 
 
 class _Watch(Observer):
@@ -249,5 +256,5 @@ class _Watch(Observer):
     def round_closed(self, metrics: RoundMetrics) -> None:
         """The model is evaluated."""
         self.cpu.append(self._trained - self._started)
-        accuracy = "" if metrics.accuracy is None else f"accuracy {metrics.accuracy:.1%}, "
+        accuracy = "" if metrics.first is None else f"accuracy {metrics.first:.1%}, "
         self._report(f"round {metrics.round} of {self._rounds}, {accuracy}{self.cpu[-1]:.2f} s of training")

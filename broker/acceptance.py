@@ -1,6 +1,7 @@
 """What an update, or statistics, must be to touch the model, and a score to count."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from edge_fl.core.divergence import farthest
 from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
+from edge_fl.metrics.base import Metric
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.training.batch_statistics import gathered, own_row
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
@@ -72,13 +74,15 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     return frame
 
 
-def check_score(answer: Evaluated, held_out: int) -> None:
+def check_score(answer: Evaluated, held_out: int, metrics: Sequence[Metric], manifest: Manifest) -> None:
     """Hold a device's score against what can be, where it registered ``held_out`` samples to evaluate on.
+
+    ``metrics`` are those asked for, of the model that ``manifest`` describes.
 
     Raises
     ------
     FrameError
-        ``samples``, ``not-finite``, ``loss`` or ``accuracy``.
+        ``samples``, ``not-finite``, ``loss`` or ``sums``.
     """
     if not 0 < answer.samples <= held_out:
         raise FrameError("samples", f"The score claims {answer.samples} of {held_out} samples.")
@@ -86,8 +90,12 @@ def check_score(answer: Evaluated, held_out: int) -> None:
         raise FrameError("not-finite", f"The score's loss is {answer.loss}.")
     if not 0 <= answer.loss <= _LARGEST_LOSS:
         raise FrameError("loss", f"The score's loss is {answer.loss}.")
-    if not 0 <= answer.accuracy <= 1:
-        raise FrameError("accuracy", f"The score's accuracy is {answer.accuracy}.")
+    if sorted(answer.sums) != sorted(metric.name for metric in metrics):
+        raise FrameError("sums", "The score has other sums than were asked for.")
+    for metric in metrics:
+        sums = np.array(answer.sums[metric.name], dtype=np.float64)
+        if len(sums) != metric.size(manifest) or not metric.plausible(sums, answer.samples):
+            raise FrameError("sums", f"No {answer.samples} samples have such sums of '{metric.name}'.")
 
 
 def check_statistics(

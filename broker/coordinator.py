@@ -87,7 +87,13 @@ class Coordinator:
         self._gateway, self._folder, self._store = gateway, folder, store
         self._tiers, self._evaluator, self._observer = tiers, evaluator, observer
         self._on_devices = FederatedEvaluator(
-            config=config, recipe=recipe, model=model, gateway=gateway, tiers=tiers, evaluator=evaluator
+            config=config,
+            recipe=recipe,
+            model=model,
+            gateway=gateway,
+            tiers=tiers,
+            evaluator=evaluator,
+            manifest=manifest,
         )
         self._manifest = manifest
         self._selection = ClientSelection(config.selection, config.seed)
@@ -247,7 +253,7 @@ class Coordinator:
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,
-            accuracy=None if score is None else score.accuracy,
+            scores={} if score is None else dict(score.scores),
             loss=None if score is None else score.loss,
             train_loss=train_loss,
             uplink={client: report.size for client, report in reports.items()},
@@ -270,7 +276,7 @@ class Coordinator:
         self._observer.round_closed(metrics)
         return metrics
 
-    def _evaluate(self, current: Round) -> tuple[Score, dict[int, TierScore]]:
+    def _evaluate(self, current: Round) -> tuple[Score | None, dict[int, TierScore]]:
         """Score the model here, and on devices where that is asked for."""
         score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
         if not self._config.evaluate_on:

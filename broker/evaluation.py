@@ -1,15 +1,21 @@
-"""The global model on held-out data."""
+"""The global model on held-out data, where there is any."""
+
+import logging
 
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.core.selection import Weights
 from edge_fl.core.width_statistics import trained_width
-from edge_fl.data.registry import Dataset
+from edge_fl.data.registry import Samples
+from edge_fl.data.splits import papers_top, test_samples
+from edge_fl.metrics.base import Metric, WholeSetMetric, default_scores, open_metrics
+from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.training.evaluation import Score, score
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "open_evaluator"]
 
+_log = logging.getLogger(__name__)
 _PREFERRED = ("onnx", "torch_eager", "executorch", "executorch_training", "ort_training")
 
 
@@ -20,38 +26,82 @@ class Evaluator:
     ----------
     bundle
         The model's.
-    dataset
-        Its test split is the held-out data.
+    samples
+        The held-out data; None where there is none, and models have no score here.
+    metrics
+        The scores wanted besides the loss.
     threads
         CPU threads, in some runtimes the whole process's: where it trains too, those of training.
 
     Attributes
     ----------
-    top
-        Among how many largest outputs a target must be.
+    metrics
+        As given.
     """
 
-    def __init__(self, bundle: Bundle, dataset: Dataset, *, threads: int = 2) -> None:
-        self._runtime = _open(bundle, threads)
-        self._runtime.evaluator()  # one that is missing is told before anything is trained
-        self._samples, self.top = dataset.test, dataset.info.top
+    def __init__(
+        self,
+        bundle: Bundle,
+        samples: Samples | None,
+        metrics: tuple[Metric | WholeSetMetric, ...] = (),
+        *,
+        threads: int = 2,
+    ) -> None:
+        self._runtime = None if samples is None else _open(bundle, threads)
+        if self._runtime is not None:
+            self._runtime.evaluator()  # one that is missing is told before anything is trained
+        self._samples, self.metrics = samples, metrics
         self._layout, self._widths = bundle.layout, bundle.manifest.statistic_widths
         start = bundle.weights()
         self._start = {tensor.name: start[tensor.name] for tensor in self._layout.tensors if tensor.per_width}
 
-    def score(self, weights: Weights, width: int = 1000) -> Score:
-        """Evaluate ``weights`` (full tensors); every sample counts alike, and in a sample every position.
+    @property
+    def on_devices(self) -> tuple[Metric, ...]:
+        """The metrics that devices can compute: those of edge-fl's that have sums."""
+        return tuple(metric for metric in self.metrics if isinstance(metric, Metric))
+
+    def score(self, weights: Weights, width: int = 1000) -> Score | None:
+        """Evaluate ``weights`` (full tensors); None without held-out data.
 
         ``width`` (thousandths) leaves the model the first units of each block, with the statistics trained nearest to
         that width where BatchNorm has them for each: the model that ``extract --width`` delivers. Raises RunError when
         the loss is not finite.
         """
+        if self._runtime is None or self._samples is None:
+            return None
         statistics = self.statistics(weights, width)
-        return score(self._runtime, weights, self._samples, width=width, statistics=statistics, top=self.top)
+        return score(self._runtime, weights, self._samples, self.metrics, width=width, statistics=statistics)
 
     def statistics(self, weights: Weights, width: int) -> int:
         """The width (thousandths) whose BatchNorm statistics in ``weights`` suit the first units of ``width`` best."""
         return trained_width(self._layout, self._start, weights, self._widths, width)
+
+
+def open_evaluator(
+    bundle: Bundle, config: RunConfig, *, samples: Samples | None = None, threads: int = 2
+) -> Evaluator:
+    """What scores the models of a run.
+
+    Parameters
+    ----------
+    samples
+        The held-out data; None for what ``config.test_data`` names, or the bundle's own data set.
+
+    Raises
+    ------
+    ConfigError
+        When a score of ``config.scores`` is unknown, or does not fit the model.
+    DataError
+        When the held-out data cannot be had, or do not fit the model.
+    """
+    manifest = bundle.manifest
+    metrics = open_metrics(
+        config.scores or manifest.scores or default_scores(manifest, papers_top(manifest)), manifest
+    )
+    held_out = test_samples(config.test_data, manifest) if samples is None else samples
+    if held_out is None and not config.evaluate_on:
+        _log.warning("no test data: the run reports the training loss alone; give --test-data, or --evaluate-on")
+    return Evaluator(bundle, held_out, metrics, threads=threads)
 
 
 def _open(bundle: Bundle, threads: int) -> Runtime:

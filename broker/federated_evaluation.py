@@ -7,6 +7,7 @@ from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.score_round import ScoreRound
 from broker.tiers import Tiers
+from edge_fl.core.bundle import Manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.randomness import Stream
 from edge_fl.recipes.recipe import Recipe
@@ -35,7 +36,9 @@ class FederatedEvaluator:
     tiers
         Say what each is asked in.
     evaluator
-        Knows which statistics suit a width, and how predictions are counted.
+        Knows which statistics suit a width, and which scores are wanted.
+    manifest
+        The bundle's.
     """
 
     def __init__(
@@ -47,7 +50,9 @@ class FederatedEvaluator:
         gateway: Gateway,
         tiers: Tiers,
         evaluator: Evaluator,
+        manifest: Manifest,
     ) -> None:
+        self._manifest = manifest
         self._config, self._recipe, self._model = config, recipe, model
         self._gateway, self._tiers, self._evaluator = gateway, tiers, evaluator
         self._silent: Set[str] = frozenset()
@@ -58,7 +63,7 @@ class FederatedEvaluator:
         Those that still are ``busy`` with the round, and those that did not answer when they were asked last, are asked
         where there are too few others: each may take the whole deadline.
         """
-        current = ScoreRound(round)
+        current = ScoreRound(round, metrics=self._evaluator.on_devices, manifest=self._manifest)
         model, outcome = self._gateway.offer_model(self._model.outcome_frame()), self._model.outcome
         suited: dict[int, int] = {}  # by width, as many clients have one
         for client in self._pick(round, busy | self._silent):
@@ -89,7 +94,7 @@ class FederatedEvaluator:
             width=width,
             statistics=statistics,
             batch=self._config.batch,
-            top=self._evaluator.top,
+            scores=tuple(metric.name for metric in self._evaluator.on_devices),
             since=round - len(changes or ()),
             changes=changes,
         )

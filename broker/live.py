@@ -12,6 +12,7 @@ from rich.text import Text
 
 from broker.observer import Observer
 from broker.summary import size_text
+from edge_fl.metrics.text import scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.wire.messages import Register
@@ -88,7 +89,7 @@ class LiveView(Observer):
         self._dense = 0
         self._number = 0
         self._closed: RoundMetrics | None = None
-        self._accuracy: float | None = None
+        self._scores: dict[str, float] = {}
         self._on_devices: dict[int, TierScore] = {}
         self._up = self._down = 0
         self._devices: dict[str, tuple[Register, str]] = {}
@@ -139,8 +140,8 @@ class LiveView(Observer):
         """Show what it gave."""
         self._closed = metrics
         self._end_poll()
-        if metrics.accuracy is not None:
-            self._accuracy, self._on_devices = metrics.accuracy, metrics.on_devices
+        if metrics.scores or metrics.on_devices:
+            self._scores, self._on_devices = metrics.scores, metrics.on_devices
         self._up += sum(metrics.uplink.values())
         self._down += sum(metrics.downlink.values())
         self._last.update(metrics.uplink)
@@ -162,12 +163,12 @@ class LiveView(Observer):
     def _head(self) -> Text:
         if self._config is None:
             return Text("waiting for the coordinator")
-        accuracy = "-" if self._accuracy is None else f"{self._accuracy:.1%}{_on_devices(self._on_devices)}"
+        scores = (scores_text(self._scores) + _on_devices(self._on_devices)).strip() or "not scored yet"
         if not self._number:
             present = sum(status != "gone" for _, status in self._devices.values())
             return Text(f"{self._config.method}: {present} of {self._config.clients_per_round} devices are here")
         return Text(
-            f"{self._config.method}  round {self._number}/{self._config.rounds}  accuracy {accuracy}  "
+            f"{self._config.method}  round {self._number}/{self._config.rounds}  {scores}  "
             f"up {size_text(self._up)}  down {size_text(self._down)}  rejected {self._rejections}\n{self._waiting()}"
         )
 
@@ -215,8 +216,8 @@ def _named(clients: Iterable[str]) -> str:
 
 
 def _on_devices(scores: Mapping[int, TierScore]) -> str:
-    """The accuracy that each tier's devices found, where any were asked."""
-    tiers = ", ".join(f"{score.accuracy:.1%} in tier {tier}" for tier, score in scores.items())
+    """The scores that each tier's devices found, where any were asked."""
+    tiers = "; ".join(f"{scores_text(score.scores)} in tier {tier}" for tier, score in scores.items())
     return f" (on devices {tiers})" if tiers else ""
 
 
@@ -224,9 +225,9 @@ def round_line(metrics: RoundMetrics) -> str:
     """One round in one line."""
     up = sum(metrics.uplink.values())
     excused = f"  without {_named(metrics.excused)}" if metrics.excused else ""
-    score = ""
-    if metrics.accuracy is not None and metrics.loss is not None:
-        score = f"accuracy {metrics.accuracy:6.1%}{_on_devices(metrics.on_devices)}  loss {metrics.loss:.4f}  "
+    found = scores_text(metrics.scores) + _on_devices(metrics.on_devices)
+    loss = f"training loss {metrics.train_loss:.4f}" if metrics.loss is None else f"loss {metrics.loss:.4f}"
+    score = f"{found}  {loss}  ".lstrip()
     return (
         f"round {metrics.round:>3}  {score}"
         f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(sum(metrics.downlink.values()))}  "

@@ -6,6 +6,7 @@ import msgspec
 
 from broker.observer import Observer
 from edge_fl.core.log import log_fields
+from edge_fl.metrics.text import scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.wire.messages import Register
@@ -47,19 +48,20 @@ class LogView(Observer):
         """The round is over."""
         figures = {
             "seconds": metrics.seconds,
-            "accuracy": metrics.accuracy,
+            "scores": metrics.scores,
+            "train_loss": metrics.train_loss,
             "loss": metrics.loss,
             "uplink": sum(metrics.uplink.values()),
             "downlink": sum(metrics.downlink.values()),
         }
-        accuracy = "not evaluated" if metrics.accuracy is None else f"accuracy {metrics.accuracy:.4f}"
-        self._say("round %d: %s, %d updates", metrics.round, accuracy, len(metrics.uplink), **figures)
+        found = scores_text(metrics.scores) or f"training loss {metrics.train_loss:.4f}"
+        self._say("round %d: %s, %d updates", metrics.round, found, len(metrics.uplink), **figures)
         for tier, score in metrics.on_devices.items():
             self._say(
-                "round %d: tier %d on devices: accuracy %.4f",
+                "round %d: tier %d on devices: %s",
                 metrics.round,
                 tier,
-                score.accuracy,
+                scores_text(score.scores),
                 tier=tier,
                 on_devices=msgspec.to_builtins(score),
             )

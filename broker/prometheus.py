@@ -36,16 +36,21 @@ class PrometheusMetrics(Observer):
         self._rounds = gauge("rounds", "Rounds that the run is to have.")
         self._round = gauge("round", "The last round that was closed.")
         self._seconds = gauge("round_seconds", "How long that round took.")
-        self._accuracy = gauge("accuracy", "Share of held-out samples that the model is right about.")
+        self._scores = Gauge("edge_fl_score", "Scores on held-out data, by name.", ["score"], registry=registry)
         self._loss = gauge("loss", "Mean loss on held-out data.")
         self._on_devices = {
             field: Gauge(f"edge_fl_device_{field}", f"{text} that devices hold out.", ["tier"], registry=registry)
             for field, text in (
-                ("accuracy", "Share that the model is right about, of the samples"),
                 ("loss", "Mean loss on the samples"),
                 ("samples", "How many samples were evaluated, of those"),
             )
         }
+        self._device_scores = Gauge(
+            "edge_fl_device_score",
+            "Scores on samples that devices hold out.",
+            ["tier", "score"],
+            registry=registry,
+        )
         self._train_loss = gauge("train_loss", "Mean loss of the clients in training.")
         self._devices = gauge("devices", "Devices that are there.")
         self._asked = gauge("asked", "Devices asked in the round under way, in its newest attempt.")
@@ -85,9 +90,11 @@ class PrometheusMetrics(Observer):
         """Tell what it gave."""
         self._round.set(metrics.round)
         self._seconds.set(metrics.seconds)
-        if metrics.accuracy is not None and metrics.loss is not None:
-            self._accuracy.set(metrics.accuracy)
+        if metrics.loss is not None:
             self._loss.set(metrics.loss)
+        for name, value in metrics.scores.items():
+            self._scores.labels(name).set(value)
+        if metrics.loss is not None or metrics.on_devices:
             self._tell_tiers(metrics.on_devices)
         self._train_loss.set(metrics.train_loss)
         self._excused.inc(len(metrics.excused))
@@ -100,6 +107,10 @@ class PrometheusMetrics(Observer):
             tiers.clear()
             for tier, score in scores.items():
                 tiers.labels(tier).set(getattr(score, field))
+        self._device_scores.clear()
+        for tier, score in scores.items():
+            for name, value in score.scores.items():
+                self._device_scores.labels(tier, name).set(value)
 
 
 @contextmanager

@@ -1,9 +1,14 @@
 """One federated evaluation: the scores that devices were asked for, and what they come to."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from broker.acceptance import check_score
 from broker.poll import Poll
+from edge_fl.core.bundle import Manifest
+from edge_fl.metrics.base import Metric, Sums
 from edge_fl.runs.metrics import TierScore
 from edge_fl.wire.messages import Evaluated, Register
 
@@ -14,16 +19,20 @@ __all__ = ["ScoreRound"]
 class ScoreRound(Poll[Evaluated]):
     """The scores of the model after a round."""
 
+    metrics: Sequence[Metric] = ()
+    manifest: Manifest | None = None
+
     kind = Evaluated
     statuses = ("evaluating", "evaluated")
 
     def check(self, client: str, answer: Evaluated, profile: Register) -> None:
         """As :func:`broker.acceptance.check_score`."""
         del client
-        check_score(answer, profile.test_samples)
+        assert self.manifest is not None
+        check_score(answer, profile.test_samples, self.metrics, self.manifest)
 
     def by_tier(self) -> dict[int, TierScore]:
-        """What the answers come to in each tier that has any: means over its samples, summed in the order of ids."""
+        """What the answers come to in each tier that has any: made of their sums, added in the order of ids."""
         found = {}
         for tier in sorted({self.tiers[client] for client in self.answers}):
             clients = [client for client in sorted(self.answers) if self.tiers[client] == tier]
@@ -33,7 +42,15 @@ class ScoreRound(Poll[Evaluated]):
                 clients=len(answers),
                 samples=samples,
                 loss=sum(answer.samples * answer.loss for answer in answers) / samples,
-                accuracy=sum(answer.samples * answer.accuracy for answer in answers) / samples,
+                scores={m.name: m.value(_added(m.name, answers)) for m in self.metrics},
                 width=self.tasks[clients[0]].width,
             )
         return found
+
+
+def _added(name: str, answers: Sequence[Evaluated]) -> Sums:
+    """The sums of one metric over all answers, in their order."""
+    total = np.array(answers[0].sums[name], dtype=np.float64)
+    for answer in answers[1:]:
+        total += answer.sums[name]
+    return total

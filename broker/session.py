@@ -14,7 +14,7 @@ import msgspec
 from broker.buffered import BufferedCoordinator, check_buffered
 from broker.coordinator import Coordinator
 from broker.database import local_url
-from broker.evaluation import Evaluator
+from broker.evaluation import Evaluator, open_evaluator
 from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.observer import Observer
@@ -26,7 +26,6 @@ from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.errors import BundleError, ConfigError, StateError
-from edge_fl.data.registry import load_dataset
 from edge_fl.methods.base import Method
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig
@@ -78,7 +77,7 @@ def serve(
         check_buffered(recipe)
     check_no_run(root)
     models = _absolute(models)
-    evaluator = Evaluator(bundle, load_dataset(bundle.manifest.dataset))
+    evaluator = open_evaluator(bundle, config)
     with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
         settings = RunSettings(
             bundle=str(bundle.root.resolve()), manifest=digest_of(bundle), config=config, models=models
@@ -126,7 +125,7 @@ def resume(
     with closing(Store(database or local_url(root), None if database is None else run_of(root))) as store:
         settings = read_settings(store.settings, RunSettings, root)
         found, config = open_bundle(settings, root, bundle), settings.config
-        evaluator = Evaluator(found, load_dataset(found.manifest.dataset))
+        evaluator = open_evaluator(found, config)
         with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
             folder = RunFolder(root, config, finished=store.rounds(), models=_absolute(models) or settings.models)
             return _coordinate(

@@ -131,8 +131,8 @@ def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
     loss = find_loss(target.loss, target=target.target.dtype)
     if loss.target != target.target.dtype:
         raise ConfigError(
-            f"The loss '{loss.name}' compares with {loss.target}, and the targets of '{target.dataset}' are "
-            f"{target.target.dtype}: choose another loss."
+            f"The loss '{loss.name}' compares with {loss.target}, and the targets of "
+            f"'{target.dataset or target.name}' are {target.target.dtype}: choose another loss."
         )
     normalised = any(tensor.role == "statistic" for tensor in found.layout.tensors)
     rows = any(tensor.per_width for tensor in found.layout.tensors)
@@ -189,6 +189,7 @@ def _manifest(
         costs=costs_at(source.original, found.layout, target.input, target.widths),
         class_names=target.class_names,
         metadata=target.metadata,
+        scores=target.scores,
         notes=(
             *(f"'{layer}' stays dense: {reason}." for layer, reason in found.dense.items()),
             *_exact(source, noisy),

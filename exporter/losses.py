@@ -51,6 +51,13 @@ def _mse(outputs: Tensor, y: Tensor) -> Tensor:
     return (difference * difference).flatten(1).mean(dim=1)
 
 
+def _huber(outputs: Tensor, y: Tensor) -> Tensor:
+    """Outputs and targets ``[B, ...]``: d^2 / 2 where |d| < 1, else |d| - 1/2; the mean over all but the batch axis."""
+    size = (outputs - y).abs()
+    near = size.clamp(max=1.0)
+    return (near * (size - 0.5 * near)).flatten(1).mean(dim=1)
+
+
 def _binary_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     """Outputs are logits, targets in [0, 1], both ``[B, ...]``; the mean over all but the batch axis."""
     # max(z, 0) - z y + log(1 + exp(-|z|)) does not overflow.
@@ -63,6 +70,7 @@ _LOSSES = (
     Loss("masked_cross_entropy", "int64", _masked_cross_entropy, inputs=(LABEL_MASK,)),
     Loss("sequence_cross_entropy", "int64", _sequence_cross_entropy),
     Loss("mse", "float32", _mse),
+    Loss("huber", "float32", _huber),
     Loss("binary_cross_entropy", "float32", _binary_cross_entropy),
 )
 

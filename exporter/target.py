@@ -38,6 +38,8 @@ class Target:
         Kinds of train steps (:func:`exporter.steps.step_names`).
     class_names, metadata
         The user's own, for the manifest: one name a class, or none.
+    scores
+        Metrics by name (:mod:`edge_fl.metrics`); none for what is usual for the loss.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Target:
     batch_norm: BatchNormPolicy = "tracked"
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
+    scores: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":

@@ -35,21 +35,24 @@ def status(
 
 
 def _show(found: "RunStatus") -> None:
+    from edge_fl.metrics.text import scores_text
+
     last = found.last
-    accuracy = ""
-    if last is not None and last.accuracy is not None and last.loss is not None:
-        accuracy = f", accuracy {last.accuracy:.1%}, loss {last.loss:.4f}"
-    print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{accuracy}\n")
+    scores = ""
+    if last is not None:
+        loss = f"training loss {last.train_loss:.4f}" if last.loss is None else f"loss {last.loss:.4f}"
+        scores = ", ".join(["", *filter(None, [scores_text(last.scores)]), loss])
+    print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{scores}\n")
     show_table(
         f"On devices after round {found.finished}",
-        ("tier", "width", "devices", "samples", "accuracy", "loss"),
+        ("tier", "width", "devices", "samples", "scores", "loss"),
         [
             (
                 tier,
                 f"{score.width / 1000:g}",
                 score.clients,
                 score.samples,
-                f"{score.accuracy:.1%}",
+                scores_text(score.scores),
                 f"{score.loss:.4f}",
             )
             for tier, score in ({} if last is None else last.on_devices).items()

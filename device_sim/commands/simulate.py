@@ -20,8 +20,10 @@ from edge_fl.commands.options import (
     Recipe,
     Rounds,
     Rule,
+    Scores,
     Seed,
     Settings,
+    TestData,
     Widths,
     recipe_of,
     refuse_settings,
@@ -46,8 +48,23 @@ def simulate(
         Path | None,
         typer.Argument(help="The bundle to train, from `edge-fl export` [with --resume: where the run had it]."),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="What is cut over the clients, as `edge-fl device --data` has it, such as 'csv:all.csv?label=state' "
+            "[default: the train split of the bundle's data set].",
+            show_default=False,
+        ),
+    ] = None,
+    test_data: TestData = None,
+    score: Scores = None,
     clients: Annotated[int, typer.Option(help="Clients in all.")] = 100,
-    fraction: Annotated[float, typer.Option(help="Share of them picked a round (kappa).")] = 0.1,
+    fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of them picked a round (kappa) [default: 0.1, but at least one].", show_default=False
+        ),
+    ] = None,
     tiers: Annotated[int, typer.Option(help="Client i is of tier i mod this.")] = 1,
     partition: Partition = "iid",
     trainer: Annotated[
@@ -70,10 +87,10 @@ def simulate(
     mode: Mode = None,
     rule: Rule = None,
     set_: Settings = None,
-    rounds: Rounds = 60,
-    local_steps: LocalSteps = 60,
+    rounds: Rounds = 20,
+    local_steps: LocalSteps = 20,
     batch: Batch = 20,
-    lr: Lr = 0.05,
+    lr: Lr = 0.1,
     lr_drop: LrDrop = None,
     seed: Seed = 0,
     evaluate_every: EvaluateEvery = 1,
@@ -103,13 +120,10 @@ def simulate(
     from rich.console import Console
 
     from broker.session import new_run_id
+    from device_sim.simulation.api import begin as begin_simulation
     from device_sim.simulation.progress import view
-    from device_sim.simulation.settings import Population, TrainerSettings
     from device_sim.simulation.simulate import Simulation
     from device_sim.simulation.virtual_time import virtual_clock
-    from edge_fl.core.bundle import Bundle
-    from edge_fl.data.partition import Kind
-    from edge_fl.runs.config import RunConfig
 
     run = new_run_id()
     root = resume or output or Path("runs") / run
@@ -123,29 +137,33 @@ def simulate(
             return Simulation.resume(resume, observer=observer, bundle=bundle)
         if bundle is None:
             raise ConfigError("A simulation needs a bundle to train, or --resume with the folder of a run.")
-        population = Population(clients, tiers, Kind.parse(partition))
         recipe, parameters = recipe_of(
             method, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
         )
-        config = RunConfig(
-            run=run,
+        return begin_simulation(
+            bundle,
+            data,
+            test_data=test_data,
             method=recipe,
             parameters=parameters,
+            scores=score or (),
+            clients=clients,
+            fraction=fraction,
+            tiers=tiers,
+            partition=partition,
+            trainer=trainer,
+            runtime=runtime,
+            device=device,
+            threads=threads,
+            processes=processes,
             rounds=rounds,
-            clients_per_round=population.share(fraction),
             local_steps=local_steps,
             batch=batch,
             lr=lr,
-            lr_drops=tuple(lr_drop or ()),
+            lr_drops=lr_drop or (),
             seed=seed,
             evaluate_every=evaluate_every,
-        )
-        return Simulation(
-            bundle=Bundle.load(bundle),
-            config=config,
-            population=population,
-            trainer=TrainerSettings(trainer, runtime, device, threads, processes),
-            root=root,
+            output=root,
             observer=observer,
         )
 

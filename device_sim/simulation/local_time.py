@@ -13,7 +13,7 @@ from device_sim.simulation.settings import Population
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import ref_of
 from edge_fl.data.partition import partition
-from edge_fl.data.registry import load_dataset
+from edge_fl.data.splits import train_samples
 from edge_fl.measure.timing import medians
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
@@ -29,7 +29,7 @@ class Local:
     """Whose local training is timed: a run's, as a simulation has it, in ``runtime`` on one thread.
 
     ``longest`` is the most steps that are timed of a local round; of a longer one, the rest is taken to last as long as
-    the second half of these.
+    the second half of these. ``data`` is as :func:`edge_fl.data.splits.train_samples` takes it.
     """
 
     bundle: Bundle
@@ -37,6 +37,7 @@ class Local:
     population: Population
     runtime: str = "onnx"
     longest: int = 60
+    data: str | None = None
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -50,7 +51,7 @@ class Local:
         Raises RuntimeMissingError when the bundle holds no program for it, and DataError when there is no data.
         """
         layout, client = self.bundle.layout, f"client-{tier}"
-        samples = load_dataset(self.bundle.manifest.dataset).train
+        samples = train_samples(self.data, self.bundle.manifest)
         part = partition(samples, self.population.clients, self.population.kind)[tier]
         recipe = open_recipe(self.config.method, self.config.parameters)
         weights = self.bundle.weights()

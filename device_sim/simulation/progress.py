@@ -8,6 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from broker.live import PlainView
 from broker.observer import Observer
+from edge_fl.metrics.text import scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
@@ -29,7 +30,7 @@ class _Bar(Observer):
     def __init__(self, bar: Progress) -> None:
         self._bar, self._task = bar, bar.add_task("starting", total=None)
         self._rounds = self._each = 0
-        self._accuracy = ""
+        self._scores = ""
 
     def started(self, config: RunConfig, dense_bytes: int) -> None:
         """Learn how much there is to do."""
@@ -49,7 +50,7 @@ class _Bar(Observer):
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Say how far the model is."""
-        if metrics.accuracy is not None:
-            self._accuracy = f", accuracy {metrics.accuracy:.1%}"
-        done = f"round {metrics.round} of {self._rounds}{self._accuracy}"
+        found = scores_text(metrics.scores) or f"training loss {metrics.train_loss:.4f}"
+        self._scores = f", {found}"
+        done = f"round {metrics.round} of {self._rounds}{self._scores}"
         self._bar.update(self._task, completed=metrics.round * self._each, description=done)

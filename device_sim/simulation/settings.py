@@ -102,7 +102,12 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SimulationSettings(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="simulate"):
-    """What a simulation was begun with."""
+    """What a simulation was begun with; ``data`` is as :func:`edge_fl.data.splits.train_samples` takes it.
+
+    ``objects`` says that data were given as objects, which a record cannot keep.
+    """
 
     population: Population
     trainer: TrainerSettings
+    data: str | None = None
+    objects: bool = False

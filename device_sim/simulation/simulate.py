@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from broker.acceptance import Expected, check_update
 from broker.client_selection import ClientSelection
 from broker.database import local_url
-from broker.evaluation import Evaluator
+from broker.evaluation import open_evaluator
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.registry import Device, Registry
@@ -28,11 +28,13 @@ from device_sim.simulation.trainer import Call
 from edge_fl import __version__
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref, ref_of
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import State
+from edge_fl.data.fit import check_fit
 from edge_fl.data.partition import partition
-from edge_fl.data.registry import load_dataset
+from edge_fl.data.registry import Samples
+from edge_fl.data.splits import train_samples
 from edge_fl.methods.base import of_tier
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
@@ -73,6 +75,10 @@ class Simulation:
         The run folder.
     observer
         Told of every round, and of every client that is done.
+    data
+        What is cut over the clients (:func:`edge_fl.data.splits.train_samples`), or the samples themselves.
+    test
+        Held-out samples; None for what ``config.test_data`` says.
     store
         That of the interrupted run which goes on, as :meth:`resume` opens it; None for a new run.
 
@@ -94,6 +100,8 @@ class Simulation:
         root: Path,
         observer: Observer,
         store: Store | None = None,
+        data: str | Samples | None = None,
+        test: Samples | None = None,
     ) -> None:
         if config.tiers != "registered" or config.selection != "random" or config.buffer:
             raise ConfigError(
@@ -111,9 +119,11 @@ class Simulation:
         self._selection = ClientSelection("random", config.seed)
         self._model = GlobalModel(bundle.layout, bundle.weights(), recipe=self._recipe, run=config.run)
         self._states: dict[str, State] = {}
-        dataset = load_dataset(bundle.manifest.dataset)
-        self._samples, self._evaluator = dataset.train, Evaluator(bundle, dataset, threads=trainer.threads)
-        parts = partition(dataset.train, population.clients, population.kind)
+        given = data if isinstance(data, Samples) else train_samples(data, bundle.manifest)
+        check_fit(given, bundle.manifest)
+        self._samples = given
+        self._evaluator = open_evaluator(bundle, config, samples=test, threads=trainer.threads)
+        parts = partition(given, population.clients, population.kind)
         self._parts = {f"client-{i}": part for i, part in enumerate(parts)}
         self._registry = _registered(self._parts, population, trainer)
         self._settings = SimulationSettings(
@@ -122,6 +132,8 @@ class Simulation:
             config=config,
             population=population,
             trainer=trainer,
+            data=data if isinstance(data, str) else None,
+            objects=isinstance(data, Samples) or test is not None,
         )
         if store is None:
             check_no_run(root)
@@ -137,13 +149,23 @@ class Simulation:
             raise
 
     @classmethod
-    def resume(cls, root: Path, *, observer: Observer, bundle: Path | None = None) -> "Simulation":
+    def resume(
+        cls,
+        root: Path,
+        *,
+        observer: Observer,
+        bundle: Path | None = None,
+        data: Samples | None = None,
+        test: Samples | None = None,
+    ) -> "Simulation":
         """Continue the run in ``root`` after its last finished round, as if it had never been interrupted.
 
         Parameters
         ----------
         bundle
             Where the run's bundle is now; None for where it was.
+        data, test
+            The samples once more, of a run that was given objects.
 
         Raises
         ------
@@ -155,6 +177,10 @@ class Simulation:
         store = Store(local_url(root))
         try:
             settings = read_settings(store.settings, SimulationSettings, root)
+            if settings.objects and data is None:
+                raise StateError(
+                    f"The run in '{root}' was given data as objects: resume it from Python, with these."
+                )
             return cls(
                 bundle=open_bundle(settings, root, bundle),
                 config=settings.config,
@@ -163,6 +189,8 @@ class Simulation:
                 root=root,
                 observer=observer,
                 store=store,
+                data=settings.data if data is None else data,
+                test=test,
             )
         except BaseException:
             store.close()
@@ -216,7 +244,7 @@ class Simulation:
         """What the run would give if it ended now: full tensors by name."""
         return self._model.outcome
 
-    def score(self, weights: Weights, width: int) -> Score:
+    def score(self, weights: Weights, width: int) -> Score | None:
         """Evaluate the first units of a model, as :meth:`broker.evaluation.Evaluator.score` does."""
         return self._evaluator.score(weights, width)
 
@@ -229,7 +257,7 @@ class Simulation:
         metrics = RoundMetrics(
             round=number,
             seconds=time.monotonic() - started,
-            accuracy=None if score is None else score.accuracy,
+            scores={} if score is None else dict(score.scores),
             loss=None if score is None else score.loss,
             train_loss=trained.loss,
             uplink=trained.uplink,

@@ -1,21 +1,15 @@
 """Groups of commands that import a command only when it is called."""
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from edge_fl.core.errors import ConfigError, EdgeFLError
+from edge_fl.core.packages import ours
 
-__all__ = ["Named", "group_of", "ours"]
-
-_OURS = ("broker", "exporter", "device_sim", "benchmarks")
+__all__ = ["Named", "group_of"]
 
 
 class Named(NamedTuple):
@@ -23,34 +17,6 @@ class Named(NamedTuple):
 
     target: str
     help: str
-
-
-def ours(module: str) -> ModuleType:
-    """Import one of our modules.
-
-    Raises
-    ------
-    EdgeFLError
-        When a file of the user's has the name of one of our packages and is found first, or when the package is not
-        installed.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        if error.name is None or error.name.partition(".")[0] != package or package not in _OURS:
-            raise
-        raise _elsewhere(package) from error
-
-
-def _elsewhere(package: str) -> EdgeFLError:
-    found = importlib.util.find_spec(package)
-    if found is None:
-        return ConfigError(
-            f"'{package}' is not part of the installed package: run this command in a checkout of edge-fl."
-        )
-    shadow = found.origin or next(iter(found.submodule_search_locations or ()), "?")
-    return ConfigError(f"'{Path(shadow)}' hides edge-fl's package '{package}': rename that file or folder.")
 
 
 def group_of(commands: Mapping[str, Named]) -> type[TyperGroup]:

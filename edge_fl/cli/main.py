@@ -37,6 +37,7 @@ COMMANDS = {
         "exporter.commands.extract:extract", "Turn a run's weights into a model that predicts, at any width."
     ),
     "bench": Named("edge_fl.cli.bench:app", "Measure edge-fl against its floor and its peers, in the same run."),
+    "compare": Named("edge_fl.commands.compare:compare", "Draw and tabulate runs side by side."),
     "data": Named("edge_fl.commands.data:app", "Look at data sets, and at how they are cut over clients."),
 }
 

@@ -2,7 +2,7 @@
 
 import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from edge_fl.data.registry import Dataset
+    from edge_fl.data.registry import Dataset, Samples
     from edge_fl.data.statistics import PartStatistics
 
 __all__ = ["app"]
@@ -21,50 +21,70 @@ app = typer.Typer(no_args_is_help=True, help="Look at the data sets and how they
 
 
 @app.callback()
-def data() -> None:
+def group() -> None:
     """Keep ``show`` a subcommand, though it is the only one."""
 
 
 @app.command("show")
 def show(
     *,
-    dataset: Annotated[str, typer.Argument(help="A data set.")],
+    data: Annotated[
+        str, typer.Argument(help="A data set, or data of your own, such as 'csv:readings.csv?label=state'.")
+    ],
     partition: Partition = "iid",
     clients: Annotated[int, typer.Option(min=1, help="Clients in all.")] = 10,
     plot: Annotated[Path | None, typer.Option(help="Draw sizes and labels to this file (PNG, PDF, SVG).")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON, client by client.")] = False,
 ) -> None:
-    """Say what a data set is, and how many samples, labels and owners a partition gives each client.
+    """Say what data are, and how many samples, labels and owners a partition gives each client.
+
+    Example: edge-fl data show 'csv:readings.csv?label=state&owner=user' --partition owners --clients 3
 
     Example: edge-fl data show femnist --partition owners --clients 105 --plot femnist.png
     """
     from edge_fl.data.partition import Kind
     from edge_fl.data.partition import partition as cut
-    from edge_fl.data.registry import load_dataset
+    from edge_fl.data.registry import dataset_names, load_dataset
+    from edge_fl.data.sources.base import open_source
     from edge_fl.data.statistics import describe_parts
 
     kind = Kind.parse(partition)
-    loaded = load_dataset(dataset)
-    found = describe_parts(loaded.train, cut(loaded.train, clients, kind), loaded.info.classes)
+    known = load_dataset(data) if data in dataset_names() else None
+    train = open_source(data).samples() if known is None else known.train
+    classes = _classes(train) if known is None else known.info.classes
+    found = describe_parts(train, cut(train, clients, kind), classes)
     if plot is not None:
         from edge_fl.commands.data_plot import draw_parts
 
-        draw_parts(found, f"{dataset}, {partition}, {clients} clients", plot)
-    text = json_module.dumps(_figures(loaded, found)) if json else "\n".join(_lines(loaded, found))
-    typer.echo(text)
+        draw_parts(found, f"{data}, {partition}, {clients} clients", plot)
+    shown = _Shown(data, train, classes, known)
+    typer.echo(json_module.dumps(_figures(shown, found)) if json else "\n".join(_lines(shown, found)))
 
 
-def _figures(dataset: "Dataset", found: "PartStatistics") -> dict[str, Any]:
-    info = dataset.info
+class _Shown(NamedTuple):
+    """What is shown: samples, how many classes their targets have (0: numbers), and the data set where it is one."""
+
+    name: str
+    train: "Samples"
+    classes: int
+    known: "Dataset | None"
+
+
+def _classes(samples: "Samples") -> int:
+    return int(samples.y.max()) + 1 if samples.y.dtype.kind == "i" else 0
+
+
+def _figures(shown: _Shown, found: "PartStatistics") -> dict[str, Any]:
+    train, info = shown.train, None if shown.known is None else shown.known.info
     return {
-        "dataset": info.name,
-        "train": len(dataset.train.y),
-        "test": len(dataset.test.y),
-        "input": {"shape": info.input_shape, "dtype": info.input_dtype},
-        "target": info.target_shape,
-        "classes": info.classes,
-        "loss": info.loss,
-        "top": info.top,
+        "dataset": shown.name,
+        "train": len(train.y),
+        "test": None if shown.known is None else len(shown.known.test.y),
+        "input": {"shape": train.x.shape[1:], "dtype": train.x.dtype.name},
+        "target": train.y.shape[1:],
+        "classes": shown.classes,
+        "loss": None if info is None else info.loss,
+        "top": None if info is None else info.top,
         "clients": {
             "samples": found.samples.tolist(),
             "labels": found.labels.tolist(),
@@ -73,12 +93,15 @@ def _figures(dataset: "Dataset", found: "PartStatistics") -> dict[str, Any]:
     }
 
 
-def _lines(dataset: "Dataset", found: "PartStatistics") -> list[str]:
-    info = dataset.info
+def _lines(shown: _Shown, found: "PartStatistics") -> list[str]:
+    train = shown.train
+    test = "" if shown.known is None else f" training and {len(shown.known.test.y)} test"
+    each = "a class" if train.y.ndim == 1 else "a class a position"
+    target = f"{each} of {shown.classes} each" if shown.classes else f"targets of shape {train.y.shape[1:]}"
+    scored = "" if shown.known is None else f" ({shown.known.info.loss}, top-{shown.known.info.top} accuracy)"
     lines = [
-        f"{info.name}: {len(dataset.train.y)} training and {len(dataset.test.y)} test samples of shape "
-        f"{info.input_shape} in {info.input_dtype}, {'a class' if not info.target_shape else 'a class a position'} "
-        f"of {info.classes} each ({info.loss}, top-{info.top} accuracy)",
+        f"{shown.name}: {len(train.y)}{test} samples of shape {train.x.shape[1:]} in {train.x.dtype.name}, "
+        f"{target}{scored}",
         f"{len(found.samples)} clients; of each, smallest, median and largest:",
         f"  samples {_spread(found.samples)}",
         f"  labels  {_spread(found.labels)}",

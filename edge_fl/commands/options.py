@@ -26,8 +26,10 @@ __all__ = [
     "Recipe",
     "Rounds",
     "Rule",
+    "Scores",
     "Seed",
     "Settings",
+    "TestData",
     "Widths",
     "recipe_of",
     "refuse_settings",
@@ -59,6 +61,23 @@ LrDrop = Annotated[
 ]
 Partition = Annotated[
     str, typer.Option(help="How data is cut: iid, labels=5, shards=2, dirichlet=0.5, sizes=1 or owners.")
+]
+TestData = Annotated[
+    str | None,
+    typer.Option(
+        help="Held-out data to score models on, as `edge-fl device --data` has it, such as "
+        "'csv:held-out.csv?label=state' [default: the test split of the bundle's data set, if it has one].",
+        show_default=False,
+    ),
+]
+Scores = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--score",
+        help="accuracy, top-3 (any k), macro-f1, perplexity, binary-accuracy, mae, rmse, r2, or file.py:function; "
+        "repeat for several [default: what is usual for the loss].",
+        show_default=False,
+    ),
 ]
 EvaluateEvery = Annotated[
     int, typer.Option(help="Evaluate the model after every so many rounds, and after the last.")

@@ -47,7 +47,8 @@ __all__ = [
     "slot_name",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
+_READERS = {1: "0.1", 2: "0.1"}  # which edge-fl reads an older schema
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
 WEIGHTS = "weights.safetensors"
@@ -189,7 +190,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
     ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
     first. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and mean nothing to
-    training.
+    training. ``dataset`` is empty where the bundle was made for shapes alone, ``scores`` are the metrics wanted (none:
+    what is usual for the loss).
     """
 
     schema: int
@@ -211,6 +213,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     costs: tuple[Cost, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
+    scores: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     files: dict[str, File] = {}
 
@@ -337,7 +340,13 @@ def parse_manifest(raw: bytes, *, where: str) -> Manifest:
     try:
         schema = msgspec.json.decode(raw, type=dict[str, object]).get("schema")
         if schema != SCHEMA:
-            raise BundleError(f"'{where}' has schema version {schema}; this edge-fl reads version {SCHEMA}.")
+            reader = _READERS.get(schema) if isinstance(schema, int) else None
+            advice = (
+                f"edge-fl {reader} reads it; or export the model again" if reader else "export the model again"
+            )
+            raise BundleError(
+                f"'{where}' has schema version {schema}, and this edge-fl reads version {SCHEMA}: {advice}."
+            )
         manifest = msgspec.json.decode(raw, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BundleError(f"'{where}' is no manifest: {error}.") from error

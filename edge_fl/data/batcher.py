@@ -65,7 +65,7 @@ def _padded(samples: Samples, chosen: NDArray[np.int64], size: int) -> Batch:
     if len(chosen) == size:
         return Batch(samples.x[chosen], samples.y[chosen], np.ones(size, dtype=np.float32))
     x = np.zeros((size, *samples.x.shape[1:]), dtype=samples.x.dtype)
-    y = np.zeros((size, *samples.y.shape[1:]), dtype=np.int64)
+    y = np.zeros((size, *samples.y.shape[1:]), dtype=samples.y.dtype)
     weight = np.zeros(size, dtype=np.float32)
     x[: len(chosen)] = samples.x[chosen]
     y[: len(chosen)] = samples.y[chosen]

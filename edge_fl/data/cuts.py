@@ -102,7 +102,9 @@ def _one_label(samples: Samples) -> NDArray[np.int64]:
             f"A sample of this data set has {samples.y[0].size} targets and no label of its own to be cut by; use iid, "
             "sizes=1 or, where owners are known, owners."
         )
-    return samples.y
+    if samples.y.dtype != np.int64:
+        raise DataError("These targets are numbers, not labels to be cut by; use iid, sizes=1 or owners.")
+    return samples.y.astype(np.int64, copy=False)
 
 
 def _shared(indices: NDArray[np.int64], shares: NDArray[np.float64]) -> Parts:

@@ -20,6 +20,14 @@ def check_fit(samples: Samples, manifest: Manifest) -> None:
             f"The data has targets of shape {samples.y.shape[1:]} a sample, and '{manifest.name}' learns "
             f"{manifest.target.shape}; give --data that fits."
         )
+    if samples.y.dtype.name != manifest.target.dtype:
+        kinds = {"int64": "classes", "float32": "numbers"}
+        raise DataError(
+            f"The data's targets are {kinds[samples.y.dtype.name]}, and '{manifest.name}' learns "
+            f"{kinds[manifest.target.dtype]}; give --data that fits."
+        )
+    if manifest.target.dtype == "float32":
+        return
     if len(samples.y) and not 0 <= samples.y.min() <= samples.y.max() < manifest.classes:
         raise DataError(
             f"The data has labels {samples.y.min()} to {samples.y.max()}, and '{manifest.name}' knows "

@@ -57,13 +57,13 @@ class Samples:
     x
         ``[n, *input_shape]``, float32 in [0, 1] or int64 tokens.
     y
-        ``[n, *target_shape]`` int64 class indices.
+        ``[n, *target_shape]``, int64 class indices or float32 numbers.
     owner
-        ``[n]`` int64: who wrote or spoke each sample, the same number in both splits; None where nobody knows.
+        ``[n]`` int64: whose each sample is, the same number in both splits; None where nobody knows.
     """
 
     x: NDArray[np.float32] | NDArray[np.int64]
-    y: NDArray[np.int64]
+    y: NDArray[np.int64] | NDArray[np.float32]
     owner: NDArray[np.int64] | None = None
 
     def take(self, indices: NDArray[np.int64]) -> "Samples":

@@ -35,7 +35,8 @@ class PartStatistics:
 
 def describe_parts(train: Samples, parts: Sequence[NDArray[np.int64]], classes: int) -> PartStatistics:
     """Count what each part, indices into ``train``, holds."""
-    counts = np.stack([np.bincount(train.y[part].reshape(-1), minlength=classes) for part in parts])
+    labels = train.y if train.y.dtype == np.int64 else np.zeros((len(train.y), 0), dtype=np.int64)
+    counts = np.stack([np.bincount(labels[part].reshape(-1), minlength=classes) for part in parts])
     owner = train.owner
     return PartStatistics(
         samples=np.array([len(part) for part in parts]),

@@ -24,8 +24,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     with, or (``auto``) in the ablest whose round it can finish in time by its own figures.
     ``selection`` says who of those that are there is picked (:mod:`broker.client_selection`).
     The model is evaluated after every ``evaluate_every``-th round, and after the last, by ``evaluate_on`` devices, too,
-    on samples that they hold out. With a ``buffer`` rounds do not
-    wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's (:mod:`broker.buffered`).
+    on samples that they hold out. ``test_data`` names the held-out data (None: the test split of the bundle's data set,
+    if it has one), ``scores`` what is computed there (none: what is usual for the loss). With a ``buffer`` rounds do
+    not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's (:mod:`broker.buffered`).
     """
 
     run: str
@@ -48,6 +49,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     evaluate_every: int = 1
     evaluate_on: int = 0
     buffer: int = 0
+    test_data: str | None = None
+    scores: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_id(self.run)

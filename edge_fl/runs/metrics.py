@@ -8,21 +8,21 @@ __all__ = ["RoundMetrics", "TierScore"]
 class TierScore(msgspec.Struct, frozen=True):
     """What the devices of a tier found of a model on the samples that they hold out.
 
-    ``clients`` answered, who hold out ``samples``; ``loss`` and ``accuracy`` (a fraction) are means over these. They
+    ``clients`` answered, who hold out ``samples``; ``loss`` and ``scores``, by name, are over all these. They
     evaluated the first units of each block, as many as ``width`` (thousandths) says.
     """
 
     clients: int
     samples: int
     loss: float
-    accuracy: float
+    scores: dict[str, float]
     width: int
 
 
 class RoundMetrics(msgspec.Struct, frozen=True):
     """One line of metrics.jsonl. Bytes are frame bytes, up and down by client; ``downlink`` is all it was sent.
 
-    ``accuracy`` (a fraction) and ``loss`` are those on held-out data, None after a round that the model was not
+    ``scores``, by name, and ``loss`` are those on held-out data: none after a round that the model was not
     evaluated after.
 
     ``tiers`` and ``took`` say in which tier each client was asked, and how many seconds later its update was taken (or
@@ -35,15 +35,20 @@ class RoundMetrics(msgspec.Struct, frozen=True):
 
     round: int
     seconds: float
-    accuracy: float | None
     loss: float | None
     train_loss: float
     uplink: dict[str, int]
     downlink: dict[str, int]
     excused: dict[str, str]
     rejections: dict[str, int]
+    scores: dict[str, float] = {}
     tiers: dict[str, int] = {}
     took: dict[str, float] = {}
     stale: dict[str, int] = {}
     on_devices: dict[int, TierScore] = {}
     gathered: dict[int, int] = {}
+
+    @property
+    def first(self) -> float | None:
+        """The first of the scores, which tables and plots show where there is room for one; None without any."""
+        return next(iter(self.scores.values()), None)

@@ -1,7 +1,9 @@
 """A model's score on samples: what coordinator, devices and simulations compute alike."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +13,10 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights, masked
 from edge_fl.data.batcher import eval_batches
 from edge_fl.data.registry import Samples
+from edge_fl.metrics.base import Metric, Sums, WholeSetMetric
 from edge_fl.runtimes.base import Runtime
 
-__all__ = ["BATCH", "Score", "score", "share_right"]
+__all__ = ["BATCH", "Score", "score"]
 
 BATCH = 200
 """Samples looked at together where memory does not matter: larger batches fall out of the cache."""
@@ -24,20 +27,36 @@ _FULL = 1000
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss, and the share of targets among the data set's ``top`` largest outputs."""
+    """Mean loss, the scores by name, and the sums that they were made of."""
 
     loss: float
-    accuracy: float
+    scores: Mapping[str, float]
+    sums: Mapping[str, Sums]
+
+    @property
+    def first(self) -> float:
+        """The first of the scores, or the loss where none was wanted."""
+        return next(iter(self.scores.values()), self.loss)
+
+
+@dataclass
+class _Seen:
+    """What was added up so far; ``outputs`` and ``targets`` are kept where a metric looks at all of them at once."""
+
+    loss: float = 0.0
+    sums: dict[str, Sums] = field(default_factory=dict)
+    outputs: list[NDArray[Any]] = field(default_factory=list)
+    targets: list[NDArray[Any]] = field(default_factory=list)
 
 
 def score(
     runtime: Runtime,
     weights: Weights,
     samples: Samples,
+    metrics: Sequence[Metric | WholeSetMetric] = (),
     *,
     width: int = 1000,
     statistics: int = 1000,
-    top: int = 1,
     batch: int = BATCH,
 ) -> Score:
     """Run the bundle's evaluation program over ``samples``; each counts alike, and in a sample every position.
@@ -46,12 +65,12 @@ def score(
     ----------
     weights
         Full tensors by name.
+    metrics
+        The scores wanted besides the loss.
     width
         Thousandths: the model is left the first units of each block, as many as this says.
     statistics
         The width, in thousandths, whose statistics BatchNorm normalises by where it has them for each.
-    top
-        A prediction is right when the target is among so many largest outputs.
     batch
         Samples to look at together, at the most; a program for batches of one size has that.
 
@@ -61,6 +80,8 @@ def score(
         When there are no samples.
     RunError
         When the loss is not finite.
+    ConfigError
+        When a metric of the user's cannot be computed.
     RuntimeMissingError
         When the bundle holds no evaluation program for the runtime.
     """
@@ -68,38 +89,27 @@ def score(
     kept = weights if width >= _FULL else masked(weights, Pattern.prefix(runtime.bundle.layout, width))
     outputs_each = manifest.classes * int(np.prod(manifest.target.shape, dtype=np.int64))
     size = run.batch or min(max(_OUTPUTS // outputs_each, 1), batch, max(len(samples.y), 1))
-    loss = correct = 0.0
+    adding = [metric for metric in metrics if isinstance(metric, Metric)]
+    whole = [metric for metric in metrics if isinstance(metric, WholeSetMetric)]
+    seen = _Seen()
     try:
         for each in eval_batches(samples, size=size):
             batch_loss, outputs = run(kept, each, width=statistics)
-            loss += batch_loss * float(each.weight.sum())
-            correct += float((share_right(outputs, each.y, top) * each.weight).sum())
+            seen.loss += batch_loss * float(each.weight.sum())
+            for metric in adding:
+                sums = metric.sums(outputs, each.y, each.weight)
+                seen.sums[metric.name] = seen.sums[metric.name] + sums if metric.name in seen.sums else sums
+            if whole:
+                real = each.weight > 0
+                seen.outputs.append(outputs[real])
+                seen.targets.append(each.y[real])
     finally:
         runtime.settle()
-    count = len(samples.y)
-    if not math.isfinite(loss):
-        raise RunError(f"The model's loss on held-out data is {loss}; lower the step size.")
-    return Score(loss / count, correct / count)
-
-
-def share_right(outputs: NDArray[np.float32], y: NDArray[np.int64], top: int) -> NDArray[np.float64]:
-    """For each sample the share of its targets that are among the ``top`` largest outputs.
-
-    Parameters
-    ----------
-    outputs
-        ``[B, classes]`` or ``[B, T, classes]``. Of equal ones the first counts as larger, and a NaN as larger than any
-        number.
-    y
-        ``[B]`` or ``[B, T]`` class indices.
-
-    Returns
-    -------
-    ``[B]``.
-    """
-    target = np.take_along_axis(outputs, y[..., None], axis=-1)
-    ahead = ~(outputs <= target)
-    ahead |= (outputs == target) & (np.arange(outputs.shape[-1]) < y[..., None])
-    right = np.count_nonzero(ahead, axis=-1) < top
-    shares: NDArray[np.float64] = right.reshape(len(y), -1).mean(axis=1)
-    return shares
+    if not math.isfinite(seen.loss):
+        raise RunError(f"The model's loss on held-out data is {seen.loss}; lower the step size.")
+    scores = {metric.name: metric.value(seen.sums[metric.name]) for metric in adding}
+    if whole:
+        outputs, targets = np.concatenate(seen.outputs), np.concatenate(seen.targets)
+        scores |= {metric.name: metric.of(outputs, targets) for metric in whole}
+    ordered = {metric.name: scores[metric.name] for metric in metrics}
+    return Score(seen.loss / len(samples.y), ordered, seen.sums)

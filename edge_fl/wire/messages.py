@@ -13,6 +13,7 @@ from edge_fl.wire.masks import MaskEncoding
 
 __all__ = [
     "DECLINED",
+    "MOST_SCORES",
     "MOST_TIERS",
     "PROTOCOL",
     "Evaluate",
@@ -40,7 +41,7 @@ __all__ = [
     "encode_message",
 ]
 
-PROTOCOL = 1
+PROTOCOL = 2
 _CRC_BYTES = 4
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _INDEX = re.compile(r"[0-9]{1,9}")
@@ -49,6 +50,9 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 MOST_TIERS = 64
 DECLINED = "declined"
 _Word = Annotated[str, msgspec.Meta(max_length=128)]
+MOST_SCORES = 16
+"""The most metrics that a device is asked for."""
+_Sums = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
 _Width = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 
@@ -132,7 +136,7 @@ class Evaluate(_Message, frozen=True):
 
     ``model`` is the one after ``round``, which the next round trains. Of every block the first units count, as
     many as ``width`` (thousandths) says, and BatchNorm normalises by the statistics of ``statistics`` (thousandths)
-    where it has them for each width. A prediction is right when the target is among the ``top`` largest outputs.
+    where it has them for each width. ``scores`` are the names of the metrics whose sums are wanted.
     ``batch`` samples at most are looked at together, as in training, for which the device has memory. ``since`` and
     ``changes`` are as :class:`Task`'s.
     """
@@ -143,7 +147,7 @@ class Evaluate(_Message, frozen=True):
     width: _Width
     statistics: _Width
     batch: Annotated[int, msgspec.Meta(ge=1)]
-    top: Annotated[int, msgspec.Meta(ge=1)] = 1
+    scores: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=MOST_SCORES)] = ()
     since: int = 0
     changes: tuple[Ref, ...] | None = None
 
@@ -204,13 +208,13 @@ class Verdict(_Message, frozen=True):
 
 
 class Evaluated(_Message, frozen=True):
-    """Device to coordinator: what :class:`Evaluate` asked for, the mean loss and the share of right predictions."""
+    """Device to coordinator: what :class:`Evaluate` asked for, the mean loss and each metric's sums by name."""
 
     run: str
     round: int
     samples: int
     loss: float
-    accuracy: float
+    sums: Annotated[dict[_Word, _Sums], msgspec.Meta(max_length=MOST_SCORES)] = {}
 
 
 class Gathered(_Message, frozen=True):

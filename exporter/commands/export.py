@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge_fl.commands.options import runtime_name
+from edge_fl.commands.options import Scores, runtime_name
 from edge_fl.commands.progress import progress
 from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.core.share import parse_widths
@@ -90,6 +90,7 @@ def export(
     metadata: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE, such as team=vision, travels along; repeat for several.")
     ] = None,
+    score: Scores = None,
     name: Annotated[
         str | None, typer.Option(help="What to call the bundle [default: the file's or zoo's name].")
     ] = None,
@@ -118,6 +119,7 @@ def export(
         "batch_norm": parse_batch_norm(batch_norm),
         "class_names": read_class_names(class_names),
         "metadata": parse_metadata(metadata or []),
+        "scores": tuple(score or ()),
         **({} if loss is None else {"loss": loss}),
     }
     shapes = (input_shape, classes, target_shape)

@@ -21,7 +21,7 @@ __all__ = [
     "target_for",
 ]
 
-NO_DATASET = "none"
+NO_DATASET = ""
 """What a bundle names where there is only a shape."""
 _POLICIES = ("tracked", "per-width", "static", "frozen")
 

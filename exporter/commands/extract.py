@@ -96,7 +96,7 @@ def _trained(root: Path) -> "Trained":
         run=config.run,
         method=config.method,
         round=last.round if last else 0,
-        accuracy=last.accuracy if last else None,
+        accuracy=last.first if last else None,
         width=open_recipe(config.method, config.parameters).method.model_width,
     )
 

@@ -144,7 +144,12 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def checked_samples(
-    x: object, y: object, where: str, *, place: Callable[[int], str] = "sample {} (from 0)".format
+    x: object,
+    y: object,
+    where: str,
+    *,
+    place: Callable[[int], str] = "sample {} (from 0)".format,
+    owner: object = None,
 ) -> Samples:
     """Arrays of a user's as samples.
 
@@ -153,11 +158,13 @@ def checked_samples(
     x
         ``[n, ...]``: unsigned bytes are pixels, divided by 255; other floats become float32; other integers are tokens.
     y
-        ``[n, ...]`` class indices of any integer dtype.
+        ``[n, ...]``: integers are class indices; floats are numbers, as float32.
     where
         What they come from, for the error's sentence.
     place
         Tells, in words, where in it a sample is.
+    owner
+        ``[n]``, whose each sample is: numbers or names; None where nobody knows.
 
     Raises
     ------
@@ -173,11 +180,35 @@ def checked_samples(
         )
     if not len(targets):
         raise DataError(f"{where} holds no samples.")
-    if not np.issubdtype(targets.dtype, np.integer):
-        raise DataError(f"{where} gives y in {targets.dtype}; classes are integers from 0.")
-    labels = targets.astype(np.int64)
+    return Samples(
+        _inputs(inputs, where, place), _targets(targets, where, place), _owners(owner, len(targets), where)
+    )
+
+
+def _targets(
+    y: NDArray[np.generic], where: str, place: Callable[[int], str]
+) -> NDArray[np.float32] | NDArray[np.int64]:
+    if np.issubdtype(y.dtype, np.floating):
+        with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+            numbers = y.astype(np.float32)
+        _refuse(~np.isfinite(numbers), "a target that is not a finite number", where, place)
+        return numbers
+    if not np.issubdtype(y.dtype, np.integer):
+        raise DataError(f"{where} gives y in {y.dtype}; classes are integers from 0, other targets are floats.")
+    labels = y.astype(np.int64)
     _refuse(labels < 0, "a class below 0", where, place)
-    return Samples(_inputs(inputs, where, place), labels)
+    return labels
+
+
+def _owners(owner: object, count: int, where: str) -> NDArray[np.int64] | None:
+    """The owners as numbers from 0, in the order of their names."""
+    if owner is None:
+        return None
+    names = _array(owner, "owner", where)
+    if names.shape != (count,) or names.dtype.kind not in "iuUS":
+        raise DataError(f"{where} gives owners of shape {names.shape}; each of the {count} samples needs one.")
+    numbers: NDArray[np.int64] = np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return numbers
 
 
 def _array(values: object, name: str, where: str) -> NDArray[np.generic]:

@@ -1,4 +1,4 @@
-"""numpy's ``.npz``: ``npz:samples.npz`` with the arrays ``x`` and ``y``."""
+"""numpy's ``.npz``: ``npz:samples.npz`` with the arrays ``x`` and ``y``, and perhaps ``owner``."""
 
 import zipfile
 import zlib
@@ -35,17 +35,18 @@ class NpzSource(FileSource):
         return [self.path]
 
     def read(self) -> Samples:
-        """Its ``x`` and ``y``."""
+        """Its ``x`` and ``y``, and its ``owner`` where there is one."""
         read_content(self.path)  # what cannot be opened is told apart from what is damaged
         try:
             with np.load(self.path, allow_pickle=False) as arrays:
                 x, y = arrays["x"], arrays["y"]
+                owner = arrays.get("owner")
         except _DAMAGE as error:
             raise DataError(
                 f"'{self.path}' is no .npz file with the arrays x and y: "
                 f"{' '.join(str(error).split()).strip(chr(39) + '.')}."
             ) from error
-        return checked_samples(x, y, f"'{self.path}'")
+        return checked_samples(x, y, f"'{self.path}'", owner=owner)
 
 
 SOURCE = NpzSource

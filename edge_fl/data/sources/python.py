@@ -10,13 +10,13 @@ from typing import Any
 
 from edge_fl.core.errors import DataError
 from edge_fl.data.registry import Samples
-from edge_fl.data.sources.base import DataSource, checked_samples
+from edge_fl.data.sources.base import DataSource
 
 __all__ = ["SOURCE", "PythonSource"]
 
 
 class PythonSource(DataSource):
-    """A function without arguments that gives ``(x, y)``; called whenever a task begins.
+    """A function without arguments that gives ``(x, y)``, or a data set; called whenever a task begins.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ class PythonSource(DataSource):
             given = self._function()
         except (Exception, SystemExit) as error:  # the user's code may raise anything, and the agent goes on
             raise DataError(f"{self._name} raised {_told(error)}.") from error
-        if not isinstance(given, tuple) or len(given) != 2:
-            raise DataError(
-                f"{self._name} returned an object of type '{type(given).__name__}', not a pair (x, y)."
-            )
-        return checked_samples(*given, self._name)
+        from edge_fl.data.given import samples_of  # which opens sources itself
+
+        if isinstance(given, str | DataSource):
+            raise DataError(f"{self._name} returned an object of type '{type(given).__name__}', not samples.")
+        return samples_of(given, self._name)
 
 
 def _imported(name: str) -> ModuleType:

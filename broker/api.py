@@ -1,0 +1,87 @@
+"""``edge_fl.serve``: a coordinator in this process; `edge-fl serve` calls the same."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from broker.embedded import EmbeddedBroker
+from broker.observer import Observer
+from broker.session import new_run_id
+from broker.session import serve as coordinate
+from edge_fl.core.bundle import Bundle
+from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.run import Run
+from edge_fl.transport.connection import BrokerAddress
+
+__all__ = ["serve"]
+
+
+def serve(
+    bundle: Bundle | str | Path,
+    *,
+    test_data: str | Path | None = None,
+    method: str | NamedRecipe = "fedavg",
+    parameters: Mapping[str, Any] | None = None,
+    scores: Sequence[str] = (),
+    broker: str = "embedded",
+    port: int = 1883,
+    fleet: str = "edge-fl",
+    rounds: int = 20,
+    clients_per_round: int = 10,
+    local_steps: int = 20,
+    batch: int = 20,
+    lr: float = 0.1,
+    seed: int = 0,
+    output: str | Path | None = None,
+    observer: Observer | None = None,
+    **settings: Any,
+) -> Run:
+    """Coordinate a run over MQTT until its last round, and open its folder.
+
+    Parameters
+    ----------
+    bundle
+        What is trained, or its folder.
+    test_data
+        Held-out data as ``edge-fl serve --test-data`` has it; None for the bundle's data set, if it has one.
+    method
+        A name such as ``fedbiad+dgc``, or ``edge_fl.FedBIAD(dropout=0.5)``.
+    broker
+        ``embedded``, or ``mqtt://host:port`` of one that runs.
+    settings
+        Further fields of :class:`edge_fl.runs.config.RunConfig`, such as ``deadline`` or ``quorum``.
+
+    Raises
+    ------
+    EdgeFLError
+        As :func:`broker.session.serve`, and PortError where the embedded broker cannot listen.
+    """
+    run = new_run_id()
+    found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
+    name, given = recipe_and_parameters(method, parameters or {})
+    config = RunConfig(
+        run=run,
+        method=name,
+        parameters=given,
+        rounds=rounds,
+        clients_per_round=clients_per_round,
+        local_steps=local_steps,
+        batch=batch,
+        lr=lr,
+        seed=seed,
+        test_data=None if test_data is None else str(test_data),
+        scores=tuple(scores),
+        **settings,
+    )
+    root = Path("runs") / run if output is None else Path(output)
+    with ExitStack() as stack:
+        embedded = broker == "embedded"
+        address = (
+            stack.enter_context(EmbeddedBroker(port=port)).address if embedded else BrokerAddress.parse(broker)
+        )
+        coordinate(
+            bundle=found, config=config, root=root, address=address, observer=observer or Observer(), fleet=fleet
+        )
+    return Run.open(root)

@@ -1,0 +1,116 @@
+"""``edge_fl.simulate``: a run in this process; `edge-fl simulate` calls the same."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from broker.observer import Observer
+from broker.session import new_run_id
+from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle
+from edge_fl.data.given import samples_of
+from edge_fl.data.partition import Kind
+from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.run import Run
+
+__all__ = ["begin", "simulate"]
+
+
+def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> Run:
+    """Simulate a run with the frames, checks and rules of a real one; ``options`` are :func:`begin`'s.
+
+    Example: ``edge_fl.simulate(bundle, (x, y), method=edge_fl.FedBIAD(dropout=0.5), clients=100, rounds=20)``
+    """
+    simulation = begin(bundle, data, **options)
+    return Run.open(simulation.run().weights.parent)
+
+
+def begin(
+    bundle: Bundle | str | Path,
+    data: Any = None,
+    *,
+    test_data: Any = None,
+    method: str | NamedRecipe = "fedavg",
+    parameters: Mapping[str, Any] | None = None,
+    scores: Sequence[str] = (),
+    clients: int = 100,
+    fraction: float | None = None,
+    tiers: int = 1,
+    partition: str = "iid",
+    trainer: str = "runtime",
+    runtime: str | None = None,
+    device: str = "cpu",
+    threads: int = 1,
+    processes: int = 1,
+    rounds: int = 20,
+    local_steps: int = 20,
+    batch: int = 20,
+    lr: float = 0.1,
+    lr_drops: Sequence[float] = (),
+    seed: int = 0,
+    evaluate_every: int = 1,
+    output: str | Path | None = None,
+    observer: Observer | None = None,
+) -> Simulation:
+    """A simulation, ready to run.
+
+    Parameters
+    ----------
+    bundle
+        What is trained, or its folder.
+    data
+        What is cut over the clients, as :func:`edge_fl.data.given.samples_of` takes it; None for the bundle's data set.
+    test_data
+        Held-out data, likewise; None for the bundle's data set, if it has one.
+    method
+        A name such as ``fedbiad+dgc``, or ``edge_fl.FedBIAD(dropout=0.5)``.
+    parameters
+        Further ones of the method's, as ``--set`` takes them.
+    scores
+        Metrics by name; none for the bundle's, or what is usual for its loss.
+    fraction
+        Share of the clients picked a round; None for a tenth, but at least one.
+    output
+        The run folder; None for ``runs/ID``.
+
+    Raises
+    ------
+    EdgeFLError
+        As :class:`device_sim.simulation.simulate.Simulation`.
+    """
+    run = new_run_id()
+    found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
+    population = Population(clients, tiers, Kind.parse(partition))
+    name, given = recipe_and_parameters(method, parameters or {})
+    config = RunConfig(
+        run=run,
+        method=name,
+        parameters=given,
+        rounds=rounds,
+        clients_per_round=max(1, clients // 10) if fraction is None else population.share(fraction),
+        local_steps=local_steps,
+        batch=batch,
+        lr=lr,
+        lr_drops=tuple(lr_drops),
+        seed=seed,
+        evaluate_every=evaluate_every,
+        test_data=_spec(test_data),
+        scores=tuple(scores),
+    )
+    return Simulation(
+        bundle=found,
+        config=config,
+        population=population,
+        trainer=TrainerSettings(trainer, runtime, device, threads, processes),
+        root=Path("runs") / run if output is None else Path(output),
+        observer=observer or Observer(),
+        data=_spec(data) if data is None or _spec(data) else samples_of(data),
+        test=None if test_data is None or _spec(test_data) else samples_of(test_data, "the test data"),
+    )
+
+
+def _spec(given: Any) -> str | None:
+    """What the record keeps of data: a spec's text, None of objects."""
+    return str(given) if isinstance(given, str | Path) else None

@@ -1,0 +1,60 @@
+"""What a run trains on and is scored on: a spec of the user's, or the data set that the bundle was made for."""
+
+from edge_fl.core.bundle import Manifest
+from edge_fl.core.errors import ConfigError
+from edge_fl.data.fit import check_fit
+from edge_fl.data.registry import Samples, dataset_info, dataset_names, load_dataset
+from edge_fl.data.sources.base import open_source
+
+__all__ = ["papers_top", "test_samples", "train_samples"]
+
+
+def train_samples(spec: str | None, manifest: Manifest) -> Samples:
+    """The samples that a simulation cuts over its clients.
+
+    Parameters
+    ----------
+    spec
+        As ``--data`` has it: a source, or a data set, whose train split it is. None: the bundle's data set.
+
+    Raises
+    ------
+    ConfigError
+        When there is neither.
+    DataError
+        When the samples cannot be had, or do not fit the model.
+    """
+    if spec is None and not manifest.dataset:
+        raise ConfigError(
+            "This bundle was not made for a data set: say what to cut over the clients, as in "
+            "--data 'csv:all.csv?label=state'."
+        )
+    samples = open_source(spec or manifest.dataset).samples()
+    check_fit(samples, manifest)
+    return samples
+
+
+def test_samples(spec: str | None, manifest: Manifest) -> Samples | None:
+    """The samples that models are scored on: None where there are none.
+
+    Parameters
+    ----------
+    spec
+        As ``--test-data`` has it: a source, or a data set, whose test split it is. None: the bundle's data set, if any.
+
+    Raises
+    ------
+    DataError
+        When the samples cannot be had, or do not fit the model.
+    """
+    name = spec or manifest.dataset
+    if not name:
+        return None
+    samples = load_dataset(name).test if name in dataset_names() else open_source(name).samples()
+    check_fit(samples, manifest)
+    return samples
+
+
+def papers_top(manifest: Manifest) -> int:
+    """Among how many largest outputs a target counts as right in the papers of the bundle's data set; 1 without."""
+    return dataset_info(manifest.dataset).top if manifest.dataset in dataset_names() else 1

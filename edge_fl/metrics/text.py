@@ -1,0 +1,29 @@
+"""Scores for people."""
+
+import re
+from collections.abc import Mapping
+
+__all__ = ["is_percent", "lower_is_better", "score_text", "scores_text"]
+
+_PERCENT = re.compile(r"accuracy|binary-accuracy|macro-f1|top-\d+")
+_LOWER = frozenset({"loss", "mae", "perplexity", "rmse", "train_loss"})
+
+
+def is_percent(name: str) -> bool:
+    """Whether people read the score of this name as a share of 1."""
+    return _PERCENT.fullmatch(name) is not None
+
+
+def lower_is_better(name: str) -> bool:
+    """Whether the smaller of two scores of this name is the better."""
+    return name in _LOWER
+
+
+def score_text(name: str, value: float) -> str:
+    """``accuracy 92.1%`` or ``rmse 0.1234``."""
+    return f"{name} {value:.1%}" if is_percent(name) else f"{name} {value:.4g}"
+
+
+def scores_text(scores: Mapping[str, float]) -> str:
+    """All of them, with commas between."""
+    return ", ".join(score_text(name, value) for name, value in scores.items())

@@ -1,0 +1,129 @@
+"""Runs side by side: the score against rounds, bytes and time, and a table, as a page or a picture."""
+
+import base64
+import html
+import io
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.errors import ConfigError, StateError
+from edge_fl.metrics.text import is_percent
+from edge_fl.runs.metrics import RoundMetrics
+from edge_fl.runs.run import Run
+
+__all__ = ["compare", "comparison"]
+
+_MIB = 1 << 20
+
+
+def comparison(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """A row a run: its folder and method, rounds, last scores, losses, bytes up and down, and seconds."""
+    return [
+        {
+            "run": str(run.folder),
+            "method": run.config.method,
+            "rounds": len(run.metrics),
+            **run.scores,
+            "loss": run.metrics[-1].loss if run.metrics else None,
+            "train_loss": run.metrics[-1].train_loss if run.metrics else None,
+            "uplink_mib": sum(sum(metrics.uplink.values()) for metrics in run.metrics) / _MIB,
+            "downlink_mib": sum(sum(metrics.downlink.values()) for metrics in run.metrics) / _MIB,
+            "seconds": sum(metrics.seconds for metrics in run.metrics),
+        }
+        for run in runs
+    ]
+
+
+def compare(runs: Sequence[Run], path: Path, *, score: str | None = None) -> Path:
+    """Write the comparison of ``runs``: a self-contained HTML page, or the picture alone as PNG, SVG or PDF.
+
+    Parameters
+    ----------
+    score
+        What is drawn; None for the first score that all runs have, or the training loss.
+
+    Raises
+    ------
+    ConfigError
+        When no run has that score, or ``path`` ends as no page and no picture does.
+    StateError
+        When ``path`` cannot be written.
+    """
+    chosen = _chosen(runs, score)
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in ("html", "png", "svg", "pdf"):
+        raise ConfigError(f"A comparison is .html, .png, .svg or .pdf, not '{path}'.")
+    picture = _drawn(runs, chosen, "png" if kind == "html" else kind)
+    try:
+        write_atomically(path, _page(runs, picture).encode() if kind == "html" else picture)
+    except OSError as error:
+        raise StateError(f"The comparison cannot be written to '{path}': {error.strerror}.") from error
+    return path
+
+
+def _chosen(runs: Sequence[Run], score: str | None) -> str:
+    names = [name for name in (runs[0].scores if runs else {}) if all(name in run.scores for run in runs)]
+    if score is None:
+        return names[0] if names else "train_loss"
+    if score != "train_loss" and not any(score in run.scores for run in runs):
+        raise ConfigError(f"No run has the score '{score}'; they have {', '.join(names) or 'none in common'}.")
+    return score
+
+
+def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    axes: tuple[tuple[str, Callable[[RoundMetrics], float]], ...] = (
+        ("round", lambda _: 1),
+        ("MiB uploaded by all clients", lambda metrics: sum(metrics.uplink.values()) / _MIB),
+        ("seconds", lambda metrics: metrics.seconds),
+    )
+    factor, unit = (100, " (%)") if is_percent(score) else (1, "")
+    figure, panels = plt.subplots(1, len(axes), figsize=(15, 4.2), layout="constrained", sharey=True)
+    for panel, (label, of) in zip(panels, axes, strict=True):
+        for run in runs:
+            at = list(accumulate(of(metrics) for metrics in run.metrics))
+            points = [(x, _value(metrics, score)) for x, metrics in zip(at, run.metrics, strict=True)]
+            found = [(x, factor * value) for x, value in points if value is not None]
+            name = f"{run.config.method} ({run.folder.name})"
+            panel.plot([x for x, _ in found], [y for _, y in found], marker="o", markersize=3, label=name)
+        panel.set(xlabel=label)
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel(f"{score}{unit}")
+    panels[0].legend(frameon=False)
+    made = io.BytesIO()
+    figure.savefig(made, format=kind, dpi=120)
+    plt.close(figure)
+    return made.getvalue()
+
+
+def _value(metrics: RoundMetrics, score: str) -> float | None:
+    return metrics.train_loss if score == "train_loss" else metrics.scores.get(score)
+
+
+def _page(runs: Sequence[Run], picture: bytes) -> str:
+    rows = comparison(runs)
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_cell(row.get(column)))}</td>" for column in columns) + "</tr>"
+        for row in rows
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        "<title>edge-fl compare</title><style>body{font:15px/1.5 system-ui,sans-serif;margin:2rem;max-width:1200px}"
+        "img{max-width:100%}div{overflow-x:auto}td,th{padding:.3rem .8rem;text-align:left;border-bottom:1px solid #ddd}"
+        "</style><h1>Runs side by side</h1>"
+        f'<img alt="Scores against rounds, bytes and time" src="data:image/png;base64,'
+        f'{base64.b64encode(picture).decode()}"><div><table><tr>{head}</tr>{body}</table></div></html>'
+    )
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,120 @@
+"""A run's folder, for people: what it was set to, what was recorded of it, and its weights."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.core.errors import RunError, StateError
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
+
+__all__ = ["Run"]
+
+
+class Run:
+    """A finished run, or one under way, as its folder tells it.
+
+    Attributes
+    ----------
+    folder
+        Where it is.
+    config
+        What it was set to.
+    metrics
+        A record a finished round.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.config, self.metrics = _read(self.folder)
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Run":
+        """Open a run's folder; raises StateError when it holds none, or a damaged one."""
+        return cls(folder)
+
+    def __repr__(self) -> str:
+        """The method, how far it came, and its scores."""
+        scores = ", ".join(f"{name}={value:.4g}" for name, value in self.scores.items())
+        return f"Run({self.config.method}, {len(self.metrics)} of {self.config.rounds} rounds, {scores or 'no scores'})"
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """The last scores on held-out data, by name; none where there was no test data."""
+        return next((metrics.scores for metrics in reversed(self.metrics) if metrics.scores), {})
+
+    @property
+    def weights(self) -> dict[str, NDArray[np.float32]]:
+        """The final model, full tensors by name (needs safetensors).
+
+        Raises
+        ------
+        RunError
+            When the run has not ended, or its weights are damaged.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        path = self.folder / "weights.safetensors"
+        try:
+            return load(path.read_bytes())
+        except OSError as error:
+            raise RunError(
+                f"The run at '{self.folder}' has no final weights: '{path}' cannot be read; let it end."
+            ) from error
+        except SafetensorError as error:
+            raise RunError(f"The final weights '{path}' are damaged: {error}.") from error
+
+    def records(self) -> list[dict[str, Any]]:
+        """A flat record a round: round, scores by name, losses, seconds, and bytes up and down in all."""
+        return [
+            {
+                "round": metrics.round,
+                **metrics.scores,
+                "loss": metrics.loss,
+                "train_loss": metrics.train_loss,
+                "seconds": metrics.seconds,
+                "updates": len(metrics.uplink),
+                "uplink_bytes": sum(metrics.uplink.values()),
+                "downlink_bytes": sum(metrics.downlink.values()),
+            }
+            for metrics in self.metrics
+        ]
+
+    def frame(self) -> Any:
+        """The records as a pandas DataFrame, by round (needs pandas)."""
+        import pandas as pd  # type: ignore[import-untyped,unused-ignore]
+
+        return pd.DataFrame(self.records()).set_index("round")
+
+    def plot(self, path: str | Path | None = None) -> Path:
+        """Draw scores, losses, bytes and time; returns where (``plot.png`` in the folder unless told)."""
+        from edge_fl.runs.plot import draw_run
+
+        target = self.folder / "plot.png" if path is None else Path(path)
+        sizes = [size for metrics in self.metrics for size in metrics.uplink.values()]
+        draw_run(self.metrics, target, title=repr(self), dense=max(sizes, default=1))
+        return target
+
+    def compare(self, *others: "Run", path: str | Path = "compare.html") -> Path:
+        """Draw and tabulate this run beside ``others``; returns the page's place (HTML, or PNG as it ends)."""
+        from edge_fl.runs.compare import compare
+
+        return compare([self, *others], Path(path))
+
+
+def _read(folder: Path) -> tuple[RunConfig, tuple[RoundMetrics, ...]]:
+    try:
+        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=RunConfig)
+        lines = (folder / "metrics.jsonl").read_bytes().splitlines()
+        return config, tuple(msgspec.json.decode(line, type=RoundMetrics) for line in lines)
+    except OSError as error:
+        raise StateError(f"There is no run at '{folder}': '{error.filename}' cannot be read.") from error
+    except msgspec.DecodeError as error:
+        raise StateError(
+            f"The run at '{folder}' is damaged, or was made by another version of edge-fl: {error}."
+        ) from error

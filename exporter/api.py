@@ -1,0 +1,112 @@
+"""``edge_fl.export``: a model in memory to a bundle on disk."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from edge_fl.core.bundle import BatchNormPolicy, Bundle, Input, Optimizer
+from edge_fl.core.errors import ModelError, said
+from edge_fl.core.share import parse_width
+from exporter.export import export_bundle
+from exporter.losses import find_loss
+from exporter.target import Target
+
+__all__ = ["export"]
+
+
+def export(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    loss: str = "cross_entropy",
+    runtimes: Sequence[str] = ("onnx",),
+    output: str | Path = "bundle",
+    name: str | None = None,
+    target: Literal["float32", "int64"] | None = None,
+    widths: Sequence[float] = (1.0, 0.8, 0.6, 0.5, 0.4),
+    batch: int = 20,
+    variants: Sequence[str] = ("plain",),
+    optimizer: Optimizer | None = None,
+    batch_norm: BatchNormPolicy = "tracked",
+    class_names: Sequence[str] = (),
+    metadata: Mapping[str, str] | None = None,
+    scores: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Bundle:
+    """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
+
+    Parameters
+    ----------
+    model
+        In training mode, as it is to be trained.
+    example_inputs
+        ``[B, ...]``, a tensor or an array: a batch of samples, float32 or int64 tokens. Values do not matter.
+    loss
+        A name such as ``cross_entropy``, ``sequence_cross_entropy``, ``mse`` or ``huber``, or ``file.py:function``.
+    runtimes
+        As ``edge-fl export --runtime`` names them.
+    output
+        The bundle's folder.
+    target
+        The dtype of targets, of a loss of your own; others know theirs.
+    widths
+        Kept shares of each block in (0, 1], for runtimes whose programs are static.
+    scores
+        Metrics that a run computes unless told otherwise.
+    progress
+        Told of each stage.
+
+    Raises
+    ------
+    EdgeFLError
+        As :func:`exporter.export.export_bundle`; nothing is written then.
+    """
+    sample = torch.as_tensor(example_inputs)
+    kind: Literal["float32", "int64"] = "float32" if sample.is_floating_point() else "int64"
+    outputs = _outputs(model, sample.to(torch.float32 if kind == "float32" else torch.int64))
+    targets = find_loss(loss, target=target or "int64").target
+    shape = outputs if targets == "float32" else outputs[:-1]
+    return export_bundle(
+        model,
+        Target(
+            name=name or type(model).__name__.lower(),
+            dataset="",
+            input=Input(tuple(sample.shape[1:]), kind),
+            target=Input(shape, targets),
+            classes=outputs[-1],
+            runtimes=tuple(runtime.replace("-", "_") for runtime in runtimes),
+            widths=tuple(parse_width(width) for width in widths),
+            batch=batch,
+            loss=loss,
+            variants=tuple(variants),
+            optimizer=optimizer or Optimizer(),
+            batch_norm=batch_norm,
+            class_names=tuple(class_names),
+            metadata=dict(metadata or {}),
+            scores=tuple(scores),
+        ),
+        Path(output),
+        report=progress,
+    )
+
+
+def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:
+    """The shape of what the model gives for one sample, without the batch axis."""
+    training = model.training
+    try:
+        with torch.no_grad():
+            given = model.eval()(sample)
+    except Exception as error:  # a model of the user's may raise anything
+        raise ModelError(
+            f"The model does not take the example inputs {tuple(sample.shape)}: {said(error)}."
+        ) from error
+    finally:
+        model.train(training)
+    if not isinstance(given, torch.Tensor) or given.ndim < 2 or len(given) != len(sample):
+        shown = tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
+        raise ModelError(f"The model gives {shown}, not one tensor [B, ...] for the {len(sample)} example inputs.")
+    return tuple(np.array(given.shape[1:]).tolist())
