@@ -102,14 +102,14 @@ def arranged(
     """The parts of a page in the order in which somebody reads them; a table of many columns is folded away."""
     columns = table[0].count(" | ") + 1
     folded = columns > _OPEN_COLUMNS
+    shown = "\n\n".join(filter(None, ["\n".join(table), "\n".join(notes)]))
     parts = [
         f"# {title}",
         *links,
         f"{_FOUND_BEGIN}\n{found}\n{_FOUND_END}",
         command,
         _fold("How this was measured", about) if about else "",
-        _fold(f"The table: {len(table) - 2} rows, {columns} columns", "\n".join(table)) if folded else "\n".join(table),
-        "\n".join(notes),
+        _fold(f"The table: {len(table) - 2} rows, {columns} columns", shown) if folded else shown,
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 

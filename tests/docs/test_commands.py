@@ -141,18 +141,18 @@ def run_page(page: Path, folder: Path) -> None:
             reader.follow(block)
 
 
-def test_the_readme(tmp_path: Path) -> None:
-    run_page(README, tmp_path / "reader")
-
-
 def running(page: Path) -> bool:
     """Whether a page has anything to run."""
     return any(block.is_run and not block.mark.startswith("file: ") for block in blocks(page))
 
 
+def test_the_readme(tmp_path: Path) -> None:
+    run_page(README, tmp_path / "reader")
+
+
 @pytest.mark.packaging
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", filter(running, PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [page for page in PAGES if running(page)], ids=lambda page: str(page.relative_to(ROOT)))
 def test_a_page(page: Path, tmp_path: Path) -> None:
     run_page(page, tmp_path / "reader")
 
