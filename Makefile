@@ -7,9 +7,11 @@ READY := $(VENV)/.ready
 # onnxruntime-training owns the same files as onnxruntime.
 ORT := .venv-ort
 ORT_READY := $(ORT)/.ready
+DOCS := .venv-docs
+DOCS_READY := $(DOCS)/.ready
 WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
-.PHONY: demo test test-all test-rest lint vectors clean
+.PHONY: demo test test-all test-rest lint vectors docs drawing clean
 
 demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)
@@ -32,6 +34,14 @@ lint: $(READY)
 vectors: $(READY)
 	$(BIN)/python scripts/make_vectors.py
 
+# The pages as a site in site/; a warning ends it.
+docs: $(DOCS_READY)
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+
+# The packages by their imports, from the linter's graph.
+drawing: $(READY)
+	$(BIN)/python scripts/draw_packages.py docs/assets/packages.svg
+
 $(READY): pyproject.toml constraints.txt
 	sh scripts/check-python "$(PYTHON)"
 	$(PYTHON) -m venv $(VENV)
@@ -43,5 +53,10 @@ $(ORT_READY): pyproject.toml constraints-ort-training.txt
 	$(ORT)/bin/pip install --quiet --disable-pip-version-check -c constraints-ort-training.txt -e '.[ort-training]'
 	touch $(ORT_READY)
 
+$(DOCS_READY): docs/requirements.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	touch $(DOCS_READY)
+
 clean:
-	rm -rf $(VENV) $(ORT)
+	rm -rf $(VENV) $(ORT) $(DOCS) site

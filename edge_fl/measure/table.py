@@ -3,11 +3,20 @@
 import json
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Picture", "Result", "Row"]
+__all__ = ["Picture", "Result", "Row", "arranged"]
+
+_OPEN_COLUMNS = 7  # a page shows as many without scrolling sideways
+_FOUND_BEGIN = "<!-- found: by hand, kept when the page is written again: compare with the table -->"
+_FOUND_END = "<!-- /found -->"
+_FOUND = re.compile(f"{re.escape(_FOUND_BEGIN)}(.*?){re.escape(_FOUND_END)}", re.DOTALL)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
+_LOOKS_LIKE_LINK = re.compile(r"\]\((?![\w./-]+(#[\w-]+)?\))")  # in what a compiler prints
+_ESCAPED = r"]\\("
 
 Row = Mapping[str, str | float]
 """One line of a table, by column."""
@@ -40,23 +49,28 @@ class Result:
     notes: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
 
-    def markdown(self) -> str:
-        """A page with the table, the command and the machine."""
+    def markdown(self, found: str = "", links: Sequence[str] = ()) -> str:
+        """A page: pictures, what they show, the command and the machine; how it was measured, and a wide table, folded.
+
+        ``found`` is three sentences by somebody who has read the table, else the first three of ``about``.
+        """
         columns = list(self.rows[0])
-        lines = [
-            f"# {self.title}",
-            "",
-            self.about,
-            "",
-            f"`{self.command}`, {os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}.",
-            "",
+        table = [
             "| " + " | ".join(columns) + " |",
             "| " + " | ".join("---" for _ in columns) + " |",
             *("| " + " | ".join(_text(row[column]) for column in columns) + " |" for row in self.rows),
-            *(["", *(f"{n}. {note}" for n, note in enumerate(self.notes, start=1))] if self.notes else []),
-            "",
         ]
-        return "\n".join(lines)
+        sentences = _SENTENCE.split(self.about)
+        machine = f"{os.cpu_count()} {platform.machine()} cores, Python {platform.python_version()}"
+        return arranged(
+            self.title,
+            links=links,
+            found=found or " ".join(sentences[:3]),
+            command=f"`{self.command}`, {machine}.",
+            about=self.about if found else " ".join(sentences[3:]),
+            table=table,
+            notes=[f"{n}. {_LOOKS_LIKE_LINK.sub(_ESCAPED, note)}" for n, note in enumerate(self.notes, start=1)],
+        )
 
     def json(self) -> str:
         """The rows, unrounded."""
@@ -65,13 +79,43 @@ class Result:
         )
 
     def write(self, path: Path) -> None:
-        """Put the page at ``path``, its pictures beside it."""
+        """Put the page at ``path``, its pictures beside it; what was found there, in somebody's words, is kept."""
         path.parent.mkdir(parents=True, exist_ok=True)
         links = []
         for picture in self.pictures:
             picture.draw(picture.beside(path))
-            links.append(f"\n![{picture.caption}]({picture.beside(path).name})\n")
-        path.write_text(self.markdown() + "".join(links))
+            links.append(f"![{picture.caption}]({picture.beside(path).name})")
+        earlier = _FOUND.search(path.read_text()) if path.exists() else None
+        path.write_text(self.markdown(earlier[1].strip() if earlier else "", links))
+
+
+def arranged(
+    title: str,
+    *,
+    links: Sequence[str],
+    found: str,
+    command: str,
+    about: str,
+    table: Sequence[str],
+    notes: Sequence[str],
+) -> str:
+    """The parts of a page in the order in which somebody reads them; a table of many columns is folded away."""
+    columns = table[0].count(" | ") + 1
+    folded = columns > _OPEN_COLUMNS
+    shown = "\n\n".join(filter(None, ["\n".join(table), "\n".join(notes)]))
+    parts = [
+        f"# {title}",
+        *links,
+        f"{_FOUND_BEGIN}\n{found}\n{_FOUND_END}",
+        command,
+        _fold("How this was measured", about) if about else "",
+        _fold(f"The table: {len(table) - 2} rows, {columns} columns", shown) if folded else shown,
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _fold(summary: str, content: str) -> str:
+    return f'<details markdown="1">\n<summary>{summary}</summary>\n\n{content}\n\n</details>'
 
 
 def _text(value: str | float) -> str:

@@ -1,1 +1,1 @@
-"""Dropping methods: one file each, found by name (see CONTRIBUTING.md)."""
+"""Dropping methods: one file each, found by name (see docs/extend.md)."""

@@ -1,4 +1,4 @@
-"""CONTRIBUTING's claim: a new method is one new file, and the one printed there works."""
+"""docs/extend.md claims that a new method is one new file, and the one printed there works."""
 
 import importlib
 import re
@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def printed_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The method of CONTRIBUTING.md as a file beside the others."""
-    (text,) = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+    """The method of docs/extend.md as a file beside the others."""
+    (text,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL)
     (tmp_path / "random_dropout.py").write_text(text)
     monkeypatch.setattr(base.methods, "__path__", [*base.methods.__path__, str(tmp_path)])
     importlib.invalidate_caches()
