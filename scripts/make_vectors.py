@@ -21,6 +21,7 @@ from edge_fl.core.randomness import Stream, philox4x32, stream_key
 from edge_fl.core.selection import Selection
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import (
+    PROTOCOL,
     Evaluate,
     Evaluated,
     Failed,
@@ -223,7 +224,7 @@ def _messages() -> list[FromDevice | ToDevice]:
     return [
         Hello("run-1"),
         Register(
-            1,
+            PROTOCOL,
             "0.1.0",
             "onnx",
             samples=6000,
@@ -259,11 +260,11 @@ def _messages() -> list[FromDevice | ToDevice]:
             width=600,
             statistics=500,
             batch=20,
-            top=3,
+            scores=("accuracy", "macro-f1"),
             since=2,
             changes=(Ref(DIGEST, 1500),),
         ),
-        Evaluated("run-1", 3, samples=1500, loss=0.625, accuracy=0.75),
+        Evaluated("run-1", 3, samples=1500, loss=0.625, sums={"accuracy": (1125.0, 1500.0)}),
         Gather(
             run="run-1",
             round=20,

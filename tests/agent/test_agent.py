@@ -16,6 +16,7 @@ from edge_fl.core.errors import RefusedError
 from edge_fl.core.pattern import Pattern
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
+from edge_fl.metrics.classification import TopK
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.evaluation import score
 from edge_fl.training.update import make_update
@@ -224,11 +225,11 @@ def test_a_model_is_evaluated_on_what_is_held_out_and_trained_without_being_fetc
     registered = next(m for m in judging.heard if isinstance(m, Register))
     assert (registered.samples, registered.test_samples) == data.sizes
     model = judging.give(frame(digits_bundle, "model", 1, weights))
-    judging.say(asked := Evaluate(RUN, 1, model, width=500, statistics=500, batch=20, top=2))
+    judging.say(asked := Evaluate(RUN, 1, model, width=500, statistics=500, batch=20, scores=("top-2",)))
     judging.hears(Evaluated)
     runtime = open_runtime("onnx", digits_bundle)
-    expected = score(runtime, weights, data.test, width=500, statistics=500, batch=20, top=2)
-    answer = Evaluated(RUN, 1, len(data.test.y), expected.loss, expected.accuracy)
+    expected = score(runtime, weights, data.test, (TopK(2),), width=500, statistics=500, batch=20)
+    answer = Evaluated(RUN, 1, len(data.test.y), expected.loss, {"top-2": tuple(expected.sums["top-2"].tolist())})
     assert judging.heard[-1] == answer
     judging.heard.clear()
     judging.say(asked)  # its answer was lost

@@ -2,16 +2,15 @@ import json
 
 import pytest
 
-from benchmarks import aggregate
 from broker.measure.aggregate import bench_aggregate
 from edge_fl.core.errors import ModelError
+from exporter.measure.cases import find_case
 
 
-def test_every_kind_of_update_is_timed_beside_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregate, "_UPDATES", {"digits-mlp": 3})
+def test_every_kind_of_update_is_timed_beside_a_copy() -> None:
     told: list[str] = []
 
-    result = bench_aggregate((), repeats=2, report=told.append)
+    result = bench_aggregate({"digits-mlp": (find_case("digits-mlp").layout(), 3)}, repeats=2, report=told.append)
 
     rows = json.loads(result.json())["rows"]
     assert told == ["digits-mlp, fedavg", "digits-mlp, fedbiad", "digits-mlp, feddrop"]
@@ -29,4 +28,4 @@ def test_every_kind_of_update_is_timed_beside_a_copy(monkeypatch: pytest.MonkeyP
 
 def test_a_model_that_is_not_there_is_refused() -> None:
     with pytest.raises(ModelError, match="no model 'gpt'"):
-        bench_aggregate(("gpt",), repeats=1, report=str)
+        find_case("gpt")

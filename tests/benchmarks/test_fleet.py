@@ -24,7 +24,7 @@ def metrics(tiers: dict[str, int]) -> RoundMetrics:
     return RoundMetrics(
         round=1,
         seconds=0.0,
-        accuracy=0.0,
+        scores={"accuracy": 0.0},
         loss=0.0,
         train_loss=0.0,
         uplink={},

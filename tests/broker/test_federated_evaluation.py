@@ -19,6 +19,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError
 from edge_fl.data.registry import load_dataset
+from edge_fl.metrics.classification import TopK
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.metrics import TierScore
 from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Refused, Registered
@@ -26,7 +27,7 @@ from tests.broker.test_gateway import CLIENT, CONFIG, ROUND, RUN, Wire, register
 
 HELD_OUT = 20
 TASK = Evaluate(RUN, ROUND, Ref("0" * 64, 10), width=1000, statistics=1000, batch=20)
-GOOD = Evaluated(RUN, ROUND, HELD_OUT, 0.5, 0.75)
+GOOD = Evaluated(RUN, ROUND, HELD_OUT, 0.5, {"accuracy": (0.75 * HELD_OUT, float(HELD_OUT))})
 
 
 @pytest.fixture
@@ -40,7 +41,9 @@ def wire(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Wire]:
 
 def asked(wire: Wire) -> ScoreRound:
     """The client is asked for a score."""
-    current = ScoreRound(ROUND, tasks={CLIENT: TASK}, tiers={CLIENT: 2})
+    current = ScoreRound(
+        ROUND, tasks={CLIENT: TASK}, tiers={CLIENT: 2}, metrics=(TopK(),), manifest=wire.bundle.manifest
+    )
     wire.gateway.open_poll(current)
     wire.until(lambda: TASK in wire.received)
     return current
@@ -57,7 +60,7 @@ def test_a_good_score_is_taken_once_and_may_be_repeated(wire: Wire) -> None:
     wire.send(msgspec.structs.replace(GOOD, round=ROUND - 1))
     wire.until(lambda: len(wire.gateway.rejections) == 2)
     assert wire.gateway.rejections == {"duplicate": 1, "late": 1}
-    assert current.by_tier() == {2: TierScore(1, HELD_OUT, 0.5, 0.75, 1000)}
+    assert current.by_tier() == {2: TierScore(1, HELD_OUT, 0.5, {"accuracy": 0.75}, 1000)}
 
 
 @pytest.mark.parametrize(
@@ -67,9 +70,13 @@ def test_a_good_score_is_taken_once_and_may_be_repeated(wire: Wire) -> None:
         ("not-finite", {"loss": float("inf")}),
         ("loss", {"loss": -1.0}),
         ("loss", {"loss": 1.7e308}),  # a sum over its samples would be infinite
-        ("accuracy", {"accuracy": 2.0}),
-        ("accuracy", {"accuracy": -0.1}),
-        ("accuracy", {"accuracy": float("nan")}),
+        ("sums", {"sums": {"accuracy": (2.0 * HELD_OUT, HELD_OUT)}}),
+        ("sums", {"sums": {"accuracy": (-1.0, HELD_OUT)}}),
+        ("sums", {"sums": {"accuracy": (float("nan"), HELD_OUT)}}),
+        ("sums", {"sums": {"accuracy": (1.0, 2.0 * HELD_OUT)}}),
+        ("sums", {"sums": {"accuracy": (1.0,)}}),
+        ("sums", {"sums": {}}),
+        ("sums", {"sums": {"accuracy": (1.0, HELD_OUT), "mae": (1.0, HELD_OUT)}}),
         ("samples", {"samples": 0}),
         ("samples", {"samples": HELD_OUT + 1}),
     ],
@@ -141,7 +148,8 @@ def impatient(wire: Wire, weights: dict[str, NDArray[np.float32]], method: str) 
         model=GlobalModel(bundle.layout, weights, recipe=recipe, run=RUN),
         gateway=wire.gateway,
         tiers=Tiers(),
-        evaluator=Evaluator(bundle, load_dataset("digits")),
+        evaluator=Evaluator(bundle, load_dataset("digits").test, (TopK(),)),
+        manifest=bundle.manifest,
     )
 
 
@@ -164,12 +172,22 @@ def test_a_number_of_samples_held_out_that_cannot_be_is_refused(wire: Wire, held
     assert refused.code == "profile"
 
 
-def test_a_tier_s_score_is_the_mean_over_its_samples() -> None:
+def test_a_tier_s_score_is_the_mean_over_its_samples(digits_bundle: Bundle) -> None:
     widths = {"a": 500, "b": 500, "c": 1000}
     tasks = {client: msgspec.structs.replace(TASK, width=width) for client, width in widths.items()}
-    current = ScoreRound(ROUND, tasks=tasks, tiers={"a": 3, "b": 3, "c": 1})
+    current = ScoreRound(
+        ROUND,
+        tasks=tasks,
+        tiers={"a": 3, "b": 3, "c": 1},
+        metrics=(TopK(),),
+        manifest=digits_bundle.manifest,
+    )
     for client, samples, loss, accuracy in (("c", 7, 2.0, 0.5), ("b", 30, 1.0, 0.5), ("a", 10, 3.0, 1.0)):
-        assert current.take(client, Evaluated(RUN, ROUND, samples, loss, accuracy), register(test_samples=30))
-    assert current.by_tier() == {1: TierScore(1, 7, 2.0, 0.5, 1000), 3: TierScore(2, 40, 1.5, 0.625, 500)}
+        sums = {"accuracy": (accuracy * samples, float(samples))}
+        assert current.take(client, Evaluated(RUN, ROUND, samples, loss, sums), register(test_samples=30))
+    assert current.by_tier() == {
+        1: TierScore(1, 7, 2.0, {"accuracy": 0.5}, 1000),
+        3: TierScore(2, 40, 1.5, {"accuracy": 0.625}, 500),
+    }
     with pytest.raises(FrameError, match="was not asked"):
         current.take("d", GOOD, register(test_samples=30))

@@ -26,7 +26,7 @@ CONFIG = RunConfig(
 METRICS = RoundMetrics(
     round=1,
     seconds=1.5,
-    accuracy=0.5,
+    scores={"accuracy": 0.5},
     loss=1.25,
     train_loss=1.5,
     uplink={"client-a": 544_000},
@@ -85,7 +85,10 @@ def test_elsewhere_a_round_is_a_line() -> None:
 
 
 def test_what_devices_find_stands_beside_the_accuracy() -> None:
-    scores = {0: TierScore(2, 40, 0.5, 0.75, 1000), 3: TierScore(1, 10, 1.5, 0.25, 500)}
+    scores = {
+        0: TierScore(2, 40, 0.5, {"accuracy": 0.75}, 1000),
+        3: TierScore(1, 10, 1.5, {"accuracy": 0.25}, 500),
+    }
     scored = msgspec.structs.replace(METRICS, on_devices=scores)
     for terminal in (True, False):
         text = io.StringIO()
@@ -94,11 +97,11 @@ def test_what_devices_find_stands_beside_the_accuracy() -> None:
             observer.started(CONFIG, 1_000_000)
             observer.round_started(1, ["client-a"])
             observer.round_closed(scored)
-            observer.round_closed(msgspec.structs.replace(METRICS, round=2, accuracy=None, loss=None))
+            observer.round_closed(msgspec.structs.replace(METRICS, round=2, scores={}, loss=None))
         shown = [
             line
             for line in text.getvalue().splitlines()
-            if "(on devices 75.0% in tier 0, 25.0% in tier 3)" in line
+            if "(on devices accuracy 75.0% in tier 0; accuracy 25.0% in tier 3)" in line
         ]
         assert "accuracy" in shown[-1]
         assert ("round 1/3" in shown[-1]) == terminal
@@ -133,9 +136,9 @@ def test_whom_is_waited_for_between_rounds_is_said_until_the_next_question_or_th
 
 
 def test_scores_that_no_device_gave_leave_none_of_before() -> None:
-    scored = msgspec.structs.replace(METRICS, on_devices={0: TierScore(2, 40, 0.5, 0.75, 1000)})
+    scored = msgspec.structs.replace(METRICS, on_devices={0: TierScore(2, 40, 0.5, {"accuracy": 0.75}, 1000)})
     before = last_picture(lambda observer: observer.round_closed(scored))
-    assert "accuracy 50.0% (on devices 75.0% in tier 0)" in before
+    assert "accuracy 50.0% (on devices accuracy 75.0% in tier 0)" in before
     after = last_picture(
         lambda observer: observer.round_closed(scored), lambda observer: observer.round_closed(METRICS)
     )

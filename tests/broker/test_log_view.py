@@ -46,7 +46,7 @@ def test_a_run_is_logged_round_by_round(digits_bundle: Bundle, tmp_path: Path) -
     assert serve.returncode == 0, (tmp_path / "out").read_text()
     lines = [json.loads(line) for line in (tmp_path / "serve.log").read_text().splitlines()]
     assert {line["run"] for line in lines if line["logger"] == "broker.log_view"} == {lines[0]["run"]}
-    assert [line["round"] for line in lines if "accuracy" in line] == [1, 2]
+    assert [line["round"] for line in lines if "scores" in line] == [1, 2]
     accepted = [(line["round"], line["client"]) for line in lines if line.get("status") == "accepted"]
     assert accepted == [(1, "client-0"), (2, "client-0")]
     assert "round   1" in (tmp_path / "out").read_text()
@@ -54,10 +54,13 @@ def test_a_run_is_logged_round_by_round(digits_bundle: Bundle, tmp_path: Path) -
 
 def test_what_devices_find_is_a_line_a_tier(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "broker.log_view")
-    scores = {0: TierScore(2, 40, 0.5, 0.75, 1000), 3: TierScore(1, 10, 1.5, 0.25, 500)}
-    metrics = RoundMetrics(7, 1.5, 0.5, 1.25, 1.5, {}, {}, {}, {}, on_devices=scores)
+    scores = {
+        0: TierScore(2, 40, 0.5, {"accuracy": 0.75}, 1000),
+        3: TierScore(1, 10, 1.5, {"accuracy": 0.25}, 500),
+    }
+    metrics = RoundMetrics(7, 1.5, 1.25, 1.5, {}, {}, {}, {}, {"accuracy": 0.5}, on_devices=scores)
     LogView().round_closed(metrics)
     assert [record.getMessage() for record in caplog.records][1:] == [
-        "round 7: tier 0 on devices: accuracy 0.7500",
-        "round 7: tier 3 on devices: accuracy 0.2500",
+        "round 7: tier 0 on devices: accuracy 75.0%",
+        "round 7: tier 3 on devices: accuracy 25.0%",
     ]

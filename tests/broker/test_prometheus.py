@@ -20,7 +20,7 @@ PROFILE = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1)
 ROUND = RoundMetrics(
     round=3,
     seconds=1.5,
-    accuracy=0.75,
+    scores={"accuracy": 0.75, "macro-f1": 0.5},
     loss=0.5,
     train_loss=0.25,
     uplink={"a": 100, "b": 20},
@@ -72,7 +72,7 @@ def test_a_run_is_scraped_while_it_lasts() -> None:
     with metrics_server(f"127.0.0.1:{port}") as observer:
         nothing = scraped(port)
         assert nothing["devices"] == 0
-        assert math.isnan(nothing["accuracy"])
+        assert math.isnan(nothing["loss"])
         tell(Observers(Observer(), observer), config)
         found = scraped(port)
         with pytest.raises(PortError, match="cannot be served"), metrics_server(f"127.0.0.1:{port}"):
@@ -81,7 +81,8 @@ def test_a_run_is_scraped_while_it_lasts() -> None:
         "rounds": 9,
         "round": 3,
         "round_seconds": 1.5,
-        "accuracy": 0.75,
+        'score{score="accuracy"}': 0.75,
+        'score{score="macro-f1"}': 0.5,
         "loss": 0.5,
         "train_loss": 0.25,
         "devices": 2,
@@ -99,20 +100,23 @@ def test_a_run_is_scraped_while_it_lasts() -> None:
 
 
 def test_what_devices_find_has_a_gauge_a_tier() -> None:
-    scores = {0: TierScore(2, 40, 0.5, 0.75, 1000), 3: TierScore(1, 10, 1.5, 0.25, 500)}
+    scores = {
+        0: TierScore(2, 40, 0.5, {"accuracy": 0.75}, 1000),
+        3: TierScore(1, 10, 1.5, {"accuracy": 0.25}, 500),
+    }
     port = free_port()
     with metrics_server(f"127.0.0.1:{port}") as observer:
         assert not any("tier" in name for name in scraped(port))
         observer.round_closed(msgspec.structs.replace(ROUND, on_devices=scores))
-        observer.round_closed(msgspec.structs.replace(ROUND, accuracy=None, loss=None))  # nothing was evaluated
+        observer.round_closed(msgspec.structs.replace(ROUND, scores={}, loss=None))  # nothing was evaluated
         found = {name: value for name, value in scraped(port).items() if "tier" in name}
         observer.round_closed(msgspec.structs.replace(ROUND, on_devices={3: scores[3]}))
         assert {name for name in scraped(port) if "tier" in name} == {name for name in found if '"3"' in name}
         observer.round_closed(ROUND)  # nobody answered
         assert not any("tier" in name for name in scraped(port))
     assert found == {
-        'device_accuracy{tier="0"}': 0.75,
-        'device_accuracy{tier="3"}': 0.25,
+        'device_score{score="accuracy",tier="0"}': 0.75,
+        'device_score{score="accuracy",tier="3"}': 0.25,
         'device_loss{tier="0"}': 0.5,
         'device_loss{tier="3"}': 1.5,
         'device_samples{tier="0"}': 40,

@@ -61,7 +61,7 @@ def task(client: str, round: int = 3) -> Task:
 
 
 def metrics(round: int) -> RoundMetrics:
-    return RoundMetrics(round, 1.0, 0.5, 0.25, 0.125, {"a": 1}, {"a": 2}, {"b": "lost"}, {"late": 3})
+    return RoundMetrics(round, 1.0, 0.25, 0.125, {"a": 1}, {"a": 2}, {"b": "lost"}, {"late": 3}, {"accuracy": 0.5})
 
 
 def again(url: str) -> Store:

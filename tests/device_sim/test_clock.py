@@ -49,7 +49,7 @@ def test_a_rounds_traffic_is_the_most_that_a_client_of_each_tier_gets_and_gives(
     metrics = RoundMetrics(
         round=1,
         seconds=0.0,
-        accuracy=0.0,
+        scores={"accuracy": 0.0},
         loss=0.0,
         train_loss=0.0,
         uplink=uplink,

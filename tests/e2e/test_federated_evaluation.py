@@ -59,7 +59,7 @@ def test_what_devices_find_is_the_score_of_the_final_weights_on_their_samples(
         assert (found.clients, found.samples, found.width) == (2, len(whole.y), WIDTHS[tier])
         loss, accuracy = plain_score(weights, WIDTHS[tier], whole)
         assert found.loss == pytest.approx(loss, rel=1e-5)
-        assert found.accuracy == pytest.approx(accuracy)
+        assert found.scores["accuracy"] == pytest.approx(accuracy)
     # Whoever evaluated a model trains it without fetching it again.
     assert last.downlink == dict.fromkeys(sorted(agent.client for agent in agents), done.dense)
     assert not any(metrics.excused or metrics.rejections for metrics in done.rounds)

@@ -125,7 +125,7 @@ def test_statistics_are_those_of_torch_over_the_clients_batches(
     assert done.rounds[-1].gathered == {1000: parts[0] + parts[2], 500: parts[1] + parts[3]}
     assert not done.rounds[0].gathered
     assert not left.rounds[-1].gathered
-    assert done.accuracy != left.accuracy
+    assert done.scores != left.scores
 
 
 def test_one_set_of_statistics_is_the_widest_model_s(single: Bundle, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_agents_gather_the_bits_of_a_simulation_though_the_coordinator_is_killed
     theirs = simulated(rows, tmp_path / "simulated")
     assert same_weights(real.weights, theirs.weights)
     assert real.rounds[-1].gathered == theirs.rounds[-1].gathered
-    assert real.accuracy == theirs.accuracy
+    assert real.scores == theirs.scores
     assert not real.rounds[-1].rejections
 
 

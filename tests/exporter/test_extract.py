@@ -210,7 +210,7 @@ def test_the_card_says_what_the_run_knows_and_claims_no_accuracy_for_what_was_no
 
     full, half = cards
     assert (full["run"], full["method"], full["round"]) == ("two-rounds", "fedavg", 2)
-    assert full["accuracy"] == last["accuracy"]
+    assert full["accuracy"] == last["scores"]["accuracy"]
     assert half["accuracy"] is None
     assert half["width"] == 0.5
     assert full["tools"]["torch"] == torch.__version__

@@ -236,7 +236,7 @@ def test_a_fleet_trains_the_statistics_of_the_widths_it_can_run(
         assert not np.array_equal(after[name][1], start[name][1])
         assert not np.array_equal(after[name][2], start[name][2])
     copied = after | {name: after[name][[1, 1, 2]] for name in STATISTICS}
-    evaluator = Evaluator(bundle, load_dataset("digits"))
+    evaluator = Evaluator(bundle, load_dataset("digits").test)
     last = done.rounds[-1]
     assert evaluator.score(copied) == evaluator.score(after) == Score(last.loss, last.accuracy)
 

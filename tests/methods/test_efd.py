@@ -20,8 +20,8 @@ from edge_fl.core.selection import Selection
 from edge_fl.data.registry import load_dataset
 from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Ask, Job, Method, open_method
+from edge_fl.metrics.classification import TopK
 from edge_fl.runs.config import RunConfig
-from edge_fl.training.evaluation import Score
 
 LAYOUT = mlp_layout(6, 9, 20, 3)
 TIERS = [1000, 800, 600, 400, 200]
@@ -106,8 +106,11 @@ def test_a_run_trains_and_measures_the_model_of_its_width_alone(small_bundle: Bu
         assert moved[inside.index(tensor)].mean() > 0.5
         moved[inside.index(tensor)] = False
         assert not moved.any()
-    evaluator, last = Evaluator(small_bundle, load_dataset("digits")), done.rounds[-1]
-    assert evaluator.score(after, 500) == Score(last.loss, last.accuracy) != evaluator.score(after)
+    evaluator, last = Evaluator(small_bundle, load_dataset("digits").test, (TopK(),)), done.rounds[-1]
+    narrow, whole = evaluator.score(after, 500), evaluator.score(after)
+    assert narrow is not None
+    assert whole is not None
+    assert (narrow.loss, narrow.scores) == (last.loss, last.scores) != (whole.loss, whole.scores)
 
 
 def test_the_scale_may_be_left_out_and_the_mean_is_over_holders() -> None:

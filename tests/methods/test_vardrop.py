@@ -410,7 +410,7 @@ def test_a_run_gives_a_pruned_model_and_sends_less_the_more_is_dropped(bundle: B
 def test_it_learns_as_fedsgd_does(bundle: Bundle, tmp_path: Path) -> None:
     settings = config(parameters={"lr": 0.02, "kl": 0.1}, rounds=60, batch=100)
     rounds, _, _ = run(bundle, tmp_path / "run", settings)
-    assert rounds[-1].accuracy > 0.6
+    assert rounds[-1].scores["accuracy"] > 0.6
 
 
 def test_a_frame_of_another_encoding_is_refused(bundle: Bundle) -> None:

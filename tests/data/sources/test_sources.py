@@ -19,7 +19,7 @@ from edge_fl.core.errors import DataError
 from edge_fl.data.idx import decode_idx, idx_shape
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import checked_samples, open_source, source_names
-from edge_fl.data.sources.csv import decode_csv
+from edge_fl.data.sources.csv import Columns, decode_csv
 
 
 def opened(text: str) -> Samples:
@@ -85,7 +85,11 @@ def test_csv(tmp_path: Path) -> None:
         ('x,label\n"1,0\n', "", "line 2: it is no CSV"),
         ("x,label\n1,0\n", "?shape=2x2", r"has 1 features a line, which cannot become \(2, 2\)"),
         ("x,label\n1,0\n", "?shape=2x", "'2x' is no shape of a sample; write it as 1x28x28"),
-        ("x,label\n1,0\n", "?colour=red", "takes label, features, shape, classes behind a '\\?'.*unknown field"),
+        (
+            "x,label\n1,0\n",
+            "?colour=red",
+            "takes label, target, owner, features, shape, classes behind a '\\?'.*unknown field",
+        ),
         ("x,label\n1,0\n", "?classes=/nowhere", "class names cannot be read from '/nowhere'"),
     ],
 )
@@ -113,7 +117,7 @@ def test_csv_gives_what_was_written(names: list[str], data: st.DataObject) -> No
     writer = csv.writer(file)
     writer.writerow([*names, "label"])
     writer.writerows([*row, label] for row, label in zip(rows, labels, strict=True))
-    x, y, lines = decode_csv(file.getvalue(), "f", label="label")
+    x, y, lines = decode_csv(file.getvalue(), "f", Columns("label"))[:3]
     assert x.tolist() == rows
     assert y.tolist() == labels
     assert len(lines) == len(rows)
@@ -122,7 +126,7 @@ def test_csv_gives_what_was_written(names: list[str], data: st.DataObject) -> No
 @given(st.text(st.sampled_from('x,label\n\r"01.-e \0'), max_size=60), st.booleans())
 def test_csv_of_any_text_is_read_or_refused(text: str, headed: bool) -> None:
     with suppress(DataError):
-        x, y, lines = decode_csv(("x,label\n" if headed else "") + text, "f", label="label")
+        x, y, lines = decode_csv(("x,label\n" if headed else "") + text, "f", Columns("label"))[:3]
         assert len(x) == len(y) == len(lines)
         assert np.isfinite(x).all()
         assert (y >= 0).all()
@@ -166,7 +170,7 @@ def test_npz_that_is_refused(tmp_path: Path) -> None:
         ([[1e39]], [0], "not a finite number in sample 0"),
         ([[5], [-1]], [0, 0], "a token below 0 in sample 1"),
         ([[1.0]], [-1], "a class below 0 in sample 0"),
-        ([[1.0]], [0.0], "y in float64; classes are integers"),
+        ([[1.0]], [np.nan], "a target that is not a finite number in sample 0"),
         ([[1.0]], [True], "y in bool"),
         ([["a"]], [0], "x in <U1; it takes numbers"),
         ([[1.0], [1.0, 2.0]], [0, 0], "gives no array as x"),
@@ -339,8 +343,8 @@ def test_python(tmp_path: Path) -> None:
     [
         ("def read():\n    raise OSError('the sensor\\nis gone')", "read' raised OSError: the sensor is gone."),
         ("def read():\n    raise SystemExit", "read' raised SystemExit."),
-        ("def read():\n    return 5", "returned an object of type 'int', not a pair"),
-        ("def read():\n    return [[1.0]], [0.5]", "gives y in float64"),
+        ("def read():\n    return 5", "is an object of type 'int', not a pair"),
+        ("def read():\n    return [[1.0]], [0.5, 1.0]", "both need as many samples"),
         ("read = 5", "has no function 'read'"),
         ("1 / 0", "mine.py' cannot be imported: it raised ZeroDivisionError: division by zero."),
         ("exit(3)", "it raised SystemExit: 3."),

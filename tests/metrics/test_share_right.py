@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from edge_fl.training.evaluation import share_right
+from edge_fl.metrics.classification import share_right
 
 
 @given(st.data())

@@ -1,0 +1,195 @@
+"""The Python interface does what the commands do, on data and models that are in no data set of ours."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import edge_fl
+from edge_fl.core.errors import DataError, EdgeFLError, StateError
+
+SENSORS = """
+from torch import nn
+
+def build():
+    return nn.Sequential(
+        nn.Conv1d(2, 6, 3, padding=1), nn.ReLU(), nn.MaxPool1d(2), nn.Flatten(), nn.Linear(48, 12), nn.ReLU(),
+        nn.Linear(12, 3),
+    )
+"""
+OPTIONS = "label=state&owner=user&shape=2x16"
+
+
+def write_windows(path: Path, count: int, seed: int) -> None:
+    """Sensor windows of three states by three users: a wave of a frequency each, with noise."""
+    rng = np.random.default_rng(seed)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(f"{axis}{i}" for axis in "xy" for i in range(16)), "state", "user"])
+        for i in range(count):
+            state = int(rng.integers(3))
+            wave = np.sin(np.arange(16) * 0.4 * (state + 1) + rng.uniform(0, 6))
+            window = np.concatenate([wave, -wave]) + 0.2 * rng.standard_normal(32)
+            writer.writerow([*np.round(window, 4), state, ("anna", "ben", "cleo")[i % 3]])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of somebody's own: a model, training data and held-out data."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "model.py").write_text(SENSORS)
+    write_windows(folder / "all.csv", 240, 0)
+    write_windows(folder / "held-out.csv", 90, 1)
+    return folder
+
+
+def model() -> nn.Module:
+    space: dict[str, object] = {}
+    exec(SENSORS, space)
+    torch.manual_seed(0)
+    built = space["build"]()  # type: ignore[operator]
+    assert isinstance(built, nn.Module)
+    return built
+
+
+def command(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "edge_fl", *words], cwd=place, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def bundle(place: Path) -> edge_fl.Bundle:
+    return edge_fl.export(model(), torch.zeros(2, 2, 16), output=place / "bundle", name="model")
+
+
+def test_python_and_commands_give_the_same_weights_bit_for_bit(place: Path, bundle: edge_fl.Bundle) -> None:
+    exported = command(
+        place, "export", "model.py:build", "--input-shape", "2x16", "--classes", "3", "-o", "by-command"
+    )
+    assert exported.returncode == 0, exported.stderr
+    theirs = edge_fl.Bundle.load(place / "by-command").weights()
+    assert all(np.array_equal(array, theirs[name]) for name, array in bundle.weights().items())
+    words = f"simulate by-command --data csv:all.csv?{OPTIONS} --test-data csv:held-out.csv?{OPTIONS} --clients 3"
+    words += " --fraction 1 --partition owners --rounds 3 --method fedbiad+dgc --dropout 0.25 --set dgc.ratio=0.1"
+    words += " --score accuracy --score macro-f1 -o simulated"
+    simulated = command(place, *words.split())
+    assert simulated.returncode == 0, simulated.stderr
+    run = edge_fl.simulate(
+        bundle,
+        f"csv:{place}/all.csv?{OPTIONS}",
+        test_data=f"csv:{place}/held-out.csv?{OPTIONS}",
+        method=edge_fl.FedBIAD(dropout=0.25) + edge_fl.DGC(ratio=0.1),
+        clients=3,
+        fraction=1,
+        partition="owners",
+        rounds=3,
+        scores=["accuracy", "macro-f1"],
+        output=place / "by-python",
+    )
+    other = edge_fl.Run.open(place / "simulated")
+    assert all(np.array_equal(array, other.weights[name]) for name, array in run.weights.items())
+    assert [m.scores for m in run.metrics] == [m.scores for m in other.metrics]
+    assert list(run.scores) == ["accuracy", "macro-f1"]
+    assert run.plot().stat().st_size > 10_000
+    page = run.compare(other, path=place / "compare.html").read_text()
+    assert "fedbiad+dgc" in page
+    assert "data:image/png;base64," in page
+    shown = command(place, "compare", "simulated", "by-python", "-o", "compare.png", "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert (place / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_data_come_as_objects_too(place: Path, bundle: edge_fl.Bundle) -> None:
+    x, y = torch.randn(60, 2, 16), torch.randint(3, (60,))
+    pairs = torch.utils.data.TensorDataset(x, y)
+    runs = [
+        edge_fl.simulate(bundle, data, clients=4, rounds=2, output=place / f"objects-{i}")
+        for i, data in enumerate([(x.numpy(), y.numpy()), {"x": x.numpy(), "y": y.numpy()}, pairs])
+    ]
+    first = runs[0].weights
+    for run in runs:
+        assert not run.scores
+        assert run.records()[-1]["loss"] is None
+        assert all(np.array_equal(array, first[name]) for name, array in run.weights.items())
+
+
+def test_without_test_data_a_run_says_so_once_and_trains(place: Path, bundle: edge_fl.Bundle) -> None:
+    words = f"simulate bundle --data csv:all.csv?{OPTIONS} --clients 3 --rounds 2 -o unscored"
+    done = command(place, *words.split())
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no test data") == 1
+    assert "training loss" in done.stdout
+    assert "none" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        ("simulate bundle", 15, "was not made for a data set"),
+        (f"simulate bundle --data csv:all.csv?{OPTIONS} --score mae", 15, "use accuracy"),
+        (f"simulate bundle --data csv:all.csv?{OPTIONS} --test-data digits", 14, "samples of shape (1, 8, 8)"),
+        ("simulate bundle --data csv:all.csv?target=x0&features=x1", 14, "samples of shape"),
+        ("simulate bundle --data csv:gone.csv", 14, "gone.csv"),
+        ("compare nowhere", 21, "There is no run at 'nowhere'"),
+        ("serve bundle --port 0 --test-data digits", 14, "samples of shape (1, 8, 8)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_written(
+    place: Path, bundle: edge_fl.Bundle, words: str, code: int, sentence: str
+) -> None:
+    before = sorted(place.rglob("*"))
+    refused = command(place, *words.split())
+    assert sentence in refused.stderr
+    assert refused.stderr.count("\n") <= 2
+    assert refused.returncode == code
+    assert sorted(place.rglob("*")) == before
+
+
+def test_a_model_or_data_that_cannot_be_are_one_sentence(place: Path, bundle: edge_fl.Bundle) -> None:
+    with pytest.raises(EdgeFLError, match="does not take the example inputs"):
+        edge_fl.export(model(), torch.zeros(2, 5), output=place / "never")
+    with pytest.raises(DataError, match="both need as many samples"):
+        edge_fl.simulate(bundle, (np.zeros((5, 2, 16)), np.zeros(4)), output=place / "never")
+    with pytest.raises(DataError, match="an object of type 'int'"):
+        edge_fl.simulate(bundle, 5, output=place / "never")
+    with pytest.raises(StateError, match="There is no run"):
+        edge_fl.Run.open(place / "never")
+    assert not (place / "never").exists()
+
+
+def test_regression_is_first_class(place: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((400, 5)).astype(np.float32)
+    y = np.stack([x[:, 0] - x[:, 1], 2 * x[:, 2]], axis=1)
+    torch.manual_seed(0)
+    bundle = edge_fl.export(
+        nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 2)),
+        torch.zeros(2, 5),
+        loss="huber",
+        scores=["r2", "rmse"],
+        output=place / "regression",
+    )
+    data, held_out = (x[:300], y[:300]), (x[300:], y[300:])
+    run = edge_fl.simulate(bundle, data, test_data=held_out, clients=5, fraction=1, output=place / "regressed")
+    assert list(run.scores) == ["r2", "rmse"]
+    assert run.scores["r2"] > 0.9
+
+
+def test_importing_edge_fl_imports_nothing_heavy() -> None:
+    code = "import sys, edge_fl; print(sorted({'numpy', 'msgspec', 'torch', 'broker', 'exporter'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert set(edge_fl.__all__) <= set(dir(edge_fl))
+
+
+def test_a_file_of_the_user_s_that_hides_a_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "broker.py").write_text("answer = 42\n")
+    done = command(tmp_path, "serve", "bundle")
+    assert done.returncode == 15
+    assert f"'{tmp_path / 'broker.py'}' hides edge-fl's package 'broker'" in done.stderr
