@@ -1,7 +1,6 @@
 """The coordinator: picks devices, runs rounds, aggregates, evaluates. One thread; the gateway speaks for it."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -107,7 +106,7 @@ class Coordinator:
         ------
         RunError
             When too few devices come, or too few answer however often others are asked, or the loss on held-out data
-            is no longer finite. The devices are told then, too.
+            is no longer finite. The round's updates are kept, and the devices wait: the run can be resumed.
         """
         self._observer.started(self._config, self._dense)
         rounds = self._store.rounds()
@@ -118,7 +117,7 @@ class Coordinator:
                 rounds.append(self._run_round(number))
                 self._learn(rounds[-1])
         except RunError:
-            self._end()
+            self._folder.close()
             raise
         return RunSummary(self._config, self._dense, tuple(rounds), self._end())
 
@@ -139,7 +138,7 @@ class Coordinator:
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
-        quorum = math.ceil(self._config.quorum * self._config.clients_per_round)
+        quorum = self._config.needed
         current = Round(number, self._model.version, quorum, self._model.reach)
         broken_off = self._store.under_way(number)
         if broken_off is None:
@@ -164,9 +163,14 @@ class Coordinator:
     def _wait_for_devices(
         self, needed: int, besides: Callable[[float], frozenset[str]] = lambda _: frozenset()
     ) -> None:
-        """Until as many are there ``besides`` those it names; raises RunError after ``config.wait`` seconds."""
+        """Until as many are there ``besides`` those it names; raises RunError after ``config.wait`` seconds.
+
+        Devices that may still return are waited for no longer than that, either.
+        """
         until = time.monotonic() + self._config.wait
         while (there := self._gateway.registry.count(besides(time.monotonic()))) < needed or self._returning():
+            if time.monotonic() > until and there >= needed:
+                return
             if time.monotonic() > until:
                 timing = self._gateway.registry.unready
                 raise RunError(

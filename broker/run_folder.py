@@ -113,6 +113,12 @@ class RunFolder:
             self._updates = None
         shutil.rmtree(self.root / "updates", ignore_errors=True)
 
+    def close(self) -> None:
+        """Leave a run that is not finished: its updates stay, so that it can be resumed."""
+        if self._updates is not None:
+            self._updates.close()
+        self._metrics.close()
+
     def finish(self, weights: Weights) -> Path:
         """Write the final weights and say where."""
         path = self.root / "weights.safetensors"

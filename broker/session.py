@@ -4,7 +4,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -48,7 +48,7 @@ def serve(
     bundle: Bundle,
     config: RunConfig,
     root: Path,
-    address: BrokerAddress,
+    address: BrokerAddress | Callable[[], BrokerAddress],
     observer: Observer,
     fleet: str = "edge-fl",
     connect_timeout: float = 15.0,
@@ -58,7 +58,7 @@ def serve(
     """Run ``config`` on ``bundle`` over the broker at ``address``; the folder ``root`` gets results and a plot.
 
     ``database`` is the URL of the run's record (None: SQLite in ``root``), ``models`` where the models after the last
-    rounds are kept (None: in ``root``).
+    rounds are kept (None: in ``root``). An ``address`` that is a function is called once all else is found to be right.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def resume(
     root: Path,
     *,
     bundle: Path | None = None,
-    address: BrokerAddress,
+    address: BrokerAddress | Callable[[], BrokerAddress],
     observer: Observer,
     fleet: str = "edge-fl",
     connect_timeout: float = 15.0,
@@ -169,9 +169,13 @@ def _absolute(place: str | None) -> str | None:
 
 
 @contextmanager
-def _connected(run: str, topics: Topics, address: BrokerAddress, timeout: float) -> Iterator[Connection]:
+def _connected(
+    run: str, topics: Topics, address: BrokerAddress | Callable[[], BrokerAddress], timeout: float
+) -> Iterator[Connection]:
     connection = Connection(
-        address=address, client_id=f"coordinator-{run}", subscriptions=Gateway.subscriptions(topics)
+        address=address() if callable(address) else address,
+        client_id=f"coordinator-{run}",
+        subscriptions=Gateway.subscriptions(topics),
     )
     connection.open(timeout=timeout)
     try:

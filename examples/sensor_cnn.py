@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """A 1-D CNN for windows of six sensor channels and four activities: `edge-fl export examples/sensor_cnn.py:build`."""
+=======
+"""A 1-D CNN for windows of six sensor channels and four activities."""
+>>>>>>> house
 
 from torch import nn
 

@@ -193,11 +193,15 @@ def serve(
         )
     coordinate = _coordination(bundle, config, root, models)
     with ExitStack() as stack:
-        if broker == "embedded":
-            address = stack.enter_context(EmbeddedBroker(port=port)).address
-        else:
-            address = BrokerAddress.parse(broker)
-        console.print(f"broker {address}", highlight=False)
+
+        def address() -> BrokerAddress:
+            embedded = broker == "embedded"
+            found = (
+                stack.enter_context(EmbeddedBroker(port=port)).address if embedded else BrokerAddress.parse(broker)
+            )
+            console.print(f"broker {found}", highlight=False)
+            return found
+
         watching = [stack.enter_context(view(console, live=not json))]
         if log_file is not None or log_format is LogFormat.JSON:
             stack.enter_context(logging_to(log_file, log_format))

@@ -1,5 +1,6 @@
 """What a run is set to; written to the run folder as config.json."""
 
+import math
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -85,6 +86,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ConfigError(
                 f"The step size drops after fractions of the rounds that grow inside (0, 1), not {drops}."
             )
+
+    @property
+    def needed(self) -> int:
+        """How many updates close a round: the quorum of those picked, rounded up."""
+        return math.ceil(self.quorum * self.clients_per_round - 1e-9)  # 0.07 * 100 is a little more than 7
 
     def evaluates(self, round: int) -> bool:
         """Whether the model is evaluated after a round, counted from 1."""

@@ -95,6 +95,10 @@ class System:
             fleet.wait(timeout=120)
         return summary
 
+    def coordinate(self, config: RunConfig, root: Path, address: BrokerAddress, observer: Observer) -> RunSummary:
+        """A coordinator alone, for a fleet that is there."""
+        return serve(bundle=self._bundle, config=config, root=root, address=address, observer=observer)
+
 
 @pytest.fixture
 def system(digits_bundle: Bundle, tmp_path: Path) -> System:

@@ -72,3 +72,12 @@ def test_a_run_of_before_there_were_drops_has_none() -> None:
     config = msgspec.to_builtins(CONFIG)
     del config["lr_drops"]
     assert msgspec.convert(config, RunConfig) == msgspec.structs.replace(CONFIG, lr_drops=())
+
+
+@pytest.mark.parametrize(("quorum", "needed"), [(q / 100, q) for q in range(1, 101)])
+def test_a_quorum_asks_for_no_device_too_many(quorum: float, needed: int) -> None:
+    assert msgspec.structs.replace(CONFIG, quorum=quorum, clients_per_round=100).needed == needed
+
+
+def test_a_quorum_is_rounded_up() -> None:
+    assert msgspec.structs.replace(CONFIG, quorum=0.5, clients_per_round=3).needed == 2
