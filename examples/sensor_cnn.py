@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """A 1-D CNN for windows of six sensor channels and four activities: `edge-fl export examples/sensor_cnn.py:build`."""
-=======
-"""A 1-D CNN for windows of six sensor channels and four activities."""
->>>>>>> house
 
 from torch import nn
 

@@ -85,12 +85,7 @@ def drawing(rows: list[list[str]], edges: set[tuple[str, str]]) -> str:
         fill = "#dbeafe" if box.startswith("edge_fl.") else "#ffedd5"
         size = f'width="{BOX}" height="{HEIGHT}" rx="8"'
         lines += [
-<<<<<<< HEAD
             f'<rect x="{x - BOX / 2:.0f}" y="{y}" {size} fill="{fill}" stroke="#64748b"/>',
-=======
-            f'<rect x="{x - BOX / 2:.0f}" y="{y}" width="{BOX}" height="{HEIGHT}" rx="8" fill="{fill}" '
-            'stroke="#64748b"/>',
->>>>>>> house
             f'<text x="{x:.0f}" y="{y + 26}" font-size="15" text-anchor="middle" fill="#0f172a">'
             f"{box.removeprefix('edge_fl.')}</text>",
         ]
