@@ -21,8 +21,9 @@ test: lint $(ORT_READY)
 
 test-all: test test-rest
 
-# What takes longer: whole environments of their own, and every optimiser with every model and runtime.
-test-rest: $(READY) $(ORT_READY)
+# What takes longer: whole environments of their own, and every optimiser with every model and runtime,
+# every command of the documentation, and its site.
+test-rest: $(READY) $(ORT_READY) docs
 	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal -m 'packaging or matrix'
 
 lint: $(READY)
