@@ -204,6 +204,11 @@ class Method(ServerHalf, ABC):
         """The width, in thousandths, of the model that a run trains: what is evaluated."""
         return 1000
 
+    @property
+    def ordered(self) -> bool:
+        """Whether the first units of each block are trained as models of their own, so that narrower ones predict."""
+        return False
+
     def evaluated_width(self, tier: int) -> int:
         """The width, in thousandths, of the model that a device of ``tier`` evaluates on its own data."""
         del tier

@@ -103,6 +103,11 @@ class Fjord(Method):
         """The widest prefix (thousandths) that a device of ``tier`` trains, and uploads."""
         return self.p_max(tier)
 
+    @property
+    def ordered(self) -> bool:
+        """It does."""
+        return True
+
     def evaluated_width(self, tier: int) -> int:
         """p_max: the sub-model that the device could use."""
         return self.p_max(tier)

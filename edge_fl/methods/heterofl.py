@@ -95,6 +95,11 @@ class HeteroFl(Method):
         """With ``mask``, as the paper."""
         return self.parameters.mask
 
+    @property
+    def ordered(self) -> bool:
+        """It does."""
+        return True
+
     def evaluated_width(self, tier: int) -> int:
         """That of the tier's level; where levels are drawn, of the widest."""
         return max(self._widths(tier))

@@ -1,17 +1,19 @@
 """`edge-fl extract`: from a finished run to a file that predicts."""
 
 import json as json_module
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_fl.core.errors import RunError, StateError
+from edge_fl.core.errors import DataError, RunError, RuntimeMissingError, StateError
 from edge_fl.core.share import parse_width
 from edge_fl.data.class_names import read_class_names
 from exporter.commands.export_options import parse_metadata
 
 if TYPE_CHECKING:
+    from edge_fl.core.bundle import Bundle
     from exporter.extract.card import Card
     from exporter.extract.extract import Trained
 
@@ -24,6 +26,9 @@ def extract(
     bundle: Annotated[Path, typer.Option(help="The bundle that was trained.")],
     runtime: Annotated[str, typer.Option(help="onnx, executorch or torch.")] = "onnx",
     width: Annotated[float, typer.Option(help="Kept share of each block's units, the first ones.")] = 1.0,
+    untrained_width: Annotated[
+        bool, typer.Option("--untrained-width", help="Deliver a width that the run's method trained no model of.")
+    ] = False,
     sparse: Annotated[
         bool, typer.Option("--sparse", help="Leave out units whose weights are all exactly zero.")
     ] = False,
@@ -57,7 +62,10 @@ def extract(
         sparse,
         class_names=names or source.manifest.class_names or None,
         metadata={**source.manifest.metadata, **own},
+        untrained=untrained_width,
     )
+    if thousandths <= trained.width:
+        wanted = replace(wanted, scores=_scores(run, source, trained, thousandths))
     path, card = extract_model(source, trained, wanted, output)
     typer.echo(_json(path, card) if json else _text(path, card))
 
@@ -68,6 +76,7 @@ def _trained(root: Path) -> "Trained":
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
+    from edge_fl.recipes.own import use_code
     from edge_fl.recipes.recipe import open_recipe
     from edge_fl.runs.config import RunConfig
     from edge_fl.runs.metrics import RoundMetrics
@@ -91,14 +100,49 @@ def _trained(root: Path) -> "Trained":
     except SafetensorError as error:
         raise RunError(f"The final weights '{path}' are damaged: {error}.") from error
     last = rounds[-1] if rounds else None
+    use_code(config.code)
+    method = open_recipe(config.method, config.parameters).method
     return Trained(
         weights=weights,
         run=config.run,
         method=config.method,
         round=last.round if last else 0,
-        accuracy=last.first if last else None,
-        width=open_recipe(config.method, config.parameters).method.model_width,
+        scores=last.scores if last else {},
+        width=method.model_width,
+        ordered=method.ordered,
     )
+
+
+def _scores(root: Path, bundle: "Bundle", trained: "Trained", width: int) -> dict[str, float]:
+    """The scores of what is delivered on the run's test data; none where these are not at hand here."""
+    import msgspec
+
+    from edge_fl.core.width_statistics import trained_width
+    from edge_fl.data.splits import papers_top, test_samples
+    from edge_fl.metrics.base import default_scores, open_metrics
+    from edge_fl.runs.config import RunConfig
+    from edge_fl.runtimes.base import open_runtime
+    from edge_fl.training.evaluation import score
+
+    manifest = bundle.manifest
+    config = msgspec.json.decode((root / "config.json").read_bytes(), type=RunConfig)
+    try:
+        samples = test_samples(config.test_data, manifest)
+        runtime = next(iter(sorted(manifest.programs, key=["onnx", "torch_eager"].count, reverse=True)))
+        if samples is None:
+            return {}
+        names = config.scores or manifest.scores or default_scores(manifest, papers_top(manifest))
+        statistics = trained_width(
+            bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, width
+        )
+        metrics = open_metrics(names, manifest)
+        opened = open_runtime(runtime, bundle, threads=1)
+        return dict(score(opened, trained.weights, samples, metrics, width=width, statistics=statistics).scores)
+    except RunError:  # weights of another model, or diverged: what delivers them says so
+        return {}
+    except (DataError, RuntimeMissingError) as error:
+        typer.echo(f"not scored: {error}", err=True)
+        return {}
 
 
 def _json(path: Path, card: "Card") -> str:
@@ -109,7 +153,9 @@ def _json(path: Path, card: "Card") -> str:
 
 def _text(path: Path, card: "Card") -> str:
     kept = ", ".join(f"{block}: {count} of {card.of[block]}" for block, count in card.units.items())
-    measured = "" if card.accuracy is None else f", accuracy {card.accuracy:.1%} in its run"
+    from edge_fl.metrics.text import scores_text
+
+    measured = f", {scores_text(card.scores)} on the run's test data" if card.scores else ""
     return (
         f"{path}: {card.name} after {card.round} rounds of {card.method}, {card.parameters} parameters in {card.size} "
         f"bytes, within {card.parity:.1e} of what was trained{measured}\n"

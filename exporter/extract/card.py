@@ -35,8 +35,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         Units kept in each block, and units there.
     parameters
         Numbers in the model.
-    accuracy
-        What the run measured after its last round; None for a model of another width than it measured.
+    scores
+        What this model has on the run's test data, by name; none where there was none.
     metadata
         The user's own.
     """
@@ -58,7 +58,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     units: dict[str, int]
     of: dict[str, int]
     parameters: int
-    accuracy: float | None
+    scores: dict[str, float]
     layout: str
     tools: dict[str, str]
     metadata: dict[str, str]

@@ -4,6 +4,7 @@ import hashlib
 import importlib.metadata
 import math
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,22 +37,24 @@ _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
 class Trained:
     """What a run left: full tensors by name, and where they come from.
 
-    ``width`` (thousandths) is that of the model trained; ``accuracy`` is its own after ``round`` rounds, None where it
-    was not measured.
+    ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name.
+    ``ordered`` says that its first units were trained as narrower models, too.
     """
 
     weights: Weights
     run: str
     method: str
     round: int
-    accuracy: float | None
+    scores: Mapping[str, float] = field(default_factory=dict)
     width: int = 1000
+    ordered: bool = True
 
 
 @dataclass(frozen=True)
 class Wanted:
     """What to deliver: for which runtime, which share of each block's units (thousandths), without dead units or with
-    them, and what the user says of it.
+    them, and what the user says of it. ``untrained`` allows a width that the method trained no model of; ``scores`` are
+    what the model delivered has on test data, where they were measured.
     """
 
     runtime: str
@@ -59,6 +62,8 @@ class Wanted:
     sparse: bool = False
     class_names: tuple[str, ...] | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    untrained: bool = False
+    scores: Mapping[str, float] = field(default_factory=dict)
 
 
 def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> tuple[Path, Card]:
@@ -98,6 +103,11 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
         raise ConfigError(
             f"The run trained a model of width {trained.width / 1000:g}, and the units beyond are as they were at its "
             "start: extract that width or a narrower one."
+        )
+    if wanted.width < trained.width and not (trained.ordered or wanted.untrained):
+        raise ConfigError(
+            f"'{trained.method}' trains no narrower models, so its first units alone predict badly: extract the full "
+            "width, train with fjord or heterofl, or insist with --untrained-width."
         )
     pattern = chosen_units(bundle.layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
     statistics = trained_width(
@@ -182,7 +192,7 @@ def _about(
         units=pattern.counts,
         of=dict(layout.sizes),
         parameters=sum(math.prod(selection.shape(tensor)) for tensor in layout.parameters),
-        accuracy=trained.accuracy if wanted.width == trained.width else None,
+        scores=dict(wanted.scores or (trained.scores if wanted.width == trained.width else {})),
         layout=layout.digest,
         tools=_tools(),
         metadata=wanted.metadata,

@@ -193,3 +193,19 @@ def test_a_file_of_the_user_s_that_hides_a_package_is_named(tmp_path: Path) -> N
     done = command(tmp_path, "serve", "bundle")
     assert done.returncode == 15
     assert f"'{tmp_path / 'broker.py'}' hides edge-fl's package 'broker'" in done.stderr
+
+
+def test_a_width_that_no_model_was_trained_of_is_refused_unless_asked_for(
+    place: Path, bundle: edge_fl.Bundle
+) -> None:
+    run = f"simulate bundle --data csv:all.csv?{OPTIONS} --test-data csv:held-out.csv?{OPTIONS} --clients 3 --rounds 2"
+    done = command(place, *run.split(), "-o", "narrow")
+    assert done.returncode == 0, done.stderr
+    words = ["extract", "narrow", "--bundle", "bundle", "--width", "0.5", "-o", "half.onnx"]
+    refused = command(place, *words)
+    assert refused.returncode == 15
+    assert "'fedavg' trains no narrower models" in refused.stderr
+    assert not (place / "half.onnx").exists()
+    insisted = command(place, *words, "--untrained-width")
+    assert insisted.returncode == 0, insisted.stderr
+    assert "accuracy" in insisted.stdout

@@ -182,7 +182,7 @@ def answers(model: nn.Module, x: NDArray[np.float32]) -> NDArray[np.float32]:
 def test_a_delivered_model_predicts_what_torch_predicts_with_the_runs_first_units(
     runtime: str, width: float, units: int, finished: dict[str, Any], tmp_path: Path
 ) -> None:
-    command(**finished, runtime=runtime, width=width, output=tmp_path)
+    command(**finished, runtime=runtime, width=width, untrained_width=True, output=tmp_path)
 
     card = json.loads((tmp_path / "model.json").read_text())
     file = tmp_path / card["file"]
@@ -205,13 +205,20 @@ def test_the_card_says_what_the_run_knows_and_claims_no_accuracy_for_what_was_no
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     cards = []
     for width in (1.0, 0.5):
-        command(run=run, bundle=bundle.root, runtime="torch", width=width, output=tmp_path / f"{width}.pt2")
+        command(
+            run=run,
+            bundle=bundle.root,
+            runtime="torch",
+            width=width,
+            untrained_width=True,
+            output=tmp_path / f"{width}.pt2",
+        )
         cards.append(json.loads((tmp_path / f"{width}.json").read_text()))
 
     full, half = cards
     assert (full["run"], full["method"], full["round"]) == ("two-rounds", "fedavg", 2)
-    assert full["accuracy"] == last["scores"]["accuracy"]
-    assert half["accuracy"] is None
+    assert full["scores"] == last["scores"]
+    assert 0 < half["scores"]["accuracy"] < 1
     assert half["width"] == 0.5
     assert full["tools"]["torch"] == torch.__version__
 
@@ -282,7 +289,7 @@ def test_convolutions_keep_their_running_statistics_and_flatten_what_is_left_of_
     width: int, normalised: tuple[Normalised, Bundle], tmp_path: Path
 ) -> None:
     model, bundle = normalised
-    trained = Trained(bundle.weights(), "run", "fedavg", 1, None)
+    trained = Trained(bundle.weights(), "run", "fedavg", 1)
     path, card = extract(bundle, trained, Wanted("onnx", width), tmp_path)
 
     assert set(card.units.values()) == {-(-6 * width // 1000)}
@@ -303,9 +310,7 @@ def test_blocks_of_one_size_lose_units_one_without_the_other(
     weights = bundle.weights()
     for name in ("inner.weight", "norm.weight", "norm.bias"):
         weights[name][[0, 2, 3]] = 0
-    path, card = extract(
-        bundle, Trained(weights, "run", "fedavg", 1, None), Wanted("torch", sparse=True), tmp_path
-    )
+    path, card = extract(bundle, Trained(weights, "run", "fedavg", 1), Wanted("torch", sparse=True), tmp_path)
 
     pruned = Normalised()
     pruned.load_state_dict({**model.state_dict(), **{n: torch.from_numpy(a) for n, a in weights.items()}})
@@ -319,22 +324,22 @@ def test_units_that_are_exactly_zero_are_left_out_and_nothing_changes(bundle: Bu
     dead = [0, 5, 31]
     weights["1.weight"][dead] = weights["1.bias"][dead] = 0
     weights["3.weight"][:] = weights["3.bias"][:] = 0
-    trained = Trained(weights, "run", "fedbiad", 1, 0.5)
+    trained = Trained(weights, "run", "fedbiad", 1, {"accuracy": 0.5})
     path, card = extract(bundle, trained, Wanted("onnx", sparse=True), tmp_path)
 
     x = np.random.default_rng(3).standard_normal((5, 1, 8, 8)).astype(np.float32)
     assert card.units == {"1": 29, "3": 1}
-    assert card.accuracy == 0.5
+    assert card.scores == {"accuracy": 0.5}
     np.testing.assert_allclose(opened(path)(x), answers(first_units(weights, 32), x), atol=1e-5)
 
 
 def test_accuracy_is_that_of_the_width_trained_beyond_which_there_is_nothing_to_extract(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    trained = Trained(bundle.weights(), "run", "efd", 1, 0.5, width=400)
-    for width, accuracy in ((400, 0.5), (200, None)):
+    trained = Trained(bundle.weights(), "run", "efd", 1, {"accuracy": 0.5}, width=400)
+    for width, scores in ((400, {"accuracy": 0.5}), (200, {})):
         _, card = extract(bundle, trained, Wanted("torch", width), tmp_path / str(width))
-        assert card.accuracy == accuracy
+        assert card.scores == scores
     with pytest.raises(ConfigError, match=r"trained a model of width 0\.4, .* extract that width or a narrower"):
         extract(bundle, trained, Wanted("torch", 500), tmp_path / "wider")
 
@@ -366,7 +371,7 @@ def test_a_file_that_computes_something_else_is_not_written(bundle: Bundle, tmp_
     wrong = with_forward(bundle, other, tmp_path / "wrong")
 
     with pytest.raises(ParityError, match="nothing was written"):
-        extract(wrong, Trained(bundle.weights(), "run", "fedavg", 1, None), Wanted("torch"), tmp_path / "none")
+        extract(wrong, Trained(bundle.weights(), "run", "fedavg", 1), Wanted("torch"), tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 
@@ -433,12 +438,13 @@ def test_a_bundle_without_a_forward_says_what_to_do(bundle: Bundle, tmp_path: Pa
     old = Bundle.save(tmp_path / "old", bundle.manifest, files)
 
     with pytest.raises(BundleError, match="export it anew"):
-        extract(old, Trained(old.weights(), "run", "fedavg", 1, None), Wanted("torch"), tmp_path / "out")
+        extract(old, Trained(old.weights(), "run", "fedavg", 1), Wanted("torch"), tmp_path / "out")
 
 
 def test_from_the_command_line(run: Path, bundle: Bundle, tmp_path: Path) -> None:
     code = "from edge_fl.cli.main import run; run()"
-    options = ["--bundle", str(bundle.root), "--runtime", "torch", "--width", "0.5", "-o", str(tmp_path)]
+    options = ["--bundle", str(bundle.root), "--runtime", "torch", "--width", "0.5", "--untrained-width"]
+    options += ["-o", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-c", code, "extract", str(run), *options, "--json"],
         capture_output=True,
