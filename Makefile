@@ -11,18 +11,24 @@ DOCS := .venv-docs
 DOCS_READY := $(DOCS)/.ready
 WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
-.PHONY: demo test test-all test-rest lint vectors docs drawing clean
+.PHONY: demo check test test-all test-rest lint vectors docs drawing clean
 
 demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)
+
+# A minute: lint, and the tests that need no export, no broker and no process.
+check: lint
+	$(BIN)/pytest -n 2 --dist worksteal tests/core tests/wire tests/metrics tests/recipes tests/runs tests/transport \
+		tests/broker/test_store.py tests/broker/test_tiers.py tests/test_stored_digests.py
 
 test: lint $(ORT_READY)
 	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal
 
 test-all: test test-rest
 
-# What takes longer: whole environments of their own, and every optimiser with every model and runtime.
-test-rest: $(READY) $(ORT_READY)
+# What takes longer: whole environments of their own, and every optimiser with every model and runtime,
+# every command of the documentation, and its site.
+test-rest: $(READY) $(ORT_READY) docs
 	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal -m 'packaging or matrix'
 
 lint: $(READY)

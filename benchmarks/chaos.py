@@ -7,11 +7,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from device_sim.emulation.chaos import FAULTS, Chaos, same_weights
+from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result, Row
 from exporter.measure.cases import find_case
 from exporter.measure.exported import exported
 
 __all__ = ["bench_chaos"]
+
+_BARS = Bars(
+    "Seconds of a run with faults, and of the same run simulated", ("broker",), ("seconds", "simulated in (s)")
+)
 
 _MODEL = "digits-mlp"
 
@@ -50,6 +55,7 @@ def bench_chaos(settings: Sequence[Chaos], cache: Path, report: Callable[[str], 
         "or breaks, all kinds in turn, in an order drawn from the seed. Every device is needed in every round, so the "
         "weights must be those of the same run simulated without a network, to the bit.",
         rows=rows,
+        bars=_BARS,
     )
 
 

@@ -9,10 +9,13 @@ from statistics import mean, stdev
 from edge_fl.core.bundle import Bundle
 from edge_fl.data.partition import Kind
 from edge_fl.data.registry import dataset_info
+from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result
 from edge_fl.recipes.recipe import open_recipe
 
 __all__ = ["Setting", "bench_methods"]
+
+_BARS = Bars("Accuracy (%) of each recipe at its own defaults", ("recipe",), ("accuracy (%)",))
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def bench_methods(recipes: Sequence[str], setting: Setting, report: Callable[[st
         "fjord uploads, and heterofl trains, the full width. Accuracy is the mean of the last five rounds, which "
         "non-IID rounds need; uplink is the mean encoded frame of one client and round.",
         rows=rows,
+        bars=_BARS,
     )
 
 

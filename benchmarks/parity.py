@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from benchmarks.records import read_records, write_records
 from edge_fl.core.bundle import Optimizer
 from edge_fl.core.errors import ConfigError, EdgeFLError
+from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result, Row
 from exporter.export import export_bundle
 from exporter.limits import ADAM_LIMIT, LIMIT
@@ -19,6 +20,14 @@ from exporter.measure.cases import BATCH, find_case
 from exporter.measure.exported import exporter_digest
 
 __all__ = ["OPTIMIZERS", "Proof", "ProofSetting", "bench_parity"]
+
+_BARS = Bars(
+    "Largest relative difference of a weight from torch's (SGD, onnx, lengths logarithmic)",
+    ("model",),
+    ("weights",),
+    where={"size": "full", "runtime": "onnx", "optimiser": "sgd"},
+    logarithmic=True,
+)
 
 OPTIMIZERS = {
     "sgd": Optimizer(),
@@ -136,6 +145,7 @@ def _table(proofs: list[Proof]) -> Result:
         "more; a program is refused when it keeps that in none of three draws of batches and patterns). Momentum is "
         "0.9, with weight decay 0.001 and clipping at 1. Seconds are for export and proof. "
         "Rows that are not here have not been run.",
+        bars=_BARS,
         rows=[_line(proof, refused) for proof in proofs],
         notes=[proof.refused for proof in refused],
     )

@@ -1,6 +1,11 @@
-"""What a long benchmark has found so far, in a JSON file, so that it can be broken off and resumed."""
+"""What a long benchmark has found so far, in a JSON file, so that it can be broken off and resumed.
+
+A file whose name ends in ``.gz`` is compressed; the same records give the same bytes.
+"""
 
 import fcntl
+import gzip
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,8 +39,10 @@ def read_records(path: Path, kind: type[T]) -> list[T]:
     if not path.exists():
         return []
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[kind])  # type: ignore[valid-type]
-    except msgspec.DecodeError as error:
+        content = path.read_bytes()
+        plain = gzip.decompress(content) if path.suffix == ".gz" else content
+        return msgspec.json.decode(plain, type=list[kind])  # type: ignore[valid-type]
+    except (msgspec.DecodeError, OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"'{path}' does not hold this benchmark's results ({error}): name another file."
         ) from error
@@ -43,4 +50,5 @@ def read_records(path: Path, kind: type[T]) -> list[T]:
 
 def write_records(path: Path, records: list[T]) -> None:
     """Put ``records`` into ``path``, a line each, whole or not at all; raises StateError when it cannot be written."""
-    write_atomically(path, b"[\n" + b",\n".join(msgspec.json.encode(record) for record in records) + b"\n]\n")
+    content = b"[\n" + b",\n".join(msgspec.json.encode(record) for record in records) + b"\n]\n"
+    write_atomically(path, gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)

@@ -24,6 +24,7 @@ from edge_fl.core.randomness import Stream
 from edge_fl.data.batcher import batches
 from edge_fl.data.partition import IID, partition
 from edge_fl.data.registry import Samples, load_dataset
+from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result, Row
 from edge_fl.runs.config import RunConfig
 from exporter.export import export_bundle
@@ -32,6 +33,10 @@ from exporter.measure.eager import sized
 from exporter.measure.memory import resident
 
 __all__ = ["SimulatorSetting", "bench_simulator"]
+
+_BARS = Bars(
+    "Wall time of a round as a share of a torch loop's", ("model", "method", "trainer"), ("/ loop (wall)",)
+)
 
 T = TypeVar("T")
 
@@ -128,6 +133,7 @@ def bench_simulator(
         "other work: only ratios mean anything. Growth is that of resident memory over the counted turns, "
         f"but the first. {_FLOWER if flower else ''}Goals are the project's own.",
         rows=rows,
+        bars=_BARS,
     )
 
 

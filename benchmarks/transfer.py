@@ -20,6 +20,7 @@ from device_sim.emulation.mosquitto import Mosquitto
 from device_sim.emulation.sessions import Publish, Sessions
 from device_sim.simulation.links import Link
 from edge_fl.core.bundle import Bundle
+from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result, Row
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
@@ -28,6 +29,10 @@ from exporter.measure.cases import find_case
 from exporter.measure.exported import exported
 
 __all__ = ["Line", "Transfer", "TransferSetting", "bench_transfer", "transfer"]
+
+_BARS = Bars(
+    "Bytes that travelled, as a share of the model and of the update", ("device",), ("/ model", "/ update")
+)
 
 _WAIT_SECONDS = 3600.0
 _AWAY_SECONDS, _POLL_SECONDS = 1.0, 0.02
@@ -115,6 +120,7 @@ def bench_transfer(setting: TransferSetting, cache: Path, report: Callable[[str]
         "process of its own; the devices speak the whole protocol, in one process, and train nothing: their updates "
         "are made before the round. Bytes are those of all chunks published, each time they are.",
         rows=[*rows, _row("all", moved, list(moved.down))],
+        bars=_BARS,
         notes=[
             f"From the first task to the last accepted update: {moved.seconds:.1f} s. At the lines' rates alone, "
             f"{moved.model / 1e6:.1f} MB down and {moved.update / 1e6:.1f} MB up take {floor:.1f} s: "

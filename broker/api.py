@@ -60,7 +60,7 @@ def serve(
     """
     run = new_run_id()
     found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
-    name, given = recipe_and_parameters(method, parameters or {})
+    name, given, code = recipe_and_parameters(method, parameters or {})
     config = RunConfig(
         run=run,
         method=name,
@@ -73,6 +73,7 @@ def serve(
         seed=seed,
         test_data=None if test_data is None else str(test_data),
         scores=tuple(scores),
+        code=code,
         **settings,
     )
     root = Path("runs") / run if output is None else Path(output)

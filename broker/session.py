@@ -27,6 +27,7 @@ from broker.tiers import open_tiers
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.errors import BundleError, ConfigError, StateError
 from edge_fl.methods.base import Method
+from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.transport.connection import BrokerAddress, Connection
@@ -71,6 +72,7 @@ def serve(
     StateError
         When the run's folder or record cannot be written, or holds a run.
     """
+    use_code(config.code)
     recipe = open_recipe(config.method, config.parameters)
     check_recipe(bundle, recipe, config)
     if config.buffer:
@@ -125,6 +127,7 @@ def resume(
     with closing(Store(database or local_url(root), None if database is None else run_of(root))) as store:
         settings = read_settings(store.settings, RunSettings, root)
         found, config = open_bundle(settings, root, bundle), settings.config
+        use_code(config.code)
         evaluator = open_evaluator(found, config)
         with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
             folder = RunFolder(root, config, finished=store.rounds(), models=_absolute(models) or settings.models)

@@ -1,7 +1,7 @@
 """Writes made-up sensor windows as CSV: a.csv, b.csv and c.csv of three devices, held-out.csv, and all.csv.
 
 A line is one window: 6 channels of 128 samples, channel after channel, and the activity, a class from 0 to 3. Each
-activity has a frequency of its own, each device a phase and an amplitude: `python examples/sensor_windows.py`.
+activity has a frequency of its own, each device amplitudes of its own: `python examples/sensor_windows.py`.
 """
 
 import csv

@@ -46,11 +46,11 @@ NEEDED_OPTIONS: Mapping[str, Sequence[str]] = {
 }
 """By command, options that NEW cannot do without. A checkout whose ``--help`` does not name one does not get it."""
 
-RENAMED_FIELDS: Mapping[str, str] = {}
+RENAMED_FIELDS: Mapping[str, str] = {"accuracy": "scores.accuracy"}
 """Fields of OLD's records, and what NEW calls them."""
 
-NEW_FIELDS: frozenset[str] = frozenset()
-"""Fields that NEW's records have, and OLD's have not."""
+NEW_FIELDS: frozenset[str] = frozenset({"loss", "train_loss"})
+"""Fields that NEW's summaries have, and OLD's have not."""
 
 IGNORED = frozenset({"seconds", "took", "run", "weights"})
 """Fields of either record that need not agree: times, ids, paths. (``weights`` is a path; its tensors are compared.)"""
@@ -700,7 +700,12 @@ def compare(name: str, old: Result, new: Result) -> Compared:
         record = part in ("rounds", "summary")
         one = dict(flat(old.get(part), part, renamed=RENAMED_FIELDS if record else {}, ignored=_ignored(part)))
         other = dict(
-            flat(new.get(part), part, renamed={}, ignored=_ignored(part) | (NEW_FIELDS if record else set()))
+            flat(
+                new.get(part),
+                part,
+                renamed={},
+                ignored=_ignored(part) | (NEW_FIELDS if part == "summary" else set()),
+            )
         )
         paths = [*one, *(path for path in other if path not in one)]
         differs += [
@@ -720,7 +725,7 @@ def _ignored(part: str) -> frozenset[str]:
 def flat(
     value: Any, path: str, *, renamed: Mapping[str, str], ignored: frozenset[str]
 ) -> Iterator[tuple[str, object]]:
-    """Give every field of a record that is not ignored, with its path."""
+    """Give every field of a record that is neither ignored nor empty, with its path."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             if key not in ignored:
@@ -728,7 +733,7 @@ def flat(
     elif isinstance(value, list) and value:
         for i, inner in enumerate(value):
             yield from flat(inner, f"{path}[{i}]", renamed=renamed, ignored=ignored)
-    else:
+    elif value not in (None, {}, []):
         yield path, value
 
 

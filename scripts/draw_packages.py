@@ -4,6 +4,7 @@ The graph is grimp's, which import-linter checks the contracts of pyproject.toml
 An arrow stands for at least one import statement. Imports that a longer way down already implies are left out.
 """
 
+import itertools
 import sys
 import tomllib
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).parents[1]
-WIDTH, ROW, BOX, HEIGHT, SHIFT = 1080, 80, 128, 40, 150
+WIDTH, ROW, BOX, HEIGHT, GAP = 1080, 84, 128, 40, 16
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 
@@ -62,7 +63,7 @@ def implied(edge: tuple[str, str], edges: set[tuple[str, str]]) -> bool:
 def drawing(rows: list[list[str]], edges: set[tuple[str, str]]) -> str:
     """The SVG."""
     at = {
-        box: (WIDTH * (column + 1) / (len(row) + 1) + beside(row, depth), 34 + ROW * depth)
+        box: (WIDTH * (column + 1) / (len(row) + 1), 34 + ROW * depth)
         for depth, row in enumerate(rows)
         for column, box in enumerate(row)
     }
@@ -76,31 +77,46 @@ def drawing(rows: list[list[str]], edges: set[tuple[str, str]]) -> str:
         '<path d="M0 0L10 5L0 10z" fill="#475569"/></marker></defs>',
         f'<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="14" fill="#f8fafc" stroke="#cbd5e1"/>',
     ]
+    lanes: dict[str, int] = {}
     for source, target in sorted(edges):
-        (x1, y1), (x2, y2) = at[source], at[target]
-        lines.append(curve(x1, y1 + HEIGHT, x2, y2, far=y2 - y1 > ROW))
+        lanes[target] = lanes.get(target, -1) + 1
+        lines.append(way(at[source], at[target], at, lanes[target] * 4.0))
     for box, (x, y) in at.items():
         fill = "#dbeafe" if box.startswith("edge_fl.") else "#ffedd5"
+        size = f'width="{BOX}" height="{HEIGHT}" rx="8"'
         lines += [
-            f'<rect x="{x - BOX / 2:.0f}" y="{y}" width="{BOX}" height="{HEIGHT}" rx="8" fill="{fill}" '
-            'stroke="#64748b"/>',
+            f'<rect x="{x - BOX / 2:.0f}" y="{y}" {size} fill="{fill}" stroke="#64748b"/>',
             f'<text x="{x:.0f}" y="{y + 26}" font-size="15" text-anchor="middle" fill="#0f172a">'
             f"{box.removeprefix('edge_fl.')}</text>",
         ]
     return "\n".join([*lines, "</svg>", ""])
 
 
-def beside(row: list[str], depth: int) -> int:
-    """How far a box alone in its row stands from the middle, so that long arrows pass it."""
-    return (SHIFT if depth % 2 else -SHIFT) if len(row) == 1 else 0
-
-
-def curve(x1: float, y1: float, x2: float, y2: float, *, far: bool) -> str:
-    """An arrow down; dashed where it passes a layer."""
-    bend = (y2 - y1) / 2
-    dash = ' stroke-dasharray="5 4"' if far else ""
-    path = f"M{x1:.0f} {y1:.0f}C{x1:.0f} {y1 + bend:.0f} {x2:.0f} {y2 - bend:.0f} {x2:.0f} {y2:.0f}"
+def way(
+    start: tuple[float, float], end: tuple[float, float], at: dict[str, tuple[float, float]], lane: float
+) -> str:
+    """An arrow down, past the boxes between its ends; dashed where it passes a layer."""
+    (x1, y1), (x2, y2) = start, end
+    points = [(x1, y1 + HEIGHT)]
+    for y in sorted({y for _, y in at.values() if y1 < y < y2}):
+        straight = x1 + (x2 - x1) * (y - y1) / (y2 - y1)
+        x = free(straight, [x for x, other in at.values() if other == y], lane)
+        points += [(x, y - 6), (x, y + HEIGHT + 6)]
+    points.append((x2, y2))
+    path = f"M{points[0][0]:.0f} {points[0][1]:.0f}" + "".join(
+        f"C{xa:.0f} {(ya + yb) / 2:.0f} {xb:.0f} {(ya + yb) / 2:.0f} {xb:.0f} {yb:.0f}"
+        for (xa, ya), (xb, yb) in itertools.pairwise(points)
+    )
+    dash = ' stroke-dasharray="5 4"' if len(points) > 2 else ""
     return f'<path d="{path}" fill="none" stroke="#475569" stroke-width="1.4"{dash} marker-end="url(#a)"/>'
+
+
+def free(x: float, boxes: list[float], lane: float) -> float:
+    """The place nearest to ``x`` in a row that is beside its boxes; ``lane`` keeps arrows apart."""
+    near = min(boxes, key=lambda box: abs(box - x))
+    if abs(near - x) >= BOX / 2 + GAP:
+        return x + lane
+    return near + (BOX / 2 + GAP + lane) * (1 if x + lane >= near else -1)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ __all__ = [
 
 IMAGES = ("mnist", "fashion-mnist")
 """The data sets of most of FedBIAD's experiments."""
-RESULTS = Path("runs.json")
+RESULTS = Path("runs.json.gz")
 _SEEDS = (0, 1, 2)
 
 Datasets = Annotated[

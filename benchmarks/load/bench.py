@@ -8,11 +8,19 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.load.turns import Fleet, Turn, allow_files, take_turns
 from device_sim.emulation.mosquitto import Mosquitto
+from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result, Row
 from exporter.export import export_bundle
 from exporter.measure.cases import find_case
 
 __all__ = ["LoadSetting", "bench_load"]
+
+_BARS = Bars(
+    "Seconds of a round of so many devices, the median of five rounds",
+    ("selected",),
+    ("bare (s)", "hashing (s)", "edge-fl (s)"),
+    where={"round": "median"},
+)
 
 _RATIO, _MEMORY, _GROWTH = 1.3, 500, 1.05
 _ABOUT = (
@@ -89,7 +97,7 @@ def bench_load(setting: LoadSetting, report: Callable[[str], None]) -> Result:
                 report=report,
             )
             rows += _rows(fleet, turns)
-    return Result(title="Many devices at once", command=setting.command, about=_ABOUT, rows=rows)
+    return Result(title="Many devices at once", command=setting.command, about=_ABOUT, rows=rows, bars=_BARS)
 
 
 def _rows(fleet: Fleet, turns: Sequence[Turn]) -> list[Row]:

@@ -152,6 +152,7 @@ def serve(
     from broker.observer import Observers
     from broker.prometheus import metrics_server
     from broker.session import new_run_id
+    from edge_fl.recipes.own import plain_recipe
     from edge_fl.runs.config import RunConfig
     from edge_fl.transport.connection import BrokerAddress
 
@@ -165,12 +166,14 @@ def serve(
         source = context.get_parameter_source("quorum")
         if buffer and source is not None and source.name == "COMMANDLINE":
             raise ConfigError("A buffered round closes with its buffer, not with a quorum: leave --quorum out.")
+        plain, code = plain_recipe(method)
         recipe, parameters = recipe_of(
-            method, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
+            plain, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
         )
         config = RunConfig(
             run=run,
             method=recipe,
+            code=code,
             parameters=parameters,
             rounds=rounds,
             clients_per_round=clients_per_round,

@@ -12,6 +12,7 @@ from edge_fl.core.divergence import reach
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights
+from edge_fl.measure.bars import Bars
 from edge_fl.measure.models import random_weights
 from edge_fl.measure.table import Result, Row
 from edge_fl.measure.timing import medians
@@ -20,6 +21,12 @@ from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.wire.frame import Frame, Header, encode_frame
 
 __all__ = ["bench_aggregate"]
+
+_BARS = Bars(
+    "Time of a round's sums and of its decoding, against a memory copy",
+    ("model", "method"),
+    ("aggregate / copy", "decode / copy"),
+)
 
 _HALF = {"dropout": [500]}
 _METHODS: tuple[tuple[str, dict[str, Any]], ...] = (("fedavg", {}), ("fedbiad", _HALF), ("feddrop", _HALF))
@@ -56,6 +63,7 @@ def bench_aggregate(
         "to a copy of the frames into memory of their size, in turn with it: medians of CPU time, one thread. Goals "
         "are the project's own.",
         rows=rows,
+        bars=_BARS,
     )
 
 

@@ -65,7 +65,7 @@ def begin(
     test_data
         Held-out data, likewise; None for the bundle's data set, if it has one.
     method
-        A name such as ``fedbiad+dgc``, or ``edge_fl.FedBIAD(dropout=0.5)``.
+        A name such as ``fedbiad+dgc``, ``mine.py:Mine``, or ``edge_fl.FedBIAD(dropout=0.5)``.
     parameters
         Further ones of the method's, as ``--set`` takes them.
     scores
@@ -83,7 +83,7 @@ def begin(
     run = new_run_id()
     found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
     population = Population(clients, tiers, Kind.parse(partition))
-    name, given = recipe_and_parameters(method, parameters or {})
+    name, given, code = recipe_and_parameters(method, parameters or {})
     config = RunConfig(
         run=run,
         method=name,
@@ -98,6 +98,7 @@ def begin(
         evaluate_every=evaluate_every,
         test_data=_spec(test_data),
         scores=tuple(scores),
+        code=code,
     )
     return Simulation(
         bundle=found,

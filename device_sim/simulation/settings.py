@@ -10,6 +10,7 @@ from device_sim.simulation.trainer import LocalTrainer, RuntimeTrainer, Trainer
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
 from edge_fl.data.partition import IID, Kind
+from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import open_runtime
 
 __all__ = ["Population", "SimulationSettings", "TrainerSettings"]
@@ -57,7 +58,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How clients are trained: many at once (``stacked``), or each through ``runtime`` (None: onnx) as its agent would.
 
     ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads, of training and evaluation.
-    With several ``processes`` each trains some of a round's clients, on as many threads.
+    With several ``processes`` each trains some of a round's clients, on as many threads. ``code`` is the run's.
     """
 
     kind: str
@@ -65,6 +66,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str = "cpu"
     threads: int = 1
     processes: int = 1
+    code: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("stacked", "runtime"):
@@ -89,6 +91,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def open(self, bundle: Bundle) -> Trainer:
         """The trainer; raises RuntimeMissingError, or ConfigError on an unknown device, where it cannot be had."""
+        use_code(self.code)
         if self.processes > 1:
             self._in_this_process(bundle)  # refuses here what each of them would
             alone = msgspec.structs.replace(self, processes=1)

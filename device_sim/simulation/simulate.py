@@ -36,6 +36,7 @@ from edge_fl.data.partition import partition
 from edge_fl.data.registry import Samples
 from edge_fl.data.splits import train_samples
 from edge_fl.methods.base import of_tier
+from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
@@ -112,6 +113,8 @@ class Simulation:
             raise ConfigError(
                 f"A round cannot pick {config.clients_per_round} of {population.clients} clients; lower it."
             )
+        use_code(config.code)
+        trainer = msgspec.structs.replace(trainer, code=config.code)
         self._recipe = open_recipe(config.method, config.parameters)
         check_recipe(bundle, self._recipe, config, tiers=population.tiers)
         self._bundle, self._config, self._observer = bundle, config, observer

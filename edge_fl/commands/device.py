@@ -56,6 +56,13 @@ def device(
         float | None, typer.Option(min=0, max=1, help="Decline while others use more of the CPUs than this share.")
     ] = None,
     connect_timeout: ConnectTimeout = 15.0,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Your own method, compressor or metric that tasks may name, such as mine.py:Mine; repeat for several.",
+            show_default=False,
+        ),
+    ] = None,
     fleet: Fleet = "edge-fl",
     log_file: LogFile = None,
     log_format: LogFormatOption = LogFormat.TEXT,
@@ -72,11 +79,13 @@ def device(
     from edge_fl.agent.agent import Agent, AgentSettings
     from edge_fl.agent.consent import Conditions
     from edge_fl.data.sources.base import open_source
+    from edge_fl.recipes.own import use_code
     from edge_fl.runtimes.base import runtime_names
     from edge_fl.transport.connection import BrokerAddress
 
     if runtime not in runtime_names():
         raise RuntimeMissingError(f"There is no runtime '{runtime}'; there are {', '.join(runtime_names())}.")
+    use_code(method or [])
     client = client_of(id, data)
     settings = AgentSettings(
         broker=BrokerAddress.parse(broker),

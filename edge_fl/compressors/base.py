@@ -6,24 +6,21 @@ layout's order; statistics travel beside it, uncompressed. What it remembers liv
 entries that a pattern leaves out keep theirs, and nothing is remembered of an update that was not accepted.
 """
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar
 
 import msgspec
 
-from edge_fl import compressors
-from edge_fl.core.errors import ConfigError
 from edge_fl.core.parameters import opened
 from edge_fl.core.randomness import Stream
+from edge_fl.core.registry import Registry
 from edge_fl.core.server_half import ServerHalf
 from edge_fl.wire.context import Context, Decoder, Vector
 
 __all__ = [
+    "COMPRESSORS",
     "DECODERS",
     "Compressed",
     "Compressor",
@@ -123,21 +120,17 @@ class Compressor(ServerHalf, ABC):
         """
 
 
+COMPRESSORS: Registry[Compressor] = Registry("compressor", "edge_fl.compressors", "COMPRESSOR", Compressor)
+
+
 def compressor_names() -> list[str]:
-    """The compressors this version knows."""
-    return list(_names(tuple(compressors.__path__)))
-
-
-@cache
-def _names(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Those in these folders, which are read once: every client of a simulation asks."""
-    modules = (module.name for module in pkgutil.iter_modules(path))
-    return tuple(sorted(name for name in modules if name != "base" and not name.startswith("_")))
+    """The compressors that are known here."""
+    return COMPRESSORS.names()
 
 
 def open_compressor(name: str, parameters: Mapping[str, Any]) -> Compressor:
     """The compressor ``name`` with ``parameters``; raises ConfigError on an unknown one of either."""
-    compressor = _find(name)
+    compressor = COMPRESSORS.find(name)
     return compressor(opened(compressor.Parameters, parameters, f"compressor '{name}'"))
 
 
@@ -147,7 +140,7 @@ class _Decoders(Mapping[str, Decoder]):
     def __getitem__(self, name: str) -> Decoder:
         if name not in compressor_names():
             raise KeyError(name)
-        return _find(name).decompress
+        return COMPRESSORS.find(name).decompress
 
     def __iter__(self) -> Iterator[str]:
         return iter(compressor_names())
@@ -158,10 +151,3 @@ class _Decoders(Mapping[str, Decoder]):
 
 DECODERS: Mapping[str, Decoder] = _Decoders()
 """What reads each compressor's sections, for :func:`edge_fl.wire.frame.decode_frame`."""
-
-
-def _find(name: str) -> type[Compressor]:
-    if name not in compressor_names():
-        raise ConfigError(f"There is no compressor '{name}'; there are {', '.join(compressor_names()) or 'none'}.")
-    found: type[Compressor] = importlib.import_module(f"edge_fl.compressors.{name}").COMPRESSOR
-    return found

@@ -2,12 +2,15 @@
 
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
+from edge_fl.measure.bars import Bars
 from edge_fl.measure.models import mlp_layout, random_weights
 from edge_fl.measure.table import Result
 from edge_fl.measure.timing import medians
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 
 __all__ = ["bench_codec"]
+
+_BARS = Bars("Bytes of a frame as a share of a dense frame", ("model", "frame"), ("of dense",))
 
 _MODELS = {"784-256-256-10": (784, 256, 256, 10), "2048-2048-2048-10": (2048, 2048, 2048, 10)}
 _CASES: list[tuple[str, int, Mode]] = [
@@ -33,6 +36,7 @@ def bench_codec(repeats: int) -> Result:
         "bytes, measured in turn with it; medians. The CRC-32 alone is about 5 of each ratio while the frame fits "
         "in cache.",
         rows=rows,
+        bars=_BARS,
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_fl.measure.bars import Bars
+
 __all__ = ["Picture", "Result", "Row", "arranged"]
 
 _OPEN_COLUMNS = 7  # a page shows as many without scrolling sideways
@@ -15,7 +17,7 @@ _FOUND_BEGIN = "<!-- found: by hand, kept when the page is written again: compar
 _FOUND_END = "<!-- /found -->"
 _FOUND = re.compile(f"{re.escape(_FOUND_BEGIN)}(.*?){re.escape(_FOUND_END)}", re.DOTALL)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`])")
-_LOOKS_LIKE_LINK = re.compile(r"\]\((?![\w./-]+(#[\w-]+)?\))")  # in what a compiler prints
+_LOOKS_LIKE_LINK = re.compile(r"\]\((?![\w./-]+\.md(#[\w-]+)?\))")  # in what a compiler prints
 _ESCAPED = r"]\\("
 
 Row = Mapping[str, str | float]
@@ -39,7 +41,7 @@ class Picture:
 class Result:
     """One benchmark's outcome: what it is, the command that gives it, and rows of the same columns.
 
-    ``notes`` are sentences for below the table, ``pictures`` are drawn beside a page.
+    ``notes`` are sentences for below the table; ``bars`` and ``pictures`` are drawn beside a page.
     """
 
     title: str
@@ -48,6 +50,7 @@ class Result:
     rows: Sequence[Row]
     notes: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
+    bars: Bars | None = None
 
     def markdown(self, found: str = "", links: Sequence[str] = ()) -> str:
         """A page: pictures, what they show, the command and the machine; how it was measured, and a wide table, folded.
@@ -82,6 +85,9 @@ class Result:
         """Put the page at ``path``, its pictures beside it; what was found there, in somebody's words, is kept."""
         path.parent.mkdir(parents=True, exist_ok=True)
         links = []
+        if self.bars is not None and (drawn := self.bars.svg(self.rows)):
+            path.with_name(f"{path.stem}-bars.svg").write_text(drawn)
+            links.append(f"![{self.bars.caption}]({path.stem}-bars.svg)")
         for picture in self.pictures:
             picture.draw(picture.beside(path))
             links.append(f"![{picture.caption}]({picture.beside(path).name})")

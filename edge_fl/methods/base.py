@@ -4,30 +4,28 @@ A method is one module of this package that defines ``METHOD``, a subclass of :c
 command line, with ``__`` for ``+``: ``fjord+kd`` is ``fjord__kd.py``. Both halves need numpy alone.
 """
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl import methods
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.errors import ConfigError, FrameError
 from edge_fl.core.layout import Layout, Mode, Tensor
 from edge_fl.core.parameters import opened
 from edge_fl.core.pattern import Pattern, kept_counts
 from edge_fl.core.randomness import Stream
+from edge_fl.core.registry import Registry
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import ServerHalf, State
 from edge_fl.core.width_statistics import width_of
 
 __all__ = [
+    "METHODS",
     "Ask",
     "AssignedHalf",
     "DropoutMethod",
@@ -334,24 +332,15 @@ def choose(options: Sequence[_T], stream: Stream) -> _T:
     return options[int(stream.uint32(1)[0]) * len(options) >> 32]
 
 
+METHODS: Registry[Method] = Registry("method", "edge_fl.methods", "METHOD", Method)
+
+
 def method_names() -> list[str]:
-    """The methods this version knows."""
-    return list(_names(tuple(methods.__path__)))
-
-
-@cache
-def _names(path: tuple[str, ...]) -> tuple[str, ...]:
-    """Those in these folders, which are read once: every client of a simulation asks."""
-    modules = (module.name for module in pkgutil.iter_modules(path))
-    return tuple(
-        sorted(name.replace("__", "+") for name in modules if name != "base" and not name.startswith("_"))
-    )
+    """The methods that are known here."""
+    return METHODS.names()
 
 
 def open_method(name: str, parameters: Mapping[str, Any]) -> Method:
     """The method ``name`` with ``parameters``; raises ConfigError on an unknown one of either."""
-    if name not in method_names():
-        raise ConfigError(f"There is no method '{name}'; there are {', '.join(method_names())}.")
-    module = name.replace("+", "__")
-    method: type[Method] = importlib.import_module(f"edge_fl.methods.{module}").METHOD
+    method = METHODS.find(name)
     return method(opened(method.Parameters, parameters, f"method '{name}'"))

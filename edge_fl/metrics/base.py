@@ -5,12 +5,10 @@ its samples; the coordinator adds them and takes the function. A score that has 
 outputs at once) is computed by the coordinator alone.
 """
 
-import importlib.util
 import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -18,8 +16,10 @@ from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.errors import ConfigError, said
+from edge_fl.core.registry import Registry, load_object
 
 __all__ = [
+    "METRICS",
     "MOST_SUMS",
     "Metric",
     "Sums",
@@ -121,6 +121,8 @@ class WholeSetMetric:
         return found
 
 
+METRICS: Registry[Metric] = Registry("metric", "edge_fl.metrics", "METRIC", Metric)
+_OURS = frozenset({"classification", "regression", "text"})
 _TOP = re.compile(r"top-([1-9][0-9]{0,3})")
 
 
@@ -194,25 +196,16 @@ def default_scores(manifest: Manifest, top: int = 1) -> tuple[str, ...]:
 def _known() -> Mapping[str, Callable[[], Metric]]:
     from edge_fl.metrics import classification, regression
 
-    return {**classification.METRICS, **regression.METRICS}
+    own = {name: METRICS.find(name) for name in METRICS.names() if name not in _OURS}
+    return {**classification.METRICS, **regression.METRICS, **own}
 
 
 def _own(spec: str) -> Metric | WholeSetMetric:
-    file, _, member = spec.rpartition(":")
-    path = Path(file)
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    if not path.is_file() or module_spec is None or module_spec.loader is None:
-        raise ConfigError(f"There is no Python file '{path}' to take the score '{member}' from.")
-    module = importlib.util.module_from_spec(module_spec)
-    try:
-        module_spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"'{path}' cannot be imported: {said(error)}.") from error
-    found = getattr(module, member, None)
-    if isinstance(found, type) and issubclass(found, Metric):
-        return found()
+    found = load_object(spec)
+    if METRICS.is_one(found):
+        return METRICS.find(METRICS.use(spec))()
     if isinstance(found, Metric):
         return found
     if not callable(found):
-        raise ConfigError(f"'{path}' has no function or Metric '{member}'.")
-    return WholeSetMetric(member, cast("Callable[[NDArray[Any], NDArray[Any]], float]", found))
+        raise ConfigError(f"'{spec}' is no function and no Metric.")
+    return WholeSetMetric(spec.rpartition(":")[2], cast("Callable[[NDArray[Any], NDArray[Any]], float]", found))

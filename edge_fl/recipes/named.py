@@ -9,6 +9,7 @@ from typing import Any
 
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.share import parse_width, thousandths
+from edge_fl.recipes.own import plain_recipe
 from edge_fl.recipes.presets import expanded
 
 __all__ = [
@@ -49,8 +50,12 @@ class NamedRecipe:
 
 def recipe_and_parameters(
     method: "str | NamedRecipe", parameters: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]]:
+) -> tuple[str, dict[str, Any], tuple[str, ...]]:
     """What a run's config keeps of ``method``, with ``parameters`` beside its own; presets are expanded.
+
+    Returns
+    -------
+    Plain names, parameters, and the specs of the user's own code.
 
     Raises
     ------
@@ -58,12 +63,14 @@ def recipe_and_parameters(
         When ``method`` is neither a name nor one of this module's.
     """
     if isinstance(method, str):
-        return expanded(method, parameters)
+        plain, code = plain_recipe(method)
+        return *expanded(plain, parameters), code
     if not isinstance(method, NamedRecipe):
         raise ConfigError(
             f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {method!r}."
         )
-    return expanded(method.name, {**method.parameters, **parameters})
+    plain, code = plain_recipe(method.name)
+    return *expanded(plain, {**method.parameters, **parameters}), code
 
 
 class _Method:

@@ -111,6 +111,8 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     ConfigError
         When a part or a parameter is unknown, or makes no sense, or the method takes no compressor.
     """
+    if ":" in name or "/" in name:
+        raise ConfigError(f"'{name[:80]}' is no plain name of a method: no code comes with a task.")
     method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)
     if len(rest) > 1:
         raise ConfigError(f"'{name}' names {len(rest)} compressors; a method takes one.")

@@ -26,8 +26,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ``selection`` says who of those that are there is picked (:mod:`broker.client_selection`).
     The model is evaluated after every ``evaluate_every``-th round, and after the last, by ``evaluate_on`` devices, too,
     on samples that they hold out. ``test_data`` names the held-out data (None: the test split of the bundle's data set,
-    if it has one), ``scores`` what is computed there (none: what is usual for the loss). With a ``buffer`` rounds do
-    not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's (:mod:`broker.buffered`).
+    if it has one), ``scores`` what is computed there (none: what is usual for the loss). ``code`` names the user's own
+    objects that the run needs on this machine, as :class:`edge_fl.core.registry.Registry` loads them. With a ``buffer``
+    rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's
+    (:mod:`broker.buffered`).
     """
 
     run: str
@@ -52,6 +54,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     buffer: int = 0
     test_data: str | None = None
     scores: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_id(self.run)

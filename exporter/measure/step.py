@@ -11,6 +11,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import EdgeFLError, UnsupportedModelError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
+from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result, Row
 from edge_fl.measure.timing import turns
 from edge_fl.runtimes.base import open_runtime
@@ -21,6 +22,8 @@ from exporter.measure.goals import reached
 from exporter.measure.memory import Work, peak_memory
 
 __all__ = ["StepSetting", "bench_step"]
+
+_BARS = Bars("Time of a step on half the units, as a share of a full step", ("model", "runtime"), ("half / full",))
 
 _EAGER = "torch eager"
 _LR = 1e-3
@@ -93,6 +96,7 @@ def bench_step(setting: StepSetting, report: Callable[[str], None]) -> Result:
         "of its own. Goals are the project's own.",
         rows=rows,
         notes=notes,
+        bars=_BARS,
     )
 
 

@@ -7,7 +7,7 @@ A comment right before a block says what else is to be done with it:
 - ``<!-- file: model.py -->``: the block is a file of that name;
 - ``<!-- run -->``: the block is Python, and runs.
 
-Blocks of ```sh run in bash, in one folder a page that has the repository's ``examples/``. Other Python need only
+Blocks of ```sh run in bash, in one folder a page, which has the repository's ``examples/``. Other Python need only
 compile.
 """
 
@@ -32,6 +32,7 @@ LONGEST = 240.0  # seconds, of one block
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE
 )
+_MARKS = r"|not run: .+|side by side|file: [\w.-]+|run"
 _INDENTED = re.compile(r"\n\n((?:    [^\n]*\n)+)")
 _COMMAND = re.compile(r"(edge-fl|make|pip|python3?) ")
 
@@ -153,25 +154,26 @@ def running(page: Path) -> bool:
     return any(block.is_run and not block.mark.startswith("file: ") for block in blocks(page))
 
 
+def named(page: Path) -> str:
+    """A page as reports call it."""
+    return str(page.relative_to(ROOT))
+
+
 def test_the_readme(tmp_path: Path) -> None:
     run_page(README, tmp_path / "reader")
 
 
 @pytest.mark.packaging
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if running(page)], ids=lambda page: str(page.relative_to(ROOT))
-)
+@pytest.mark.parametrize("page", [page for page in PAGES if running(page)], ids=named)
 def test_a_page(page: Path, tmp_path: Path) -> None:
     run_page(page, tmp_path / "reader")
 
 
-@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [README, *PAGES], ids=named)
 def test_blocks_are_marked_as_the_convention_has_it(page: Path) -> None:
     for block in blocks(page):
-        assert not block.mark or re.fullmatch(r"not run: .+|side by side|file: [\w.-]+|run", block.mark), (
-            block.mark
-        )
+        assert re.fullmatch(_MARKS, block.mark), block.mark
         if block.language == "python":
             compile(block.text, str(page), "exec")
     hidden = [block for block in _INDENTED.findall(page.read_text()) if _COMMAND.match(block.strip())]

@@ -1,40 +1,101 @@
-"""docs/extend.md claims that a new method is one new file, and the one printed there works."""
+"""The method printed in docs/extend.md works from a folder of its reader's own."""
 
-import importlib
+import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from edge_fl.measure.models import mlp_layout
-from edge_fl.methods import base
-from edge_fl.methods.base import Job, method_names, open_method
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError
+from edge_fl.recipes.own import plain_recipe
+from edge_fl.recipes.recipe import open_recipe
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def printed_method(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The method of docs/extend.md as a file beside the others."""
-    (text,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "extend.md").read_text(), re.DOTALL)
-    (tmp_path / "random_dropout.py").write_text(text)
-    monkeypatch.setattr(base.methods, "__path__", [*base.methods.__path__, str(tmp_path)])
-    importlib.invalidate_caches()
-    yield "random_dropout"
-    sys.modules.pop("edge_fl.methods.random_dropout", None)
+def printed() -> str:
+    """The method of docs/extend.md."""
+    (text,) = re.findall(
+        r"<!-- file: random_dropout.py -->\n```python\n(.*?)```",
+        (ROOT / "docs" / "extend.md").read_text(),
+        re.DOTALL,
+    )
+    return str(text)
 
 
-def test_a_method_is_one_file(printed_method: str) -> None:
-    assert printed_method in method_names()
-    method = open_method(printed_method, {"dropout": [500, 0]})
-    layout = mlp_layout(4, 6, 3)
-    for tier, (kept, scale) in enumerate([(3, 2.0), (6, 1.0), (6, 1.0)]):  # the last rate serves every tier beyond
-        own = open_method(printed_method, method.for_tier(tier))
-        local = own.local(Job(layout=layout, client="a", round=1, seed=0, weights={}, state={}))
-        assert local.pattern.counts == method.counts(layout, tier) == {"layer0": kept}
-        method.check(local.pattern, tier)
-        local.after_step(0, 1.0)
-        assert local.state() == {}
-        assert np.isclose(local.scale, scale)
+def simulate(folder: Path, bundle: Bundle, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edge_fl", "simulate", str(bundle.root), "--clients", "4", "--fraction", "1"]
+    command += ["--rounds", "2", "--local-steps", "3", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def resume(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "edge_fl", "simulate", "--resume", "mine"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_a_method_is_one_file_in_a_folder_of_one_s_own(tmp_path: Path, digits_bundle: Bundle) -> None:
+    (tmp_path / "random_dropout.py").write_text(printed())
+    own = ("--method", "random_dropout.py:RandomDropout", "--dropout", "0.5")
+    done = simulate(tmp_path, digits_bundle, *own, "-o", "mine", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["method"] == "random_dropout"
+    halves = simulate(tmp_path, digits_bundle, *own, "-o", "two", "--processes", "2")
+    assert halves.returncode == 0, halves.stderr
+    one, two = (tmp_path / name / "weights.safetensors" for name in ("mine", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    record = json.loads((tmp_path / "mine" / "config.json").read_text())
+    assert (record["method"], record["code"]) == (
+        "random_dropout",
+        [f"{tmp_path}/random_dropout.py:RandomDropout"],
+    )
+    again = resume(tmp_path)
+    assert again.returncode == 0, again.stderr
+    (tmp_path / "random_dropout.py").unlink()
+    gone = resume(tmp_path)
+    assert gone.returncode == 15
+    assert f"There is no Python file '{tmp_path}/random_dropout.py'" in gone.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("class Mine: pass", "is no method, no compressor and no metric"),
+        ("x = 5", "has no 'Mine'"),
+        ("1 / 0", r"cannot be imported: ZeroDivisionError: division by zero"),
+        (
+            "from edge_fl.methods.base import Method\nclass Mine(Method): name = 'mine'",
+            "The method '.*' lacks counts, local, mode, rule",
+        ),
+        (
+            "from edge_fl.methods.fedavg import METHOD\nclass Mine(METHOD): name = 'fedbiad'",
+            "There is a method 'fedbiad' already",
+        ),
+        (
+            "from edge_fl.methods.fedavg import METHOD\nclass Mine(METHOD): name = 'a/b'",
+            "needs a name without ':'",
+        ),
+    ],
+)
+def test_a_broken_method_is_one_sentence_and_writes_nothing(
+    tmp_path: Path, digits_bundle: Bundle, content: str, sentence: str
+) -> None:
+    (tmp_path / "mine.py").write_text(content)
+    refused = simulate(tmp_path, digits_bundle, "--method", "mine.py:Mine", "-o", "never")
+    assert re.search(sentence, refused.stderr), refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert refused.returncode == 15
+    assert not (tmp_path / "never").exists()
+
+
+@pytest.mark.parametrize("name", ["mine.py:Mine", "package.module:Mine", "../fedavg", "fedavg+mine.py:Mine"])
+def test_a_task_names_plain_names_only(name: str) -> None:
+    with pytest.raises(ConfigError, match="is no plain name of a method: no code comes with a task"):
+        open_recipe(name, {})
+
+
+def test_names_of_ours_pass_as_they_are() -> None:
+    assert plain_recipe("fjord+kd+dgc") == ("fjord+kd+dgc", ())

@@ -4,8 +4,7 @@ A new source is one new file here, named as ``--data NAME:...`` shall name it, w
 :class:`DataSource` that is made of the text behind the colon.
 """
 
-import importlib
-import pkgutil
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,12 +14,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.errors import DataError, said
-from edge_fl.data import sources
+from edge_fl.core.errors import ConfigError, DataError, said
+from edge_fl.core.registry import Registry, load_object
 from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.data.registry import Samples
 
 __all__ = [
+    "SOURCES",
     "DataSource",
     "FileSource",
     "NamedShare",
@@ -32,6 +32,7 @@ __all__ = [
     "split_argument",
 ]
 
+_OWN = re.compile(r"(?P<spec>[^:]+\.py:[A-Za-z_]\w*)(:(?P<argument>.*))?")
 _Stamp = tuple[str, int, int, int]
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 
@@ -242,21 +243,43 @@ def _refuse(wrong: NDArray[np.bool_], what: str, where: str, place: Callable[[in
         raise DataError(f"{where} holds {what} in {place(first)}.")
 
 
+SOURCES: Registry[DataSource] = Registry("source", "edge_fl.data.sources", "SOURCE", DataSource)
+
+
 def source_names() -> Sequence[str]:
-    """The sources that this version knows besides its data sets."""
-    return sorted(module.name for module in pkgutil.iter_modules(sources.__path__) if module.name != "base")
+    """The sources that are known here besides the data sets."""
+    return SOURCES.names()
 
 
 def open_source(text: str) -> DataSource:
-    """Open what ``--data`` says: ``NAME:...`` of a source, or a data set or a share of one.
+    """Open what ``--data`` says: ``NAME:...`` of a source, a data set or a share of one, or a source of one's own.
+
+    That is ``file.py:CLASS`` or ``file.py:CLASS:ARGUMENT``, a subclass of :class:`DataSource` that is made of the
+    argument.
 
     Raises
     ------
     DataError
         When there is no such source or data set, or it cannot be opened so.
     """
+    if match := _OWN.fullmatch(text):
+        try:
+            found = load_object(match["spec"])
+        except ConfigError as error:
+            raise DataError(str(error)) from error
+        if not SOURCES.is_one(found):
+            raise DataError(f"'{match['spec']}' is no source: it must be a subclass of DataSource.")
+        return _made(found, match["argument"] or "", text)
     name, colon, argument = text.partition(":")
     if not colon or name not in source_names():
         return NamedShare(DataSpec.parse(text))
-    source: Callable[[str], DataSource] = importlib.import_module(f"{sources.__name__}.{name}").SOURCE
-    return source(argument)
+    return _made(SOURCES.find(name), argument, text)
+
+
+def _made(source: Callable[[str], DataSource], argument: str, text: str) -> DataSource:
+    try:
+        return source(argument)
+    except DataError:
+        raise
+    except Exception as error:  # a source of the user's may raise anything
+        raise DataError(f"The source '{text}' cannot be opened: {said(error)}.") from error

@@ -1,0 +1,167 @@
+"""Code by name: ours, of installed packages, and what a person points at on this machine.
+
+A name is a module of one of our packages, an entry point of the same group, or the ``name`` of an object that
+:meth:`Registry.use` has loaded from ``file.py:OBJECT`` or ``module:OBJECT``. Names alone travel; files never do.
+"""
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+from edge_fl.core.errors import ConfigError, said
+
+__all__ = ["Registry", "load_object"]
+
+_T = TypeVar("_T")
+
+
+class Registry(Generic[_T]):
+    """What there is of one kind.
+
+    Parameters
+    ----------
+    kind
+        What one is called in sentences, such as ``method``.
+    package
+        The package of ours, whose modules are found by their names (``__`` stands for ``+``), and the group of entry
+        points.
+    attribute
+        What such a module defines.
+    base
+        The class that each must extend.
+    """
+
+    def __init__(self, kind: str, package: str, attribute: str, base: Any) -> None:
+        self._kind, self._package, self._attribute, self._base = kind, package, attribute, base
+        self._used: dict[str, tuple[str, type[_T]]] = {}  # by name: where it is from, and itself
+
+    def names(self) -> list[str]:
+        """All that can be found, without importing any."""
+        return sorted({*_modules(self._package), *_entry_points(self._package), *self._used})
+
+    def find(self, name: str) -> type[_T]:
+        """The one of this name.
+
+        Raises
+        ------
+        ConfigError
+            When there is none, two packages have one, or an installed one cannot be imported.
+        """
+        if name in self._used:
+            return self._used[name][1]
+        if name in _modules(self._package):
+            module = importlib.import_module(f"{self._package}.{_modules(self._package)[name]}")
+            found: type[_T] = getattr(module, self._attribute)
+            return found
+        points = _entry_points(self._package).get(name, ())
+        if not points:
+            raise ConfigError(f"There is no {self._kind} '{name}'; there are {', '.join(self.names()) or 'none'}.")
+        if len(points) > 1:
+            raise ConfigError(
+                f"Two packages bring a {self._kind} '{name}': {' and '.join(points)}; uninstall one."
+            )
+        loaded = self._checked(load_object(points[0]), points[0])
+        self._used[name] = points[0], loaded
+        return loaded
+
+    def use(self, spec: str) -> str:
+        """Load ``file.py:OBJECT`` or ``module:OBJECT``, and make it known under its own ``name``, which is returned.
+
+        Raises
+        ------
+        ConfigError
+            When it cannot be had, is no class of this kind, or has the name of another.
+        """
+        loaded = self._checked(load_object(spec), spec)
+        name = str(getattr(loaded, "name", ""))
+        if not name or any(character in name for character in ":/+"):
+            raise ConfigError(f"'{spec}' needs a name without ':', '/' and '+', and is called '{name}'.")
+        if name in self._used and self._used[name][0] == spec:
+            return name
+        if name in self.names():
+            raise ConfigError(f"There is a {self._kind} '{name}' already; give the one in '{spec}' another name.")
+        self._used[name] = spec, loaded
+        return name
+
+    def is_one(self, found: object) -> bool:
+        """Whether ``found`` is a class of this kind."""
+        return isinstance(found, type) and issubclass(found, self._base)
+
+    def _checked(self, found: object, spec: str) -> type[_T]:
+        if not self.is_one(found):
+            raise ConfigError(f"'{spec}' is no {self._kind}: it must be a subclass of {self._base.__name__}.")
+        missing = sorted(getattr(found, "__abstractmethods__", ()))
+        if missing:
+            raise ConfigError(f"The {self._kind} '{spec}' lacks {', '.join(missing)}.")
+        return found  # type: ignore[return-value]
+
+
+@cache
+def _modules(package: str) -> dict[str, str]:
+    """Our modules by the names they are asked for by."""
+    folders = importlib.import_module(package).__path__
+    names = [module.name for module in pkgutil.iter_modules(folders)]
+    return {name.replace("__", "+"): name for name in names if name != "base" and not name.startswith("_")}
+
+
+@cache
+def _entry_points(group: str) -> dict[str, tuple[str, ...]]:
+    """Specs of what installed packages bring, by name."""
+    found: dict[str, tuple[str, ...]] = {}
+    for point in metadata.entry_points(group=group):
+        found[point.name] = (*found.get(point.name, ()), f"{point.module}:{point.attr}")
+    return found
+
+
+@cache
+def load_object(spec: str) -> Any:
+    """What ``file.py:OBJECT`` or ``module:OBJECT`` names; a file's folder is importable from then on.
+
+    Raises
+    ------
+    ConfigError
+        When there is none, or its module raises as it is imported.
+    """
+    module, colon, name = spec.rpartition(":")
+    if not colon or not module or not name.isidentifier():
+        raise ConfigError(
+            f"'{spec}' names no object: write it as path/to/file.py:OBJECT or package.module:OBJECT."
+        )
+    try:
+        imported = _of_file(Path(module)) if module.endswith(".py") else importlib.import_module(module)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        raise ConfigError(f"'{module}' cannot be imported: {type(error).__name__}: {said(error)}.") from error
+    if not hasattr(imported, name):
+        raise ConfigError(f"'{module}' has no '{name}'.")
+    return getattr(imported, name)
+
+
+def _of_file(path: Path) -> ModuleType:
+    """The module of a file, the same one however often it is named."""
+    if not path.is_file():
+        raise ConfigError(f"There is no Python file '{path}'.")
+    place = path.resolve()
+    known = next((m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == str(place)), None)
+    if known is not None:
+        return known
+    name = place.stem if place.stem not in sys.modules else f"{place.stem}_{abs(hash(place))}"
+    spec = importlib.util.spec_from_file_location(name, place)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"'{path}' is no Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(place.parent))
+    sys.modules[name] = module  # dataclasses look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,51 @@
+"""A person's own methods, compressors and metrics: specs such as ``mine.py:Mine``, made known under plain names."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from edge_fl.compressors.base import COMPRESSORS
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.registry import load_object
+from edge_fl.methods.base import METHODS
+from edge_fl.metrics.base import METRICS
+
+__all__ = ["plain_recipe", "use_code"]
+
+
+def plain_recipe(text: str) -> tuple[str, tuple[str, ...]]:
+    """A recipe such as ``mine.py:Mine+dgc`` by plain names, and the specs in it, their files by absolute paths.
+
+    Raises
+    ------
+    ConfigError
+        When a spec cannot be had, or is neither a method nor a compressor.
+    """
+    specs = tuple(_absolute(part) for part in text.split("+") if ":" in part)
+    named = iter(use_code(specs))
+    return "+".join(next(named) if ":" in part else part for part in text.split("+")), specs
+
+
+def use_code(specs: Sequence[str]) -> list[str]:
+    """Make what ``specs`` name known on this machine, and say their names.
+
+    Raises
+    ------
+    ConfigError
+        When one cannot be had, or is no method, no compressor and no metric.
+    """
+    return [_use(spec) for spec in specs]
+
+
+def _use(spec: str) -> str:
+    found = load_object(spec)
+    for registry in (METHODS, COMPRESSORS, METRICS):
+        if registry.is_one(found):
+            return registry.use(spec)
+    raise ConfigError(
+        f"'{spec}' is no method, no compressor and no metric: it must extend one of edge_fl's classes."
+    )
+
+
+def _absolute(spec: str) -> str:
+    module, _, name = spec.rpartition(":")
+    return f"{Path(module).resolve()}:{name}" if module.endswith(".py") else spec
