@@ -1,22 +1,22 @@
 """Buffered asynchronous rounds (FedBuff, Nguyen et al. 2022): whoever is slow delays nobody, and still counts."""
 
-import time
 from collections import Counter
 from dataclasses import replace
 
-from broker.coordinator import ATTEMPTS, LATE, LOST, Coordinator
+from broker.client_selection import ClientSelection
+from broker.pacing import ATTEMPTS, LATE, LOST, Ask, Decision
+from broker.registry import Registry
 from broker.rounds import Round
 from broker.store import UnderWay
 from edge_fl.compressors.base import Compressor
-from edge_fl.core.content import Ref
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.recipes.recipe import Recipe
-from edge_fl.runs.metrics import RoundMetrics
+from edge_fl.runs.config import RunConfig
 
-__all__ = ["BufferedCoordinator", "check_buffered"]
+__all__ = ["Buffered", "check_buffered"]
 
 
-class BufferedCoordinator(Coordinator):
+class Buffered:
     """Keeps ``clients_per_round`` clients training; a round is closed as soon as ``buffer`` updates were taken in it.
 
     Whoever still trains goes on into the rounds to come. Its update counts in the one in which it arrives, the less the
@@ -26,74 +26,89 @@ class BufferedCoordinator(Coordinator):
     One that is silent for ``gone_after`` seconds, or has not answered for ``deadline`` seconds, leaves its place to
     another, and is asked again where nobody else is left. A coordinator that is killed forgets tasks of earlier rounds
     that were not answered. The models that clients still train are held in memory, one of each round.
+
+    Parameters are those of :class:`~broker.pacing.Synchronous`.
     """
 
-    _flying = Round(0, 0, 0, 0.0)  # the round before, whose clients may still train
+    carries = True
 
-    def _run_round(self, number: int) -> RoundMetrics:
-        started = time.monotonic()
-        current = Round(number, self._model.version, self._config.buffer, self._model.reach)
-        broken_off = self._store.under_way(number)
-        for client in self._flying.outstanding():
-            current.tasks[client], current.tiers[client] = self._flying.tasks[client], self._flying.tiers[client]
-            current.asked_at[client] = self._flying.asked_at.get(client, started)
-        model = self._gateway.open_round(current, self._model.frame())
-        if broken_off is not None:
-            self._take_up(current, broken_off)
-        elif number == 1:
-            self._wait_for_devices(max(self._config.clients_per_round, self._config.min_clients))
-        self._store.ask(0, current.tasks, current.tiers)  # of those who still train, once more
-        times, busy = Counter[str](), time.monotonic()
-        while len(current.reports) < current.quorum:
-            self._give_up(current, started)
-            self._fill(current, model, times)
-            if current.outstanding():
-                busy = time.monotonic()
-            elif time.monotonic() - busy > self._config.wait:
-                raise RunError(
-                    f"Round {number} has {len(current.reports)} of the {current.quorum} updates it needs, and for "
-                    f"{self._config.wait:.0f} s there was nobody to ask: start more devices, or lower --buffer."
-                )
-            self._gateway.pump()
-        return self._close(current, started)
+    def __init__(self, config: RunConfig, selection: ClientSelection) -> None:
+        self.quorum = config.buffer
+        self._config, self._selection = config, selection
+        self._flying = Round(0, 0, 0, 0.0)  # the round before, whose clients may still train
+        self._begun = 0.0
+        self._busy: float | None = None  # when somebody was last awaited; None before the first look
+        self._filled = False  # just now: others are asked once what has come meanwhile is taken in
+        self._times = Counter[str]()  # how often this round asked each client
 
-    def _take_up(self, current: Round, broken_off: UnderWay) -> None:
-        """Without the tasks of earlier rounds, whose models are gone."""
+    def needed(self, number: int) -> int:
+        """As many as the first round asks; later ones take who comes."""
+        return 0 if number > 1 else max(self._config.clients_per_round, self._config.min_clients)
+
+    def begin(self, current: Round, broken_off: UnderWay | None, now: float) -> UnderWay | None:
+        """Take over who still trains; tasks of earlier rounds do not outlive a kill, as their models are gone."""
+        flying, self._begun, self._busy, self._filled = self._flying, now, None, False
+        self._times.clear()
+        for client in flying.outstanding():
+            current.tasks[client], current.tiers[client] = flying.tasks[client], flying.tiers[client]
+            current.asked_at[client] = flying.asked_at.get(client, now)
+        if broken_off is None:
+            return None
         standing = {
             client: task
             for client, task in broken_off.tasks.items()
             if task.round == current.number or client in broken_off.judged
         }
-        super()._take_up(current, replace(broken_off, tasks=standing))
+        return replace(broken_off, tasks=standing)
 
-    def _give_up(self, current: Round, started: float) -> None:
-        late, lost = time.monotonic() - self._config.deadline, self._lost(self._config.gone_after)
+    def decide(self, current: Round, there: Registry, now: float) -> Decision:
+        """Close with a full buffer; ask others for free places; else wait, but not for ever for nobody."""
+        if len(current.reports) >= current.quorum:
+            return "close"
+        if self._filled:
+            self._filled = False
+        else:
+            self._give_up(current, there, now)
+            if picked := self._fill(current, there, now):
+                self._filled = True
+                return Ask(picked, attempt=0)
+        if self._busy is None or current.outstanding():
+            self._busy = now
+        elif now - self._busy > self._config.wait:
+            raise RunError(
+                f"Round {current.number} has {len(current.reports)} of the {current.quorum} updates it needs, and for "
+                f"{self._config.wait:.0f} s there was nobody to ask: start more devices, or lower --buffer."
+            )
+        return "wait"
+
+    def _give_up(self, current: Round, there: Registry, now: float) -> None:
+        late, lost = now - self._config.deadline, there.lost(now, self._config.gone_after)
         for client in current.outstanding():
             if client in lost:
                 current.excuse(client, LOST)
-            elif current.asked_at.get(client, started) < late:
+            elif current.asked_at.get(client, self._begun) < late:
                 current.excuse(client, LATE)
 
-    def _fill(self, current: Round, model: Ref, times: Counter[str]) -> None:
-        """Ask others for as long as there are free places; those who failed again, where nobody else is left."""
+    def _fill(self, current: Round, there: Registry, now: float) -> list[str]:
+        """Whom to ask for free places: those who failed again, where nobody else is left."""
         free = self._config.clients_per_round - len(current.outstanding())
         if free <= 0:
-            return
-        there, done = self._gateway.registry.present(), current.unavailable(time.monotonic())
-        idle = [client for client in there if client not in done and not current.awaits(client)]
+            return []
+        done, times = current.unavailable(now), self._times
+        idle = [client for client in there.present() if client not in done and not current.awaits(client)]
         pool = [c for c in idle if c not in current.tasks] or [c for c in idle if times[c] < ATTEMPTS]
-        if pool:
-            picked = self._selection.pick(pool, free, round=current.number, attempt=sum(times.values()))
-            times.update(picked)
-            for client in picked:
-                current.asked_at.pop(client, None)
-            self._hand_out(current, picked, model, attempt=0)
+        if not pool:
+            return []
+        picked = self._selection.pick(pool, free, round=current.number, attempt=times.total())
+        times.update(picked)
+        for client in picked:
+            current.asked_at.pop(client, None)
+        return picked
 
-    def _part(self, current: Round) -> dict[str, float]:
+    def took(self, current: Round, now: float) -> dict[str, float]:
         """Those who are awaited go on, and have taken no time yet."""
         self._flying = current
-        took = current.took(time.monotonic()).items()
-        return {client: seconds for client, seconds in took if not current.awaits(client)}
+        return {client: seconds for client, seconds in current.took(now).items() if not current.awaits(client)}
 
 
 def check_buffered(recipe: Recipe) -> None:

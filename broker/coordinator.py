@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from broker.buffered import Buffered
 from broker.client_selection import ClientSelection
 from broker.evaluation import Evaluator
 from broker.federated_evaluation import FederatedEvaluator
@@ -12,6 +13,7 @@ from broker.gateway import RETURN_SECONDS, Gateway
 from broker.gathering import gather
 from broker.model import GlobalModel
 from broker.observer import Observer
+from broker.pacing import OVERDUE, Ask, Decision, Devices, Pacing, Synchronous
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
 from broker.statistics_round import gathers
@@ -29,12 +31,9 @@ from edge_fl.training.evaluation import Score
 from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import Task
 
-__all__ = ["ATTEMPTS", "LATE", "LOST", "Coordinator"]
+__all__ = ["Coordinator"]
 
 _log = logging.getLogger(__name__)
-ATTEMPTS = 3
-LATE, LOST = "late", "lost"
-_OVERDUE = (LATE, LOST)  # why a round closed without a device that may only be slow
 _LINGER_SECONDS = (1.0, 5.0)
 
 
@@ -96,6 +95,7 @@ class Coordinator:
         )
         self._manifest = manifest
         self._selection = ClientSelection(config.selection, config.seed)
+        self._pacing: Pacing = (Buffered if config.buffer else Synchronous)(config, self._selection)
         known = bool(store.devices())  # when the run was broken off
         self._patience = time.monotonic() + RETURN_SECONDS + config.gone_after if known else 0.0
 
@@ -127,7 +127,7 @@ class Coordinator:
         lost = self._lost(after=0.0)
         for client, seconds in metrics.took.items():
             device = self._gateway.registry.get(client)
-            timed = client in metrics.uplink or (metrics.excused.get(client) in _OVERDUE and client not in lost)
+            timed = client in metrics.uplink or (metrics.excused.get(client) in OVERDUE and client not in lost)
             if device is not None and timed:
                 self._tiers.took(client, device.profile, metrics.tiers[client], seconds)
 
@@ -138,27 +138,27 @@ class Coordinator:
 
     def _run_round(self, number: int) -> RoundMetrics:
         started = time.monotonic()
-        quorum = self._config.needed
-        current = Round(number, self._model.version, quorum, self._model.reach)
-        broken_off = self._store.under_way(number)
-        if broken_off is None:
-            first = max(self._config.clients_per_round, self._config.min_clients)
-            self._wait_for_devices(first if number == 1 else quorum)
+        current = Round(number, self._model.version, self._pacing.quorum, self._model.reach)
+        broken_off = self._pacing.begin(current, self._store.under_way(number), started)
+        if broken_off is None and (needed := self._pacing.needed(number)):
+            self._wait_for_devices(needed)
         model = self._gateway.open_round(current, self._model.frame())
-        begun = 0 if broken_off is None else broken_off.attempt
-        for attempt in range(begun, begun + ATTEMPTS):
-            if broken_off is not None and attempt == begun:
-                self._take_up(current, broken_off)
-            else:
-                self._ask(current, model, attempt)
-            while (progress := current.progress(time.monotonic(), self._lost(self._config.gone_after))) == "open":
-                self._gateway.pump()
-            if progress == "complete":
-                return self._close(current, started)
-            _log.warning("round %d is short of devices (attempt %d)", number, attempt + 1)
-        raise RunError(
-            f"Round {number} got {len(current.reports)} of the {quorum} updates it needs in {ATTEMPTS} attempts."
-        )
+        if broken_off is not None:
+            self._take_up(current, broken_off)
+        if self._pacing.carries:
+            self._store.ask(0, current.tasks, current.tiers)  # of those who still train, once more
+        while (decision := self._decide(current)) != "close":
+            match decision:
+                case Ask(clients, attempt):
+                    self._hand_out(current, clients, model, attempt)
+                case Devices(count):
+                    self._wait_for_devices(count, besides=current.unavailable)
+                case "wait":
+                    self._gateway.pump()
+        return self._close(current, started)
+
+    def _decide(self, current: Round) -> Decision:
+        return self._pacing.decide(current, self._gateway.registry, time.monotonic())
 
     def _wait_for_devices(
         self, needed: int, besides: Callable[[float], frozenset[str]] = lambda _: frozenset()
@@ -204,21 +204,6 @@ class Coordinator:
         current.deadline = time.monotonic() + self._config.deadline
         self._observer.round_started(current.number, current.outstanding())
 
-    def _ask(self, current: Round, model: Ref, attempt: int) -> None:
-        """Pick as many clients as the round still needs, anyone but those whose part in it is done."""
-        if attempt:
-            self._wait_for_devices(current.quorum - len(current.reports), besides=current.unavailable)
-        for client in current.outstanding():
-            current.excuse(client, LATE)
-        done, there = current.unavailable(time.monotonic()), self._gateway.registry.present()
-        needed = self._config.clients_per_round - len(current.reports)
-        fresh = [client for client in there if client not in current.tasks]
-        picked = self._selection.pick(fresh, needed, round=current.number, attempt=attempt)
-        again = [client for client in there if client in current.tasks and client not in done]
-        picked += self._selection.pick(again, needed - len(picked), round=current.number, attempt=attempt)
-        current.deadline = time.monotonic() + self._config.deadline
-        self._hand_out(current, picked, model, attempt)
-
     def _hand_out(self, current: Round, picked: list[str], model: Ref, attempt: int) -> None:
         """Ask these clients, in the tier that they can do, once the record has it."""
         for client in picked:  # whose update of an earlier attempt may still come is asked for no other
@@ -248,7 +233,7 @@ class Coordinator:
 
     def _close(self, current: Round, started: float) -> RoundMetrics:
         """Aggregate in the order of client ids, whatever the order of arrival; evaluate; keep."""
-        number, took = current.number, self._part(current)
+        number, took = current.number, self._pacing.took(current, time.monotonic())
         self._gateway.close_round()
         reports = {client: current.reports[client] for client in sorted(current.reports)}
         train_loss = self._model.aggregate(self._updates(reports, current.tiers), took)
@@ -287,7 +272,7 @@ class Coordinator:
             return score, {}
         while self._returning():
             self._gateway.pump()
-        busy = {client for client, reason in current.excused.items() if reason in _OVERDUE}
+        busy = {client for client, reason in current.excused.items() if reason in OVERDUE}
         return score, self._on_devices.scores(current.number, busy)
 
     def _gather(self, number: int) -> dict[int, int]:
@@ -305,13 +290,6 @@ class Coordinator:
             gateway=self._gateway,
             tiers=self._tiers,
         )
-
-    def _part(self, current: Round) -> dict[str, float]:
-        """Wait no longer for whoever is awaited; seconds that each client took, or takes by now."""
-        took = current.took(time.monotonic())
-        for client in current.outstanding():
-            current.excuse(client, LOST)
-        return took
 
     def _updates(self, reports: dict[str, Report], tiers: dict[str, int]) -> Iterator[tuple[int, Frame]]:
         """Each accepted update with the tier it was asked for in, one in memory at a time."""

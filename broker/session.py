@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from broker.buffered import BufferedCoordinator, check_buffered
+from broker.buffered import check_buffered
 from broker.coordinator import Coordinator
 from broker.database import local_url
 from broker.evaluation import Evaluator, open_evaluator
@@ -215,7 +215,7 @@ def _coordinate(
         topics=topics,
         observer=observer,
     )
-    coordinator = (BufferedCoordinator if config.buffer else Coordinator)(
+    coordinator = Coordinator(
         config=config,
         manifest=bundle.manifest,
         recipe=recipe,

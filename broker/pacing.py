@@ -1,0 +1,153 @@
+"""When a round asks clients, waits, or closes. Nothing here speaks, writes, or reads a clock: the coordinator does."""
+
+import logging
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from broker.client_selection import ClientSelection
+from broker.registry import Registry
+from broker.rounds import Round
+from broker.store import UnderWay
+from edge_fl.core.errors import RunError
+from edge_fl.runs.config import RunConfig
+
+__all__ = [
+    "ATTEMPTS",
+    "LATE",
+    "LOST",
+    "OVERDUE",
+    "Ask",
+    "Decision",
+    "Devices",
+    "Pacing",
+    "Synchronous",
+]
+
+_log = logging.getLogger(__name__)
+ATTEMPTS = 3
+LATE, LOST = "late", "lost"
+OVERDUE = (LATE, LOST)  # why a round closed without a client that may only be slow
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask these clients, in this attempt at the round."""
+
+    clients: list[str]
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Wait until so many devices are there that the round may still ask."""
+
+    count: int
+
+
+Decision = Ask | Devices | Literal["wait", "close"]
+"""The coordinator asks, waits for devices, takes in what comes, or closes the round."""
+
+
+class Pacing(Protocol):
+    """Decides about one round after the other. All times are in the caller's monotonic seconds.
+
+    Attributes
+    ----------
+    quorum
+        How many updates close a round.
+    carries
+        Whether clients that still train go on into the next round.
+    """
+
+    quorum: int
+    carries: bool
+
+    def needed(self, number: int) -> int:
+        """How many devices must be there before a round is begun; 0 where it waits for none."""
+        ...
+
+    def begin(self, current: Round, broken_off: UnderWay | None, now: float) -> UnderWay | None:
+        """Begin a round; says which part of the one that was broken off still stands."""
+        ...
+
+    def decide(self, current: Round, there: Registry, now: float) -> Decision:
+        """The next thing to do, once late and lost clients are excused; RunError when nothing can help the round."""
+        ...
+
+    def took(self, current: Round, now: float) -> dict[str, float]:
+        """Close a round; says the seconds that each client took, or takes by now."""
+        ...
+
+
+class Synchronous:
+    """Asks ``clients_per_round`` clients, waits for all until the deadline, and needs the quorum.
+
+    A round that is short of updates asks others, and then the same ones again, :data:`ATTEMPTS` times in all.
+
+    Parameters
+    ----------
+    config
+        The run's.
+    selection
+        Picks the clients.
+    """
+
+    carries = False
+
+    def __init__(self, config: RunConfig, selection: ClientSelection) -> None:
+        self.quorum = config.needed
+        self._config, self._selection = config, selection
+        self._attempt = self._last = 0
+        self._next: Literal["ask", "devices", "answers"] = "ask"
+
+    def needed(self, number: int) -> int:
+        """As many as the first round asks; then a quorum."""
+        return self.quorum if number > 1 else max(self._config.clients_per_round, self._config.min_clients)
+
+    def begin(self, current: Round, broken_off: UnderWay | None, now: float) -> UnderWay | None:
+        """Everything that was asked still stands, and is its attempt's ask."""
+        self._attempt = 0 if broken_off is None else broken_off.attempt
+        self._last = self._attempt + ATTEMPTS - 1
+        self._next = "ask" if broken_off is None else "answers"
+        return broken_off
+
+    def decide(self, current: Round, there: Registry, now: float) -> Decision:
+        """Ask; wait for answers; if they are too few, wait for devices and ask once more."""
+        if self._next == "devices":
+            self._next = "ask"
+            return Devices(current.quorum - len(current.reports))
+        if self._next == "ask":
+            self._next = "answers"
+            return self._ask(current, there, now)
+        progress = current.progress(now, there.lost(now, self._config.gone_after))
+        if progress != "short":
+            return "close" if progress == "complete" else "wait"
+        _log.warning("round %d is short of devices (attempt %d)", current.number, self._attempt + 1)
+        if self._attempt == self._last:
+            raise RunError(
+                f"Round {current.number} got {len(current.reports)} of the {current.quorum} updates it needs in "
+                f"{ATTEMPTS} attempts."
+            )
+        self._attempt, self._next = self._attempt + 1, "devices"
+        return self.decide(current, there, now)
+
+    def _ask(self, current: Round, there: Registry, now: float) -> Ask:
+        """As many clients as the round still needs: who was not asked yet, then all but those whose part is done."""
+        for client in current.outstanding():
+            current.excuse(client, LATE)
+        present, done = there.present(), current.unavailable(now)
+        missing = self._config.clients_per_round - len(current.reports)
+        fresh = [client for client in present if client not in current.tasks]
+        again = [client for client in present if client in current.tasks and client not in done]
+        number, attempt = current.number, self._attempt
+        picked = self._selection.pick(fresh, missing, round=number, attempt=attempt)
+        picked += self._selection.pick(again, missing - len(picked), round=number, attempt=attempt)
+        current.deadline = now + self._config.deadline
+        return Ask(picked, attempt)
+
+    def took(self, current: Round, now: float) -> dict[str, float]:
+        """Nobody is awaited any longer."""
+        took = current.took(now)
+        for client in current.outstanding():
+            current.excuse(client, LOST)
+        return took
