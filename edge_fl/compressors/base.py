@@ -120,7 +120,9 @@ class Compressor(ServerHalf, ABC):
         """
 
 
-COMPRESSORS: Registry[Compressor] = Registry("compressor", "edge_fl.compressors", "COMPRESSOR", Compressor)
+COMPRESSORS: Registry[Compressor] = Registry(
+    "compressor", "edge_fl.compressors", "COMPRESSOR", Compressor, needs=("name", "Parameters")
+)
 
 
 def compressor_names() -> list[str]:

@@ -29,21 +29,34 @@ class Registry(Generic[_T]):
     kind
         What one is called in sentences, such as ``method``.
     package
-        The package of ours, whose modules are found by their names (``__`` stands for ``+``), and the group of entry
-        points.
+        The package of ours, whose modules are found by their names (``__`` stands for ``+``).
     attribute
         What such a module defines.
     base
         The class that each must extend.
+    needs
+        What each must define besides the abstract methods.
+    group
+        The entry points of installed packages; None for those called as the package.
     """
 
-    def __init__(self, kind: str, package: str, attribute: str, base: Any) -> None:
+    def __init__(
+        self,
+        kind: str,
+        package: str,
+        attribute: str,
+        base: Any,
+        *,
+        needs: tuple[str, ...] = (),
+        group: str | None = None,
+    ) -> None:
         self._kind, self._package, self._attribute, self._base = kind, package, attribute, base
+        self._needs, self._group = needs, group or package
         self._used: dict[str, tuple[str, type[_T]]] = {}  # by name: where it is from, and itself
 
     def names(self) -> list[str]:
         """All that can be found, without importing any."""
-        return sorted({*_modules(self._package), *_entry_points(self._package), *self._used})
+        return sorted({*_modules(self._package), *_entry_points(self._group), *self._used})
 
     def find(self, name: str) -> type[_T]:
         """The one of this name.
@@ -55,11 +68,15 @@ class Registry(Generic[_T]):
         """
         if name in self._used:
             return self._used[name][1]
+        points = _entry_points(self._group).get(name, ())
         if name in _modules(self._package):
+            if points:
+                raise ConfigError(
+                    f"edge-fl and {points[0]} both bring a {self._kind} '{name}'; uninstall the latter."
+                )
             module = importlib.import_module(f"{self._package}.{_modules(self._package)[name]}")
             found: type[_T] = getattr(module, self._attribute)
             return found
-        points = _entry_points(self._package).get(name, ())
         if not points:
             raise ConfigError(f"There is no {self._kind} '{name}'; there are {', '.join(self.names()) or 'none'}.")
         if len(points) > 1:
@@ -96,7 +113,8 @@ class Registry(Generic[_T]):
     def _checked(self, found: object, spec: str) -> type[_T]:
         if not self.is_one(found):
             raise ConfigError(f"'{spec}' is no {self._kind}: it must be a subclass of {self._base.__name__}.")
-        missing = sorted(getattr(found, "__abstractmethods__", ()))
+        unset = [name for name in self._needs if not hasattr(found, name)]
+        missing = sorted([*getattr(found, "__abstractmethods__", ()), *unset])
         if missing:
             raise ConfigError(f"The {self._kind} '{spec}' lacks {', '.join(missing)}.")
         return found  # type: ignore[return-value]

@@ -337,7 +337,7 @@ def choose(options: Sequence[_T], stream: Stream) -> _T:
     return options[int(stream.uint32(1)[0]) * len(options) >> 32]
 
 
-METHODS: Registry[Method] = Registry("method", "edge_fl.methods", "METHOD", Method)
+METHODS: Registry[Method] = Registry("method", "edge_fl.methods", "METHOD", Method, needs=("name", "Parameters"))
 
 
 def method_names() -> list[str]:

@@ -128,7 +128,7 @@ _TOP = re.compile(r"top-([1-9][0-9]{0,3})")
 
 def metric_names() -> list[str]:
     """The scores this version knows, ``top-3`` standing for every top-k."""
-    return sorted([*_known(), "top-3"])
+    return sorted({*_known(), "top-3", *METRICS.names()} - _OURS)
 
 
 def open_metric(name: str) -> Metric | WholeSetMetric:
@@ -147,6 +147,8 @@ def open_metric(name: str) -> Metric | WholeSetMetric:
         return _known()[name]()
     if ":" in name:
         return _own(name)
+    if name in METRICS.names() and name not in _OURS:
+        return METRICS.find(name)()
     raise ConfigError(
         f"There is no score '{name}'; there are {', '.join(metric_names())}, or write your own as "
         "path/to/file.py:function."
@@ -196,8 +198,7 @@ def default_scores(manifest: Manifest, top: int = 1) -> tuple[str, ...]:
 def _known() -> Mapping[str, Callable[[], Metric]]:
     from edge_fl.metrics import classification, regression
 
-    own = {name: METRICS.find(name) for name in METRICS.names() if name not in _OURS}
-    return {**classification.METRICS, **regression.METRICS, **own}
+    return {**classification.METRICS, **regression.METRICS}
 
 
 def _own(spec: str) -> Metric | WholeSetMetric:

@@ -243,7 +243,9 @@ def _refuse(wrong: NDArray[np.bool_], what: str, where: str, place: Callable[[in
         raise DataError(f"{where} holds {what} in {place(first)}.")
 
 
-SOURCES: Registry[DataSource] = Registry("source", "edge_fl.data.sources", "SOURCE", DataSource)
+SOURCES: Registry[DataSource] = Registry(
+    "source", "edge_fl.data.sources", "SOURCE", DataSource, group="edge_fl.sources"
+)
 
 
 def source_names() -> Sequence[str]:
@@ -273,7 +275,10 @@ def open_source(text: str) -> DataSource:
     name, colon, argument = text.partition(":")
     if not colon or name not in source_names():
         return NamedShare(DataSpec.parse(text))
-    return _made(SOURCES.find(name), argument, text)
+    try:
+        return _made(SOURCES.find(name), argument, text)
+    except ConfigError as error:
+        raise DataError(str(error)) from error
 
 
 def _made(source: Callable[[str], DataSource], argument: str, text: str) -> DataSource:
