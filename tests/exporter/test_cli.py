@@ -221,7 +221,7 @@ def test_a_model_without_a_data_set_and_a_loss_of_ones_own(edge_fl: Command, mod
 
     assert done.code == 0, done.err
     manifest = Bundle.load(output).manifest
-    assert (manifest.dataset, manifest.loss, manifest.target.shape) == ("none", "absolute", (2,))
+    assert (manifest.dataset, manifest.loss, manifest.target.shape) == ("", "absolute", (2,))
     assert manifest.optimizer.name == "adam"
 
 
