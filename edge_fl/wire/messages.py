@@ -293,7 +293,7 @@ def check_id(name: str) -> str:
 
 
 class Topics:
-    """The topic tree of one fleet: ``<fleet>/1/...``, laid out so that one ACL pattern (%u) fences a device in.
+    """The topic tree of one fleet: ``<fleet>/2/...``, laid out so that one ACL pattern (%u) fences a device in.
 
     Parameters
     ----------

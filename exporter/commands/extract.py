@@ -125,6 +125,9 @@ def _scores(root: Path, bundle: "Bundle", trained: "Trained", width: int) -> dic
     from edge_fl.training.evaluation import score
 
     manifest = bundle.manifest
+    shapes = {name: array.shape for name, array in trained.weights.items()}
+    if any(shapes.get(tensor.name) != tensor.shape for tensor in bundle.layout.tensors):
+        return {}  # weights of another model: what delivers them says so
     config = msgspec.json.decode((root / "config.json").read_bytes(), type=RunConfig)
     try:
         samples = test_samples(config.test_data, manifest)
@@ -138,7 +141,7 @@ def _scores(root: Path, bundle: "Bundle", trained: "Trained", width: int) -> dic
         metrics = open_metrics(names, manifest)
         opened = open_runtime(runtime, bundle, threads=1)
         return dict(score(opened, trained.weights, samples, metrics, width=width, statistics=statistics).scores)
-    except RunError:  # weights of another model, or diverged: what delivers them says so
+    except RunError:  # weights that diverged: likewise
         return {}
     except (DataError, RuntimeMissingError) as error:
         typer.echo(f"not scored: {error}", err=True)

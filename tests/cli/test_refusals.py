@@ -151,7 +151,8 @@ def test_the_demo_names_its_data_sets() -> None:
 def test_every_exit_code_is_documented() -> None:
     documented = (ROOT / "docs" / "exit-codes.md").read_text()
     for error in EdgeFLError.__subclasses__():
-        assert f"| {error.exit_code} | `{error.__name__}` |" in documented
+        code = error.exit_code
+        assert f'| <a id="exit-{code}"></a>{code} | `{error.__name__}` |' in documented
 
 
 @pytest.mark.parametrize("version", ["3.10", "2.7", "3.9"])

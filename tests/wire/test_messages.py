@@ -39,7 +39,7 @@ FROM_DEVICE: list[FromDevice] = [
     Register(protocol=1, agent="0.1.0", runtime="onnx", samples=60),
     Want(DIGEST, (0, 3, 19)),
     Offer("r", 1, Ref(DIGEST, 5)),
-    Evaluated("r", 1, 40, 0.75, 0.5),
+    Evaluated("r", 1, 40, 0.75, {"accuracy": (20.0, 40.0)}),
     Gathered("r", 1, b"frame"),
     Failed("r", 1, "14", "no data"),
     Gone(),
@@ -173,9 +173,9 @@ def test_topics_are_read_back(client: str, index: int) -> None:
 
 
 def test_topics_are_laid_out_as_documented() -> None:
-    assert Topics().all == "edge-fl/1/all"
-    assert TOPICS.up("a") == "school/1/up/a"
-    assert TOPICS.chunk(TOPICS.down("a"), DIGEST, 7) == f"school/1/down/a/chunk/{DIGEST}/7"
+    assert Topics().all == "edge-fl/2/all"
+    assert TOPICS.up("a") == "school/2/up/a"
+    assert TOPICS.chunk(TOPICS.down("a"), DIGEST, 7) == f"school/2/down/a/chunk/{DIGEST}/7"
 
 
 @pytest.mark.parametrize(
@@ -184,23 +184,23 @@ def test_topics_are_laid_out_as_documented() -> None:
         "",
         "all",
         "up/a",
-        "edge-fl/1/up/a",
-        "school/2/up/a",
-        "x/school/1/all",
-        "school/1/",
-        "school/1/up",
-        "school/1/up/",
-        "school/1/up/a/",
-        "school/1/up/+",
-        "school/1/up/..",
-        "school/1/sideways/a",
-        "school/1/up/a/chunk",
-        f"school/1/up/a/chunk/{DIGEST}",
-        f"school/1/up/a/chunk/{DIGEST}/-1",
-        f"school/1/up/a/chunk/{DIGEST}/²",
-        f"school/1/up/a/chunk/{DIGEST}/1/2",
-        f"school/1/up/a/chunk/{DIGEST[1:]}/1",
-        f"school/1/up/a/chunk/{DIGEST}/" + "9" * 5000,
+        "edge-fl/2/up/a",
+        "school/9/up/a",
+        "x/school/2/all",
+        "school/2/",
+        "school/2/up",
+        "school/2/up/",
+        "school/2/up/a/",
+        "school/2/up/+",
+        "school/2/up/..",
+        "school/2/sideways/a",
+        "school/2/up/a/chunk",
+        f"school/2/up/a/chunk/{DIGEST}",
+        f"school/2/up/a/chunk/{DIGEST}/-1",
+        f"school/2/up/a/chunk/{DIGEST}/²",
+        f"school/2/up/a/chunk/{DIGEST}/1/2",
+        f"school/2/up/a/chunk/{DIGEST[1:]}/1",
+        f"school/2/up/a/chunk/{DIGEST}/" + "9" * 5000,
     ],
 )
 def test_a_foreign_topic_is_refused(topic: str) -> None:
@@ -212,7 +212,7 @@ def test_a_foreign_topic_is_refused(topic: str) -> None:
 
 @given(st.text(max_size=60), st.booleans())
 def test_arbitrary_topics_are_refused_or_read(text: str, inside: bool) -> None:
-    topic = f"school/1/{text}" if inside else text
+    topic = f"school/2/{text}" if inside else text
     with suppress(FrameError):
         direction, client, _ = TOPICS.parse(topic)
         assert topic == {"all": TOPICS.all, "up": TOPICS.up(client), "down": TOPICS.down(client)}[direction]
