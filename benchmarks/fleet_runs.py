@@ -11,7 +11,6 @@ from safetensors.numpy import load_file
 
 from benchmarks.by_width import SCORED
 from benchmarks.clusters import Clusters
-from broker.evaluation import open_evaluator
 from device_sim.emulation.fleet_file import FleetFile, Group
 from device_sim.emulation.fleet_session import FleetSession
 from device_sim.emulation.mosquitto import Mosquitto
@@ -19,6 +18,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
+from edge_fl.training.evaluator import open_evaluator
 from exporter.measure.cases import BATCH
 
 __all__ = [

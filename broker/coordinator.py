@@ -7,7 +7,6 @@ from pathlib import Path
 
 from broker.buffered import Buffered
 from broker.client_selection import ClientSelection
-from broker.evaluation import Evaluator
 from broker.federated_evaluation import FederatedEvaluator
 from broker.gateway import RETURN_SECONDS, Gateway
 from broker.gathering import gather
@@ -28,6 +27,7 @@ from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.training.evaluation import Score
+from edge_fl.training.evaluator import Evaluator
 from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import Task
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Set
 
-from broker.evaluation import Evaluator
 from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.score_round import ScoreRound
@@ -13,6 +12,7 @@ from edge_fl.core.randomness import Stream
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import TierScore
+from edge_fl.training.evaluator import Evaluator
 from edge_fl.wire.messages import Evaluate
 
 __all__ = ["FederatedEvaluator"]

@@ -14,7 +14,6 @@ import msgspec
 from broker.buffered import check_buffered
 from broker.coordinator import Coordinator
 from broker.database import local_url
-from broker.evaluation import Evaluator, open_evaluator
 from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.observer import Observer
@@ -30,6 +29,7 @@ from edge_fl.methods.base import Method
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig
+from edge_fl.training.evaluator import Evaluator, open_evaluator
 from edge_fl.transport.connection import BrokerAddress, Connection
 from edge_fl.wire.messages import Topics
 

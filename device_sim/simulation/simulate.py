@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from broker.acceptance import Expected, check_update
 from broker.client_selection import ClientSelection
 from broker.database import local_url
-from broker.evaluation import open_evaluator
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.registry import Device, Registry
@@ -43,6 +42,7 @@ from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.training.evaluation import Score
+from edge_fl.training.evaluator import open_evaluator
 from edge_fl.training.update import assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import PROTOCOL, Gathered, Register, Task
@@ -248,7 +248,7 @@ class Simulation:
         return self._model.outcome
 
     def score(self, weights: Weights, width: int) -> Score | None:
-        """Evaluate the first units of a model, as :meth:`broker.evaluation.Evaluator.score` does."""
+        """Evaluate the first units of a model, as :meth:`edge_fl.training.evaluator.Evaluator.score` does."""
         return self._evaluator.score(weights, width)
 
     def _run_round(self, number: int) -> RoundMetrics:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_fl.core.errors import DataError, RunError, RuntimeMissingError, StateError
+from edge_fl.core.errors import DataError, RunError, RuntimeMissingError
 from edge_fl.core.share import parse_width
 from edge_fl.data.class_names import read_class_names
 from exporter.commands.export_options import parse_metadata
 
 if TYPE_CHECKING:
     from edge_fl.core.bundle import Bundle
+    from edge_fl.runs.run import Run
     from exporter.extract.card import Card
     from exporter.extract.extract import Trained
 
@@ -50,12 +51,13 @@ def extract(
     """
     thousandths = parse_width(width)
     names, own = read_class_names(class_names), parse_metadata(metadata or [])
-    trained = _trained(run)
     from edge_fl.core.bundle import Bundle
+    from edge_fl.runs.run import Run
     from exporter.extract.extract import Wanted
     from exporter.extract.extract import extract as extract_model
 
-    source = Bundle.load(bundle)
+    opened = Run.open(run)
+    trained, source = _trained(opened), Bundle.load(bundle)
     wanted = Wanted(
         runtime,
         thousandths,
@@ -65,45 +67,22 @@ def extract(
         untrained=untrained_width,
     )
     if thousandths <= trained.width:
-        wanted = replace(wanted, scores=_scores(run, source, trained, thousandths))
+        wanted = replace(wanted, scores=_scores(opened, source, trained, thousandths))
     path, card = extract_model(source, trained, wanted, output)
     typer.echo(_json(path, card) if json else _text(path, card))
 
 
-def _trained(root: Path) -> "Trained":
+def _trained(run: "Run") -> "Trained":
     """What a run's folder holds; an interrupted run's too, as far as it came."""
-    import msgspec
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
     from edge_fl.recipes.own import use_code
     from edge_fl.recipes.recipe import open_recipe
-    from edge_fl.runs.config import RunConfig
-    from edge_fl.runs.metrics import RoundMetrics
     from exporter.extract.extract import Trained
 
-    try:
-        config = msgspec.json.decode((root / "config.json").read_bytes(), type=RunConfig)
-        lines = (root / "metrics.jsonl").read_bytes().splitlines()
-        rounds = [msgspec.json.decode(line, type=RoundMetrics) for line in lines]
-    except OSError as error:
-        raise StateError(f"There is no run at '{root}': '{error.filename}' cannot be read.") from error
-    except msgspec.DecodeError as error:
-        raise StateError(f"The run at '{root}' is damaged: {error}.") from error
-    path = root / "weights.safetensors"
-    try:
-        weights = load(path.read_bytes())
-    except OSError as error:
-        raise RunError(
-            f"The run at '{root}' has no final weights: '{path}' cannot be read; let it end."
-        ) from error
-    except SafetensorError as error:
-        raise RunError(f"The final weights '{path}' are damaged: {error}.") from error
-    last = rounds[-1] if rounds else None
+    config, last = run.config, run.metrics[-1] if run.metrics else None
     use_code(config.code)
     method = open_recipe(config.method, config.parameters).method
     return Trained(
-        weights=weights,
+        weights=run.weights,
         run=config.run,
         method=config.method,
         round=last.round if last else 0,
@@ -113,39 +92,25 @@ def _trained(root: Path) -> "Trained":
     )
 
 
-def _scores(root: Path, bundle: "Bundle", trained: "Trained", width: int) -> dict[str, float]:
+def _scores(run: "Run", bundle: "Bundle", trained: "Trained", width: int) -> dict[str, float]:
     """The scores of what is delivered on the run's test data; none where these are not at hand here."""
-    import msgspec
+    from edge_fl.data.splits import test_samples
+    from edge_fl.training.evaluator import open_evaluator
 
-    from edge_fl.core.width_statistics import trained_width
-    from edge_fl.data.splits import papers_top, test_samples
-    from edge_fl.metrics.base import default_scores, open_metrics
-    from edge_fl.runs.config import RunConfig
-    from edge_fl.runtimes.base import open_runtime
-    from edge_fl.training.evaluation import score
-
-    manifest = bundle.manifest
     shapes = {name: array.shape for name, array in trained.weights.items()}
     if any(shapes.get(tensor.name) != tensor.shape for tensor in bundle.layout.tensors):
         return {}  # weights of another model: what delivers them says so
-    config = msgspec.json.decode((root / "config.json").read_bytes(), type=RunConfig)
     try:
-        samples = test_samples(config.test_data, manifest)
-        runtime = next(iter(sorted(manifest.programs, key=["onnx", "torch_eager"].count, reverse=True)))
+        samples = test_samples(run.config.test_data, bundle.manifest)
         if samples is None:
             return {}
-        names = config.scores or manifest.scores or default_scores(manifest, papers_top(manifest))
-        statistics = trained_width(
-            bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, width
-        )
-        metrics = open_metrics(names, manifest)
-        opened = open_runtime(runtime, bundle, threads=1)
-        return dict(score(opened, trained.weights, samples, metrics, width=width, statistics=statistics).scores)
+        found = open_evaluator(bundle, run.config, samples=samples, threads=1).score(trained.weights, width)
     except RunError:  # weights that diverged: likewise
         return {}
     except (DataError, RuntimeMissingError) as error:
         typer.echo(f"not scored: {error}", err=True)
         return {}
+    return {} if found is None else dict(found.scores)
 
 
 def _json(path: Path, card: "Card") -> str:

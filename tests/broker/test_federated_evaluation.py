@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from broker.embedded import EmbeddedBroker
-from broker.evaluation import Evaluator
 from broker.federated_evaluation import FederatedEvaluator
 from broker.model import GlobalModel
 from broker.score_round import ScoreRound
@@ -22,6 +21,7 @@ from edge_fl.data.registry import load_dataset
 from edge_fl.metrics.classification import TopK
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.metrics import TierScore
+from edge_fl.training.evaluator import Evaluator
 from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Refused, Registered
 from tests.broker.test_gateway import CLIENT, CONFIG, ROUND, RUN, Wire, register
 

@@ -10,7 +10,6 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from broker.embedded import EmbeddedBroker
-from broker.evaluation import Evaluator
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
@@ -23,6 +22,7 @@ from edge_fl.core.width_statistics import one_hot, row_weights, width_of, withou
 from edge_fl.data.registry import load_dataset
 from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import open_runtime, runtime_names
+from edge_fl.training.evaluator import Evaluator
 from edge_fl.wire.messages import Evaluate, Registered
 from exporter.export import Target, export_bundle
 from exporter.extract.extract import Trained, Wanted, extract

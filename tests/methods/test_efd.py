@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from broker.evaluation import Evaluator
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
@@ -22,6 +21,7 @@ from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Ask, Job, Method, open_method
 from edge_fl.metrics.classification import TopK
 from edge_fl.runs.config import RunConfig
+from edge_fl.training.evaluator import Evaluator
 
 LAYOUT = mlp_layout(6, 9, 20, 3)
 TIERS = [1000, 800, 600, 400, 200]

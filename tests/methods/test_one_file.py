@@ -68,7 +68,7 @@ def test_a_method_is_one_file_in_a_folder_of_one_s_own(tmp_path: Path, digits_bu
         ("1 / 0", r"cannot be imported: ZeroDivisionError: division by zero"),
         (
             "from edge_fl.methods.base import Method\nclass Mine(Method): name = 'mine'",
-            "The method '.*' lacks counts, local, mode, rule",
+            "The method '.*' lacks Parameters, counts, local, mode, rule",
         ),
         (
             "from edge_fl.methods.fedavg import METHOD\nclass Mine(METHOD): name = 'fedbiad'",

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from broker.evaluation import Evaluator
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import RunError
 from edge_fl.data.registry import load_dataset
 from edge_fl.metrics.classification import TopK
+from edge_fl.training.evaluator import Evaluator
 
 
 @pytest.mark.parametrize(("width", "units"), [(1000, 32), (400, 13)])
