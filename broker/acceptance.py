@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from broker.rounds import Round
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.divergence import farthest
 from edge_fl.core.errors import FrameError
@@ -14,10 +15,11 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.metrics.base import Metric
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.training.batch_statistics import gathered, own_row
+from edge_fl.training.update import assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
 from edge_fl.wire.messages import Evaluate, Evaluated, Gather
 
-__all__ = ["Expected", "check_score", "check_statistics", "check_update"]
+__all__ = ["Expected", "check_score", "check_statistics", "check_update", "expected_of"]
 
 # Programs compute no larger one, and sums over samples stay finite.
 _LARGEST_LOSS = float(np.finfo(np.float32).max)
@@ -37,6 +39,23 @@ class Expected:
     samples: int
     reach: float
     assigned: Pattern | None = None
+
+
+def expected_of(current: Round, client: str, samples: int, *, layout: Layout, recipe: Recipe) -> Expected:
+    """What ``current`` asked of a client that registered so many ``samples``: in this round, or an earlier one."""
+    task, started = current.tasks[client], current.round_of(client)
+    return Expected(
+        layout=layout,
+        recipe=recipe,
+        run=task.run,
+        round=started,
+        version=current.version - (current.number - started),
+        client=client,
+        tier=current.tiers[client],
+        samples=samples,
+        assigned=assigned_pattern(task, layout),
+        reach=current.reach,
+    )
 
 
 def check_update(content: bytes, expected: Expected) -> Frame:

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 
 from broker.client_selection import ClientSelection
-from broker.pacing import ATTEMPTS, LATE, LOST, Ask, Decision
+from broker.pacing import ATTEMPTS, LATE, LOST, Ask, Decision, Wait
 from broker.registry import Registry
 from broker.rounds import Round
 from broker.store import UnderWay
@@ -20,7 +20,7 @@ class Buffered:
     """Keeps ``clients_per_round`` clients training; a round is closed as soon as ``buffer`` updates were taken in it.
 
     Whoever still trains goes on into the rounds to come. Its update counts in the one in which it arrives, the less the
-    more rounds it is late (:meth:`broker.model.GlobalModel.aggregate`). A client trains one task at a time, and gives a
+    more rounds it is late (:class:`broker.model.RoundSum`). A client trains one task at a time, and gives a
     round one update at the most. Who gives which depends on time: of a buffered run no two are alike, bit for bit.
 
     One that is silent for ``gone_after`` seconds, or has not answered for ``deadline`` seconds, leaves its place to
@@ -79,7 +79,17 @@ class Buffered:
                 f"Round {current.number} has {len(current.reports)} of the {current.quorum} updates it needs, and for "
                 f"{self._config.wait:.0f} s there was nobody to ask: start more devices, or lower --buffer."
             )
-        return "wait"
+        return Wait(self._next(current, there, now))
+
+    def _next(self, current: Round, there: Registry, now: float) -> float:
+        """When somebody is late or lost, rested, or was missed for too long."""
+        awaited, deadline = current.outstanding(), self._config.deadline
+        times = [current.asked_at.get(client, self._begun) + deadline for client in awaited]
+        times += there.losses(awaited, self._config.gone_after, now)
+        times += [until for until in current.resting.values() if until > now]
+        if not awaited and self._busy is not None:
+            times.append(self._busy + self._config.wait)
+        return min(times)
 
     def _give_up(self, current: Round, there: Registry, now: float) -> None:
         late, lost = now - self._config.deadline, there.lost(now, self._config.gone_after)
@@ -105,8 +115,9 @@ class Buffered:
             current.asked_at.pop(client, None)
         return picked
 
-    def took(self, current: Round, now: float) -> dict[str, float]:
+    def took(self, current: Round, there: Registry, now: float) -> dict[str, float]:
         """Those who are awaited go on, and have taken no time yet."""
+        del there
         self._flying = current
         return {client: seconds for client, seconds in current.took(now).items() if not current.awaits(client)}
 

@@ -1,18 +1,17 @@
-"""The coordinator: picks devices, runs rounds, aggregates, evaluates. One thread; the gateway speaks for it."""
+"""The coordinator: picks clients, runs rounds, aggregates, evaluates. One thread; a fleet speaks for it."""
 
-import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker.buffered import Buffered
 from broker.client_selection import ClientSelection
 from broker.federated_evaluation import FederatedEvaluator
-from broker.gateway import RETURN_SECONDS, Gateway
+from broker.fleet import Fleet
 from broker.gathering import gather
-from broker.model import GlobalModel
+from broker.model import GlobalModel, RoundSum
 from broker.observer import Observer
-from broker.pacing import OVERDUE, Ask, Decision, Devices, Pacing, Synchronous
+from broker.pacing import LATE, OVERDUE, Ask, Decision, Devices, Pacing, Synchronous, Wait
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
 from broker.statistics_round import gathers
@@ -28,13 +27,27 @@ from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.training.evaluation import Score
 from edge_fl.training.evaluator import Evaluator
-from edge_fl.wire.frame import Frame, decode_frame
+from edge_fl.wire.frame import decode_frame
 from edge_fl.wire.messages import Task
 
-__all__ = ["Coordinator"]
+__all__ = ["Coordinator", "TrainedRound"]
 
-_log = logging.getLogger(__name__)
-_LINGER_SECONDS = (1.0, 5.0)
+
+@dataclass(frozen=True)
+class TrainedRound:
+    """A round whose updates the model has: begun at ``started``, with the clients' mean training ``loss``, and the
+    seconds that each ``took``.
+    """
+
+    current: Round
+    started: float
+    loss: float
+    took: dict[str, float]
+
+    @property
+    def uplink(self) -> dict[str, int]:
+        """Bytes of each update, by client in the order of ids."""
+        return {client: report.size for client, report in sorted(self.current.reports.items())}
 
 
 class Coordinator:
@@ -52,8 +65,8 @@ class Coordinator:
         What is trained.
     dense
         Bytes of a frame that drops nothing, as the run began.
-    gateway
-        Speaks with the devices.
+    fleet
+        Whoever trains.
     folder
         Where the run's files are kept.
     store
@@ -74,7 +87,7 @@ class Coordinator:
         recipe: Recipe,
         model: GlobalModel,
         dense: int,
-        gateway: Gateway,
+        fleet: Fleet,
         folder: RunFolder,
         store: Store,
         tiers: Tiers,
@@ -82,13 +95,13 @@ class Coordinator:
         observer: Observer,
     ) -> None:
         self._config, self._recipe, self._model, self._dense = config, recipe, model, dense
-        self._gateway, self._folder, self._store = gateway, folder, store
+        self._fleet, self._folder, self._store = fleet, folder, store
         self._tiers, self._evaluator, self._observer = tiers, evaluator, observer
         self._on_devices = FederatedEvaluator(
             config=config,
             recipe=recipe,
             model=model,
-            gateway=gateway,
+            fleet=fleet,
             tiers=tiers,
             evaluator=evaluator,
             manifest=manifest,
@@ -96,8 +109,7 @@ class Coordinator:
         self._manifest = manifest
         self._selection = ClientSelection(config.selection, config.seed)
         self._pacing: Pacing = (Buffered if config.buffer else Synchronous)(config, self._selection)
-        known = bool(store.devices())  # when the run was broken off
-        self._patience = time.monotonic() + RETURN_SECONDS + config.gone_after if known else 0.0
+        self._patience = fleet.returning + config.gone_after
 
     def run(self) -> RunSummary:
         """Run every round that is left, write the final weights, and tell the devices that it is over.
@@ -122,30 +134,36 @@ class Coordinator:
         return RunSummary(self._config, self._dense, tuple(rounds), self._end())
 
     def _learn(self, metrics: RoundMetrics) -> None:
-        """What a round shows of its clients; how long one takes that failed, or is gone, it does not."""
+        """What a round shows of its clients; how long one takes that failed, or was gone, it does not."""
         self._selection.learn(metrics)
-        lost = self._lost(after=0.0)
         for client, seconds in metrics.took.items():
-            device = self._gateway.registry.get(client)
-            timed = client in metrics.uplink or (metrics.excused.get(client) in OVERDUE and client not in lost)
+            device = self._fleet.registry.get(client)
+            timed = client in metrics.uplink or metrics.excused.get(client) == LATE
             if device is not None and timed:
                 self._tiers.took(client, device.profile, metrics.tiers[client], seconds)
 
     def _end(self) -> Path:
         weights = self._folder.finish(self._model.outcome)
-        self._farewell()
+        self._fleet.farewell(self._model.version)
         return weights
 
     def _run_round(self, number: int) -> RoundMetrics:
-        started = time.monotonic()
+        trained = self.train_round(number)
+        gathered = self._gather(number)
+        score, on_devices = self._evaluate(trained.current) if self._config.evaluates(number) else (None, {})
+        return self._close(trained, gathered, score, on_devices)
+
+    def train_round(self, number: int) -> TrainedRound:
+        """Have clients train, and make the new model of their updates; nothing is evaluated or recorded as over."""
+        started, fleet = self._fleet.now(), self._fleet
         current = Round(number, self._model.version, self._pacing.quorum, self._model.reach)
         broken_off = self._pacing.begin(current, self._store.under_way(number), started)
         if broken_off is None and (needed := self._pacing.needed(number)):
             self._wait_for_devices(needed)
-        model = self._gateway.open_round(current, self._model.frame())
+        model = fleet.open_round(current, self._model.frame())
         if broken_off is not None:
             self._take_up(current, broken_off)
-        if self._pacing.carries:
+        if self._pacing.carries and fleet.outlives:
             self._store.ask(0, current.tasks, current.tiers)  # of those who still train, once more
         while (decision := self._decide(current)) != "close":
             match decision:
@@ -153,12 +171,14 @@ class Coordinator:
                     self._hand_out(current, clients, model, attempt)
                 case Devices(count):
                     self._wait_for_devices(count, besides=current.unavailable)
-                case "wait":
-                    self._gateway.pump()
-        return self._close(current, started)
+                case Wait(until):
+                    fleet.pump(until)
+        took = self._pacing.took(current, fleet.registry, fleet.now())
+        fleet.close_round()
+        return TrainedRound(current, started, self._model.apply(self._total(current, took)), took)
 
     def _decide(self, current: Round) -> Decision:
-        return self._pacing.decide(current, self._gateway.registry, time.monotonic())
+        return self._pacing.decide(current, self._fleet.registry, self._fleet.now())
 
     def _wait_for_devices(
         self, needed: int, besides: Callable[[float], frozenset[str]] = lambda _: frozenset()
@@ -167,22 +187,22 @@ class Coordinator:
 
         Devices that may still return are waited for no longer than that, either.
         """
-        until = time.monotonic() + self._config.wait
-        while (there := self._gateway.registry.count(besides(time.monotonic()))) < needed or self._returning():
-            if time.monotonic() > until and there >= needed:
+        fleet, until = self._fleet, self._fleet.now() + self._config.wait
+        while (there := fleet.registry.count(besides(fleet.now()))) < needed or self._returning():
+            if fleet.now() > until and there >= needed:
                 return
-            if time.monotonic() > until:
-                timing = self._gateway.registry.unready
+            if fleet.now() > until:
+                timing = fleet.registry.unready
                 raise RunError(
                     f"Only {there} of {needed} devices were there within {self._config.wait:.0f} s"
                     f"{f', and {timing} still timed their tiers (raise --wait)' if timing else ''}; start more, or "
                     "lower --clients-per-round."
                 )
-            self._gateway.pump()
+            fleet.pump(until)
 
     def _returning(self) -> bool:
         """Whether devices that the run knew when it was broken off may still come back: whoever is first is not all."""
-        return time.monotonic() < self._patience and self._gateway.registry.missing()
+        return self._fleet.now() < self._patience and self._fleet.registry.missing()
 
     def _take_up(self, current: Round, broken_off: UnderWay) -> None:
         """Go on with a round that was broken off: its tasks stand, and whoever registers hears of his again."""
@@ -191,7 +211,7 @@ class Coordinator:
         for client, judged in broken_off.judged.items():
             current.verdicts[client] = judged.verdict(self._folder.run, current.round_of(client))
             path = self._folder.updates(current.number)
-            report = Report(path, judged.offset, judged.samples, judged.loss, judged.size)
+            report = Report(judged.samples, judged.loss, judged.size, path, judged.offset)
             if judged.code:
                 current.excuse(client, f"rejected: {judged.reason}")
             elif self._folder.holds(report, judged.digest):
@@ -199,23 +219,24 @@ class Coordinator:
             else:
                 current.excuse(client, "its update was lost with this machine's power")
         held = [task.since for task in broken_off.tasks.values() if task.changes]
-        self._gateway.offer_changes(self._model.changes_since(min(held)) or () if held else ())
-        self._gateway.rejections.update(broken_off.rejections)
-        current.deadline = time.monotonic() + self._config.deadline
+        self._fleet.offer_changes(self._model.changes_since(min(held)) or () if held else ())
+        self._fleet.rejections.update(broken_off.rejections)
+        current.deadline = self._fleet.now() + self._config.deadline
         self._observer.round_started(current.number, current.outstanding())
 
     def _hand_out(self, current: Round, picked: list[str], model: Ref, attempt: int) -> None:
         """Ask these clients, in the tier that they can do, once the record has it."""
         for client in picked:  # whose update of an earlier attempt may still come is asked for no other
-            current.tiers.setdefault(client, self._tiers.of(client, self._gateway.registry[client].profile))
+            current.tiers.setdefault(client, self._tiers.of(client, self._fleet.registry[client].profile))
         tasks = {client: self._task(client, current, model) for client in picked}
-        self._store.ask(attempt, tasks, current.tiers)
+        if self._fleet.outlives:
+            self._store.ask(attempt, tasks, current.tiers)
         self._observer.round_started(current.number, [*current.outstanding(), *picked])
         for client, task in tasks.items():
             current.excused.pop(client, None)
-            current.asked_at.setdefault(client, time.monotonic())
+            current.asked_at.setdefault(client, self._fleet.now())
             current.tasks[client] = task
-            self._gateway.ask(client, task)
+        self._fleet.ask(tasks)
 
     def _task(self, client: str, current: Round, model: Ref) -> Task:
         return make_task(
@@ -225,42 +246,52 @@ class Coordinator:
             client=client,
             tier=current.tiers[client],
             round=current.number,
-            accepted=self._gateway.registry[client].accepted,
+            accepted=self._fleet.registry[client].accepted,
             model=model,
             weights=self._model.weights,
-            changes=self._gateway.changes_for(client, self._model),
+            changes=self._fleet.changes_for(client, self._model),
         )
 
-    def _close(self, current: Round, started: float) -> RoundMetrics:
-        """Aggregate in the order of client ids, whatever the order of arrival; evaluate; keep."""
-        number, took = current.number, self._pacing.took(current, time.monotonic())
-        self._gateway.close_round()
-        reports = {client: current.reports[client] for client in sorted(current.reports)}
-        train_loss = self._model.aggregate(self._updates(reports, current.tiers), took)
-        gathered = self._gather(number)
-        score, on_devices = self._evaluate(current) if self._config.evaluates(number) else (None, {})
+    def _total(self, current: Round, took: dict[str, float]) -> RoundSum:
+        """The updates in the order of client ids, whatever the order of arrival; one in memory at a time."""
+        total, recipe = current.sums or self._model.begin(), self._recipe
+        for client, report in sorted(current.reports.items()):
+            if report.path is not None:
+                frame = decode_frame(report.content(), self._model.layout, recipe.shared(), recipe.decoders)
+                total.add(current.tiers[client], frame, took.get(client))
+        return total
+
+    def _close(
+        self,
+        trained: TrainedRound,
+        gathered: dict[int, int],
+        score: Score | None,
+        on_devices: dict[int, TierScore],
+    ) -> RoundMetrics:
+        """Record the round, and keep its model."""
+        current, fleet, uplink = trained.current, self._fleet, trained.uplink
+        number = current.number
+        tiers = {client: current.tiers[client] for client in sorted(current.tiers) if not current.awaits(client)}
         metrics = RoundMetrics(
             round=number,
-            seconds=time.monotonic() - started,
+            seconds=fleet.now() - trained.started,
             scores={} if score is None else dict(score.scores),
             loss=None if score is None else score.loss,
-            train_loss=train_loss,
-            uplink={client: report.size for client, report in reports.items()},
-            downlink=dict(sorted(self._gateway.sent.items())),
+            train_loss=trained.loss,
+            uplink=uplink,
+            downlink=dict(sorted(fleet.sent.items())),
             excused=dict(current.excused),
-            rejections=dict(self._gateway.rejections),
-            tiers={
-                client: current.tiers[client] for client in sorted(current.tiers) if not current.awaits(client)
-            },
-            took=dict(sorted(took.items())),
-            stale={client: number - first for client in reports if (first := current.round_of(client)) < number},
+            rejections=dict(fleet.rejections),
+            tiers=tiers,
+            took=dict(sorted(trained.took.items())) if fleet.timed else {},
+            stale={client: number - first for client in uplink if (first := current.round_of(client)) < number},
             on_devices=on_devices,
             gathered=gathered,
         )
-        self._gateway.rejections.clear()
-        self._gateway.sent.clear()
-        self._folder.checkpoints.keep(number, self._model.weights, self._model.learned())
-        self._store.close_round(metrics)
+        fleet.rejections.clear()
+        fleet.sent.clear()
+        self._folder.checkpoints.keep(number, self._model.weights, {**self._model.learned(), **fleet.learned()})
+        self._store.close_round(metrics, fleet.states())
         self._folder.close_round(metrics)
         self._observer.round_closed(metrics)
         return metrics
@@ -271,7 +302,7 @@ class Coordinator:
         if not self._config.evaluate_on:
             return score, {}
         while self._returning():
-            self._gateway.pump()
+            self._fleet.pump()
         busy = {client for client, reason in current.excused.items() if reason in OVERDUE}
         return score, self._on_devices.scores(current.number, busy)
 
@@ -280,31 +311,13 @@ class Coordinator:
         if number < self._config.rounds or not gathers(self._recipe.method, self._manifest):
             return {}
         while self._returning():
-            self._gateway.pump()
+            self._fleet.pump()
         return gather(
             number,
             config=self._config,
             method=self._recipe.method,
             manifest=self._manifest,
             model=self._model,
-            gateway=self._gateway,
+            fleet=self._fleet,
             tiers=self._tiers,
         )
-
-    def _updates(self, reports: dict[str, Report], tiers: dict[str, int]) -> Iterator[tuple[int, Frame]]:
-        """Each accepted update with the tier it was asked for in, one in memory at a time."""
-        for client, report in reports.items():
-            yield (
-                tiers[client],
-                decode_frame(report.content(), self._model.layout, self._recipe.shared(), self._recipe.decoders),
-            )
-
-    def _farewell(self) -> None:
-        """Tell the devices for a while, and longer if one is reconnecting just now: it would wait for ever."""
-        shortest, longest = (time.monotonic() + seconds for seconds in _LINGER_SECONDS)
-        while time.monotonic() < shortest or (time.monotonic() < longest and self._lost(after=0.0)):
-            self._gateway.finish(self._model.version)
-            self._gateway.pump()
-
-    def _lost(self, after: float) -> set[str]:
-        return self._gateway.registry.lost(time.monotonic(), after)

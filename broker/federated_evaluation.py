@@ -2,7 +2,7 @@
 
 from collections.abc import Set
 
-from broker.gateway import Gateway
+from broker.fleet import Fleet
 from broker.model import GlobalModel
 from broker.score_round import ScoreRound
 from broker.tiers import Tiers
@@ -31,8 +31,8 @@ class FederatedEvaluator:
         Says how wide a tier's model is.
     model
         What is scored.
-    gateway
-        Speaks with the devices.
+    fleet
+        The devices.
     tiers
         Say what each is asked in.
     evaluator
@@ -47,14 +47,14 @@ class FederatedEvaluator:
         config: RunConfig,
         recipe: Recipe,
         model: GlobalModel,
-        gateway: Gateway,
+        fleet: Fleet,
         tiers: Tiers,
         evaluator: Evaluator,
         manifest: Manifest,
     ) -> None:
         self._manifest = manifest
         self._config, self._recipe, self._model = config, recipe, model
-        self._gateway, self._tiers, self._evaluator = gateway, tiers, evaluator
+        self._fleet, self._tiers, self._evaluator = fleet, tiers, evaluator
         self._silent: Set[str] = frozenset()
 
     def scores(self, round: int, busy: Set[str] = frozenset()) -> dict[int, TierScore]:
@@ -64,29 +64,29 @@ class FederatedEvaluator:
         where there are too few others: each may take the whole deadline.
         """
         current = ScoreRound(round, metrics=self._evaluator.on_devices, manifest=self._manifest)
-        model, outcome = self._gateway.offer_model(self._model.outcome_frame()), self._model.outcome
+        model, outcome = self._fleet.offer_model(self._model.outcome_frame()), self._model.outcome
         suited: dict[int, int] = {}  # by width, as many clients have one
         for client in self._pick(round, busy | self._silent):
-            current.tiers[client] = self._tiers.of(client, self._gateway.registry[client].profile)
+            current.tiers[client] = self._tiers.of(client, self._fleet.registry[client].profile)
             width = self._recipe.method.evaluated_width(current.tiers[client])
             if width not in suited:
                 suited[width] = self._evaluator.statistics(outcome, width)
             current.tasks[client] = self._task(client, round, model, width=width, statistics=suited[width])
-        self._gateway.poll(current, deadline=self._config.deadline, gone_after=self._config.gone_after)
+        self._fleet.poll(current, deadline=self._config.deadline, gone_after=self._config.gone_after)
         asked, answered = frozenset(current.tasks), frozenset(current.answers)
         self._silent = self._silent - asked | (asked - answered)
         return current.by_tier()
 
     def _pick(self, round: int, last: Set[str]) -> list[str]:
         """Some of those that are there and hold samples out, drawn by seed and round; of ``last`` if need be."""
-        registry = self._gateway.registry
+        registry = self._fleet.registry
         able = [client for client in registry.present() if registry[client].profile.test_samples]
         order = Stream.of(seed=self._config.seed, purpose="evaluation", round=round).permutation(len(able))
         drawn = sorted((able[i] for i in order), key=last.__contains__)
         return sorted(drawn[: self._config.evaluate_on])
 
     def _task(self, client: str, round: int, model: Ref, *, width: int, statistics: int) -> Evaluate:
-        changes = self._gateway.changes_for(client, self._model)
+        changes = self._fleet.changes_for(client, self._model)
         return Evaluate(
             run=self._config.run,
             round=round,

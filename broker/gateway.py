@@ -4,9 +4,10 @@ It knows what a device may say and when; what a round is for is the coordinator'
 """
 
 import logging
+import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from broker.tiers import Tiers
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError
+from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.transport.connection import Connected, Connection, Disconnected, Event, Message
 from edge_fl.transport.transfer import Sender
@@ -49,18 +51,17 @@ from edge_fl.wire.messages import (
     encode_message,
 )
 
-__all__ = ["RETURN_SECONDS", "Gateway"]
-
-RETURN_SECONDS = 35.0
-"""How long a device may need to notice a coordinator that is back: every 30 s at least it tries a broker that was gone,
-and registers while it has nothing to do.
-"""
+__all__ = ["Gateway"]
 
 _log = logging.getLogger(__name__)
+# How long a device may need to notice a coordinator that is back: every 30 s at least it tries a broker that was gone,
+# and registers while it has nothing to do.
+_RETURN_SECONDS = 35.0
 _POLL_SECONDS, _SENDING_SECONDS = 0.2, 0.005  # the latter while chunks wait for others to leave
 _TICK_SECONDS, _REMIND_SECONDS = 0.25, 5.0
 _REST_SECONDS = 30.0  # for which a device that declined is let be
 _BURST = 64  # events taken at a time: looking at the round after each of thousands would take longer than they do
+_LINGER_SECONDS = (1.0, 5.0)
 _MOST_SAMPLES = 2**31 - 1
 _LONGEST_REASON = 500  # characters of what a device says
 
@@ -82,7 +83,7 @@ class Gateway:
         Takes accepted updates.
     store
         Keeps what must outlive this process: devices, how updates were judged, what was turned away. The devices that
-        it knows already have :data:`RETURN_SECONDS` to be heard of before they count as gone.
+        it knows already have 35 seconds to be heard of before they count as gone.
     connection
         An MQTT session subscribed to :meth:`subscriptions`.
     topics
@@ -100,6 +101,9 @@ class Gateway:
         Bytes of content published to each device; the coordinator clears it every round.
     """
 
+    outlives = True
+    timed = True
+
     def __init__(
         self,
         *,
@@ -113,7 +117,9 @@ class Gateway:
         topics: Topics,
         observer: Observer,
     ) -> None:
-        self.registry = Registry(store.devices(), time.monotonic() + RETURN_SECONDS, tiers.ready)
+        known = store.devices()
+        self.returning = time.monotonic() + _RETURN_SECONDS if known else -math.inf
+        self.registry = Registry(known, self.returning, tiers.ready)
         self.rejections: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self._bundle, self._recipe, self._batch, self._tiers = bundle, recipe, batch, tiers
@@ -172,10 +178,11 @@ class Gateway:
         """
         self._intake.close_round()
 
-    def ask(self, client: str, task: Task) -> None:
-        """Send a task, and again until the client is heard of."""
-        self._observer.device(client, "training")
-        self._say(client, task)
+    def ask(self, tasks: Mapping[str, Task]) -> None:
+        """Send each client its task, and again until it is heard of."""
+        for client, task in tasks.items():
+            self._observer.device(client, "training")
+            self._say(client, task)
 
     def _say(self, client: str, task: Task) -> None:
         self._unheard.pop(client, None)
@@ -207,8 +214,28 @@ class Gateway:
         self._intake.clear()
         self._publish(self._topics.all, self._over)
 
-    def pump(self) -> None:
+    def farewell(self, rounds: int) -> None:
+        """Tell the devices for a while, and longer if one is reconnecting just now: it would wait for ever."""
+        shortest, longest = (time.monotonic() + seconds for seconds in _LINGER_SECONDS)
+        while (now := time.monotonic()) < shortest or (now < longest and self.registry.lost(now, 0.0)):
+            self.finish(rounds)
+            self.pump()
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    def states(self) -> Mapping[str, State]:
+        """None: devices keep their own."""
+        return {}
+
+    def learned(self) -> State:
+        """Nothing: devices tell a coordinator that comes back."""
+        return {}
+
+    def pump(self, until: float = math.inf) -> None:
         """Take in what has come, waiting a little if nothing has, and keep transfers going."""
+        del until  # it is looked at again before long
         event = self._connection.next(_SENDING_SECONDS if self._sender.waiting else _POLL_SECONDS)
         taken = 0
         while event is not None:
@@ -293,7 +320,7 @@ class Gateway:
         if self._over is not None:
             self._send(client, self._over)
         if (task := self._intake.task_of(client)) is not None:
-            self.ask(client, task)
+            self.ask({client: task})
         if self._poll is not None and self._poll.awaits(client):
             self._ask_again(self._poll, client)
 

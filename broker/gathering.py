@@ -2,7 +2,7 @@
 
 import msgspec
 
-from broker.gateway import Gateway
+from broker.fleet import Fleet
 from broker.model import GlobalModel
 from broker.statistics_round import StatisticsRound, ask, widths_asked
 from broker.tiers import Tiers
@@ -20,7 +20,7 @@ def gather(
     method: Method,
     manifest: Manifest,
     model: GlobalModel,
-    gateway: Gateway,
+    fleet: Fleet,
     tiers: Tiers,
 ) -> dict[int, int]:
     """Ask every device that is there for statistics of ``model`` after its last ``round``, and give them to it.
@@ -29,13 +29,13 @@ def gather(
     -------
     How many samples are behind the statistics of each width (thousandths).
     """
-    current, registry = StatisticsRound(round, manifest=manifest), gateway.registry
-    ref = gateway.offer_model(model.frame())
+    current, registry = StatisticsRound(round, manifest=manifest), fleet.registry
+    ref = fleet.offer_model(model.frame())
     current.tiers = {client: tiers.of(client, registry[client].profile) for client in registry.present()}
     for client, width in widths_asked(method, manifest, current.tiers).items():
-        changes = gateway.changes_for(client, model)
+        changes = fleet.changes_for(client, model)
         task = ask(config, round, ref, width)
         current.tasks[client] = msgspec.structs.replace(task, since=round - len(changes or ()), changes=changes)
-    gateway.poll(current, deadline=config.deadline, gone_after=config.gone_after)
+    fleet.poll(current, deadline=config.deadline, gone_after=config.gone_after)
     model.weights = current.combined(model.weights)
     return current.samples()

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from broker.acceptance import Expected, check_update
+from broker.acceptance import check_update, expected_of
 from broker.observer import Observer
 from broker.registry import Device, Registry
 from broker.rounds import Report, Round
@@ -15,7 +15,6 @@ from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout
 from edge_fl.recipes.recipe import Recipe
-from edge_fl.training.update import assigned_pattern
 from edge_fl.wire.frame import largest_frame
 from edge_fl.wire.messages import Offer, Task, ToDevice, Verdict, Want
 
@@ -148,7 +147,9 @@ class Intake:
         if content is None or offer is None or current is None or device is None:
             return
         try:
-            frame = check_update(content, self._expected(current, device))
+            samples = device.profile.samples
+            asked = expected_of(current, client, samples, layout=self._layout, recipe=self._recipe)
+            frame = check_update(content, asked)
         except FrameError as error:
             self._judged[client] = Judged(digest, error.code, str(error))
             current.verdicts[client] = self._judge(client, offer, error.code, str(error))
@@ -156,7 +157,7 @@ class Intake:
             self._observer.device(client, "rejected")
             return
         updates, header = self._update_file, frame.header
-        report = Report(updates.path, updates.offset(client), header.samples, header.loss, len(content))
+        report = Report(header.samples, header.loss, len(content), updates.path, updates.offset(client))
         self._accept(current, device, offer, report)
 
     @property
@@ -167,23 +168,10 @@ class Intake:
     def _place(self, client: str, ref: Ref) -> Place:
         return self._update_file.place(client, ref.size)
 
-    def _expected(self, current: Round, device: Device) -> Expected:
-        return Expected(
-            layout=self._layout,
-            recipe=self._recipe,
-            run=self._folder.run,
-            round=current.round_of(device.client),
-            version=current.version - (current.number - current.round_of(device.client)),
-            client=device.client,
-            tier=current.tiers[device.client],
-            samples=device.profile.samples,
-            assigned=assigned_pattern(current.tasks[device.client], self._layout),
-            reach=current.reach,
-        )
-
     def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:
         current.report(device.client, report)
-        current.answered_at[device.client] = time.monotonic()
+        if device.client in current.asked_at:
+            current.seconds[device.client] = time.monotonic() - current.asked_at[device.client]
         device.accepted, device.digest = offer.round, offer.update.digest
         self._judged[device.client] = Judged(
             device.digest,

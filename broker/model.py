@@ -1,13 +1,11 @@
 """The global model: its weights, its version, its frames, and how a round's updates change it."""
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from broker.sums import accumulator, device_here
+from edge_fl.aggregation.rules import Accumulator
 from edge_fl.core.divergence import reach
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
@@ -19,7 +17,7 @@ from edge_fl.wire.downlink import changed
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
 from edge_fl.wire.values import FLOAT32, flatten
 
-__all__ = ["GlobalModel"]
+__all__ = ["GlobalModel", "RoundSum"]
 
 
 class GlobalModel:
@@ -72,28 +70,17 @@ class GlobalModel:
         behind = self.version - version
         return tuple(self._changes[-behind:]) if 0 < behind <= len(self._changes) else None
 
-    def aggregate(
-        self, updates: Iterable[tuple[int, Frame]], took: Mapping[str, float] = MappingProxyType({})
-    ) -> float:
-        """Apply the recipe's rule to a round's updates (each with its device's tier), and let its server halves learn.
+    def begin(self) -> "RoundSum":
+        """Sums for the updates of a round, on CUDA where there is one."""
+        return RoundSum(accumulator(self.layout, self._recipe.rule, self._device), self.version)
 
-        ``took`` says how many seconds after its task a client's update was there, where that is known by then.
+    def apply(self, total: "RoundSum") -> float:
+        """Apply the recipe's rule to a round's updates, and let its server halves learn.
 
-        They are summed in the order given, on CUDA where there is one. One that was trained from a model s versions
-        older than this counts for 1 / sqrt(1 + s) of what it would (FedBuff, Nguyen et al. 2022, section 5). Returns
-        the clients' mean training loss, weighted by their samples.
+        Returns the clients' mean training loss, weighted by their samples.
         """
-        recipe, number = self._recipe, self.version + 1
-        sums, heard = accumulator(self.layout, recipe.rule, self._device), []
-        for tier, update in updates:
-            header = update.header
-            stale = self.version - header.version
-            sums.add(update.selection, update.values, header.samples, (1 + stale) ** -0.5 if stale else 1)
-            seconds = took.get(header.client)
-            heard.append(
-                Heard(header.client, tier, header.samples, header.loss, update.pattern, update.sent, seconds)
-            )
-        change = sums.change(self.weights)
+        recipe, number, heard = self._recipe, self.version + 1, total.heard
+        change = total.sums.change(self.weights)
         change |= recipe.advance(number, {tensor.name: change[tensor.name] for tensor in self.layout.parameters})
         self.version = number
         if recipe.sends_changes:
@@ -138,6 +125,40 @@ class GlobalModel:
             method=self._recipe.name,
             values=values,
             shared=self._recipe.shared() or msgspec.UNSET,
+        )
+
+
+class RoundSum:
+    """What a round's updates come to, in the order in which they are added.
+
+    Parameters
+    ----------
+    sums
+        Where they are added.
+    version
+        That of the model that the round trains.
+
+    Attributes
+    ----------
+    heard
+        What the server half learns of each.
+    """
+
+    def __init__(self, sums: Accumulator, version: int) -> None:
+        self.sums, self.heard = sums, list[Heard]()
+        self._version = version
+
+    def add(self, tier: int, update: Frame, seconds: float | None = None) -> None:
+        """Add the update of a client of ``tier``, ``seconds`` after its task, where that is known.
+
+        An update of a model s versions older counts for 1 / sqrt(1 + s) of what it would (FedBuff, Nguyen et al. 2022,
+        section 5).
+        """
+        header = update.header
+        stale = self._version - header.version
+        self.sums.add(update.selection, update.values, header.samples, (1 + stale) ** -0.5 if stale else 1)
+        self.heard.append(
+            Heard(header.client, tier, header.samples, header.loss, update.pattern, update.sent, seconds)
         )
 
 

@@ -21,12 +21,13 @@ __all__ = [
     "Devices",
     "Pacing",
     "Synchronous",
+    "Wait",
 ]
 
 _log = logging.getLogger(__name__)
 ATTEMPTS = 3
 LATE, LOST = "late", "lost"
-OVERDUE = (LATE, LOST)  # why a round closed without a client that may only be slow
+OVERDUE = (LATE, LOST)  # why a round closed without a client: it was slow, or it was gone
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,19 @@ class Devices:
     count: int
 
 
-Decision = Ask | Devices | Literal["wait", "close"]
+@dataclass(frozen=True)
+class Wait:
+    """Take in what comes; ``until`` is the next instant at which time alone may change the decision."""
+
+    until: float
+
+
+Decision = Ask | Devices | Wait | Literal["close"]
 """The coordinator asks, waits for devices, takes in what comes, or closes the round."""
 
 
 class Pacing(Protocol):
-    """Decides about one round after the other. All times are in the caller's monotonic seconds.
+    """Decides about one round after the other. All times are seconds on the fleet's clock.
 
     Attributes
     ----------
@@ -74,7 +82,7 @@ class Pacing(Protocol):
         """The next thing to do, once late and lost clients are excused; RunError when nothing can help the round."""
         ...
 
-    def took(self, current: Round, now: float) -> dict[str, float]:
+    def took(self, current: Round, there: Registry, now: float) -> dict[str, float]:
         """Close a round; says the seconds that each client took, or takes by now."""
         ...
 
@@ -119,9 +127,12 @@ class Synchronous:
         if self._next == "ask":
             self._next = "answers"
             return self._ask(current, there, now)
-        progress = current.progress(now, there.lost(now, self._config.gone_after))
-        if progress != "short":
-            return "close" if progress == "complete" else "wait"
+        after = self._config.gone_after
+        progress = current.progress(now, there.lost(now, after))
+        if progress == "open":
+            return Wait(min([current.deadline, *there.losses(current.outstanding(), after, now)]))
+        if progress == "complete":
+            return "close"
         _log.warning("round %d is short of devices (attempt %d)", current.number, self._attempt + 1)
         if self._attempt == self._last:
             raise RunError(
@@ -145,9 +156,9 @@ class Synchronous:
         current.deadline = now + self._config.deadline
         return Ask(picked, attempt)
 
-    def took(self, current: Round, now: float) -> dict[str, float]:
+    def took(self, current: Round, there: Registry, now: float) -> dict[str, float]:
         """Nobody is awaited any longer."""
-        took = current.took(now)
+        took, lost = current.took(now), there.lost(now, 0.0)
         for client in current.outstanding():
-            current.excuse(client, LOST)
+            current.excuse(client, LOST if client in lost else LATE)
         return took

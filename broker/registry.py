@@ -71,6 +71,11 @@ class Registry:
         """The devices gone for at least ``after`` seconds."""
         return {client for client, since in self._gone.items() if now - since >= after}
 
+    def losses(self, clients: Iterable[str], after: float, now: float) -> list[float]:
+        """When those of ``clients`` that are gone will have been so for ``after`` seconds, if that is to come."""
+        times = (self._gone[client] + after for client in clients if client in self._gone)
+        return [time for time in times if time > now]
+
     def present(self) -> list[str]:
         """The clients that are there and ready, in order of their ids."""
         return sorted(self._devices.keys() - self._gone.keys() - self._unready)

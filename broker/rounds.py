@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from broker.model import RoundSum
 from edge_fl.wire.messages import Task, Verdict
 
 __all__ = ["Report", "Round"]
@@ -11,16 +12,20 @@ __all__ = ["Report", "Round"]
 
 @dataclass(frozen=True)
 class Report:
-    """An accepted update, as kept on disk until the round closes: ``size`` bytes of ``path`` from ``offset`` on."""
+    """An accepted update of ``size`` bytes, kept until the round closes: in ``path`` from ``offset`` on.
 
-    path: Path
-    offset: int
+    One without a ``path`` is in the round's sums already.
+    """
+
     samples: int
     loss: float
     size: int
+    path: Path | None = None
+    offset: int = 0
 
     def content(self) -> bytes:
         """Its frame."""
+        assert self.path is not None
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.size)
@@ -33,8 +38,9 @@ class Round:
     ``version`` is that of the model it trains, and ``reach`` how far an update may change its parameters; ``tasks``
     what each client was asked; ``excused`` the clients that are not waited for, and why; ``verdicts`` what was answered
     to each offer, to be repeated if the answer was lost. ``tiers`` are what the clients were asked to train in,
-    ``resting`` until when those who declined are let be. ``deadline``, ``resting``, ``asked_at`` (first) and
-    ``answered_at`` are in the caller's monotonic seconds.
+    ``resting`` until when those who declined are let be, and ``seconds`` how long after its first task a client's
+    update was there. ``deadline``, ``resting`` and ``asked_at`` (first) are seconds on the fleet's clock. ``sums`` are
+    of updates that are added as they come, in the order of ids, where a fleet has them so.
     """
 
     number: int
@@ -48,8 +54,9 @@ class Round:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     tiers: dict[str, int] = field(default_factory=dict)
     asked_at: dict[str, float] = field(default_factory=dict)
-    answered_at: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     resting: dict[str, float] = field(default_factory=dict)
+    sums: RoundSum | None = None
 
     def outstanding(self) -> list[str]:
         """The clients still to be heard of."""
@@ -83,7 +90,7 @@ class Round:
 
     def took(self, now: float) -> dict[str, float]:
         """Seconds from each client's task to its update, or until now where none was taken."""
-        return {client: self.answered_at.get(client, now) - at for client, at in self.asked_at.items()}
+        return {client: self.seconds.get(client, now - at) for client, at in self.asked_at.items()}
 
     def progress(self, now: float, lost: set[str]) -> Literal["open", "complete", "short"]:
         """Whether the round may be closed (``complete``), must find more clients (``short``), or goes on."""

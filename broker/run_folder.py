@@ -97,7 +97,8 @@ class RunFolder:
 
     def holds(self, report: Report, digest: str) -> bool:
         """Whether that update is still there, with the SHA-256 that it was accepted by."""
-        return report.path.exists() and hashlib.sha256(report.content()).hexdigest() == digest
+        held = report.path is not None and report.path.exists()
+        return held and hashlib.sha256(report.content()).hexdigest() == digest
 
     def close_round(self, metrics: RoundMetrics) -> None:
         """Keep a finished round's metrics; its updates, and all but the last models, are done with."""

@@ -221,7 +221,7 @@ def _coordinate(
         recipe=recipe,
         model=model,
         dense=dense,
-        gateway=gateway,
+        fleet=gateway,
         folder=folder,
         store=store,
         tiers=tiers,

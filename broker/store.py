@@ -115,7 +115,8 @@ class Store:
         """
         own = {"run": self._run}
         clients = [
-            own | {"client": client, "accepted": metrics.round, "state": packed(state)}
+            own
+            | {"client": client, "accepted": metrics.round - metrics.stale.get(client, 0), "state": packed(state)}
             for client, state in (states or {}).items()
         ]
         finished = own | {"number": metrics.round, "metrics": msgspec.json.encode(metrics)}

@@ -45,8 +45,9 @@ class _Bar(Observer):
 
     def device(self, client: str, status: str) -> None:
         """Count a client that is done."""
-        del client, status
-        self._bar.advance(self._task)
+        del client
+        if status == "accepted":
+            self._bar.advance(self._task)
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Say how far the model is."""

@@ -21,14 +21,18 @@ class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Client i is of tier i mod ``tiers``, or, where tiers differ in size, ``mix`` says how many clients there are of
     each: with (3, 1) the tiers of clients 0, 1, 2 ... are 0, 1, 0, 0, 0, 1, 0, 0 ... The first are one of each tier.
+    ``test_share`` of each one's samples are held out (:class:`edge_fl.data.held_out.HeldOut`).
     """
 
     clients: int
     tiers: int = 1
     kind: Kind = IID
     mix: tuple[int, ...] = ()
+    test_share: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.test_share < 1:
+            raise ConfigError(f"The share of samples to hold out is in [0, 1), not {self.test_share:g}.")
         if self.clients < 1 or self.tiers < 1:
             raise ConfigError(f"A simulation needs clients and tiers, not {self.clients} in {self.tiers} tiers.")
         if self.mix and (len(self.mix) != self.tiers or min(self.mix) < 1):

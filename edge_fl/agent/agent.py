@@ -22,11 +22,10 @@ from edge_fl.core.server_half import State
 from edge_fl.data.fit import check_fit
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
-from edge_fl.metrics.base import sent_metrics
 from edge_fl.metrics.text import scores_text
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.training.batch_statistics import make_statistics
-from edge_fl.training.evaluation import score
+from edge_fl.training.evaluation import evaluated
 from edge_fl.training.update import Update, make_update
 from edge_fl.transport.connection import BrokerAddress
 from edge_fl.wire.frame import Frame, largest_frame
@@ -266,20 +265,10 @@ class Agent:
         test = self._data.test
         if not len(test.y):
             raise DataError("No sample of this device is held out; start it with a --test-share.")
-        metrics = sent_metrics(task.scores, runtime.bundle.manifest)
         model = self._fetch_model(task, runtime.bundle.layout)
-        found = score(
-            runtime,
-            model.values,
-            test,
-            metrics,
-            width=task.width,
-            statistics=task.statistics,
-            batch=task.batch,
-        )
+        answer, found = evaluated(task, weights=model.values, runtime=runtime, samples=test)
         _log.info("after round %d: loss %.4f, %s", task.round, found.loss, scores_text(found.scores))
-        sums = {name: tuple(values.tolist()) for name, values in found.sums.items()}
-        return Evaluated(task.run, task.round, len(test.y), found.loss, sums)
+        return answer
 
     def _gather(self, task: Gather, runtime: Runtime) -> Gathered:
         model = self._fetch_model(task, runtime.bundle.layout)

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.core.randomness import Stream
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import DataSource
 
-__all__ = ["HeldOut", "Split"]
+__all__ = ["HeldOut", "Split", "held_out"]
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,17 @@ class HeldOut:
         return self._held[1]
 
     def _divided(self, samples: Samples) -> Split:
-        words = Stream.of(seed=0, purpose="test-split", client=self._client).uint32(len(samples.y))
-        held = words < self._share * 2**32
-        if held.all():
-            raise DataError(
-                f"Holding out a share of {self._share:g} leaves none of the {len(samples.y)} samples to train on; "
-                "lower --test-share, or give more data."
-            )
+        held = held_out(len(samples.y), self._share, self._client)
         train = samples.take(np.flatnonzero(~held)) if held.any() else samples  # no copy of what is whole
         return Split(train, samples.take(np.flatnonzero(held)))
+
+
+def held_out(samples: int, share: float, client: str) -> NDArray[np.bool_]:
+    """Which of a client's ``samples`` are held out, ``[samples]``, as :class:`HeldOut` says; DataError if all are."""
+    held = Stream.of(seed=0, purpose="test-split", client=client).uint32(samples) < share * 2**32
+    if held.all():
+        raise DataError(
+            f"Holding out a share of {share:g} leaves none of the {samples} samples to train on; "
+            "lower --test-share, or give more data."
+        )
+    return held

@@ -13,10 +13,11 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights, masked
 from edge_fl.data.batcher import eval_batches
 from edge_fl.data.registry import Samples
-from edge_fl.metrics.base import Metric, Sums, WholeSetMetric
+from edge_fl.metrics.base import Metric, Sums, WholeSetMetric, sent_metrics
 from edge_fl.runtimes.base import Runtime
+from edge_fl.wire.messages import Evaluate, Evaluated
 
-__all__ = ["BATCH", "Score", "score"]
+__all__ = ["BATCH", "Score", "evaluated", "score"]
 
 BATCH = 200
 """Samples looked at together where memory does not matter: larger batches fall out of the cache."""
@@ -47,6 +48,19 @@ class _Seen:
     sums: dict[str, Sums] = field(default_factory=dict)
     outputs: list[NDArray[Any]] = field(default_factory=list)
     targets: list[NDArray[Any]] = field(default_factory=list)
+
+
+def evaluated(task: Evaluate, *, weights: Weights, runtime: Runtime, samples: Samples) -> tuple[Evaluated, Score]:
+    """A client's answer to ``task``, and the score behind it: that of full ``weights`` on its own ``samples``.
+
+    Raises as :func:`score` does, and ConfigError when a metric is not to be had here.
+    """
+    metrics = sent_metrics(task.scores, runtime.bundle.manifest)
+    found = score(
+        runtime, weights, samples, metrics, width=task.width, statistics=task.statistics, batch=task.batch
+    )
+    sums = {name: tuple(values.tolist()) for name, values in found.sums.items()}
+    return Evaluated(task.run, task.round, len(samples.y), found.loss, sums), found
 
 
 def score(

@@ -298,7 +298,7 @@ def test_a_device_that_comes_back_gets_its_task_again(wire: Wire) -> None:
 def test_a_task_is_sent_again_until_the_device_is_heard_of(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.gateway._REMIND_SECONDS", 0.3)
     current = wire.join()
-    wire.gateway.ask(CLIENT, current.tasks[CLIENT])
+    wire.gateway.ask({CLIENT: current.tasks[CLIENT]})
     wire.until(lambda: wire.received.count(current.tasks[CLIENT]) == 3)
     wire.send(Want(ref_of(wire.model_frame()).digest, (0,)))
     wire.until(lambda: bool(wire.chunks))

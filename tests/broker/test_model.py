@@ -1,6 +1,6 @@
 """The global model: what a round's updates, and the server's own step, make of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pytest
@@ -67,10 +67,18 @@ def updates(recipe: Recipe, every: list[Weights]) -> Iterator[tuple[int, Frame]]
     return ((0, compressed(recipe, client, delta)) for client, delta in enumerate(every))
 
 
+def aggregate(model: GlobalModel, every: Iterable[tuple[int, Frame]]) -> None:
+    """A round of these updates, each with its client's tier."""
+    total = model.begin()
+    for tier, frame in every:
+        total.add(tier, frame)
+    model.apply(total)
+
+
 def test_a_majority_moves_each_weight_by_the_step_whoever_has_more_samples() -> None:
     recipe, every = open_recipe("fedavg+signsgd", {"signsgd.step": 0.25}), deltas(3)
     model, old = start(recipe), random_weights(LAYOUT, 0)
-    model.aggregate(updates(recipe, every))
+    aggregate(model, updates(recipe, every))
 
     for name, before in old.items():
         for i in np.ndindex(*before.shape):
@@ -83,7 +91,7 @@ def test_a_vote_counts_once_whatever_size_its_sender_gives_it() -> None:
     recipe, honest = open_recipe("fedavg+signsgd", {"signsgd.step": 0.25}), random_weights(LAYOUT, 1)
     against = {name: np.float32(-1e6) * np.sign(array) for name, array in honest.items()}
     model, old = start(recipe), random_weights(LAYOUT, 0)
-    model.aggregate(iter([*updates(recipe, [honest, honest]), (0, dense(recipe, against))]))
+    aggregate(model, [*updates(recipe, [honest, honest]), (0, dense(recipe, against))])
     for name, before in old.items():
         np.testing.assert_array_equal(np.sign(model.weights[name] - before), np.sign(honest[name]))
 
@@ -92,7 +100,7 @@ def test_a_tie_moves_nothing_and_a_weight_without_a_gradient_tosses_a_coin() -> 
     recipe = open_recipe("fedavg+signsgd", {"signsgd.step": 0.25})
     one = random_weights(LAYOUT, 1)
     model, old = start(recipe), random_weights(LAYOUT, 0)
-    model.aggregate(updates(recipe, [one, {name: -array for name, array in one.items()}]))
+    aggregate(model, updates(recipe, [one, {name: -array for name, array in one.items()}]))
     assert all(np.array_equal(model.weights[name], old[name]) for name in old)
 
     vote, memory = open_compressor("signsgd", {"step": 1.0}), {"residual": np.zeros(4000, np.float32)}
@@ -110,7 +118,7 @@ def test_what_the_server_sends_of_its_change_is_ternary_and_the_rest_is_not_forg
     residual = np.zeros(len(expected))
     for number in range(6):
         delta = random_weights(LAYOUT, 20 + number)
-        model.aggregate(iter([(0, dense(recipe, delta, number))]))
+        aggregate(model, [(0, dense(recipe, delta, number))])
 
         residual += flatten(every, delta)
         kept = sorted(range(len(residual)), key=lambda i: -abs(residual[i]))[: round(0.2 * len(residual))]
@@ -126,7 +134,7 @@ def test_a_device_follows_changes_to_the_very_bytes_of_the_model() -> None:
     model = start(recipe)
     held = [model.frame()]
     for number in range(12):
-        model.aggregate(updates(recipe, [random_weights(LAYOUT, 30 + number)]))
+        aggregate(model, updates(recipe, [random_weights(LAYOUT, 30 + number)]))
         held.append(model.frame())
 
     for behind in range(1, 3):
@@ -142,7 +150,7 @@ def test_a_device_follows_changes_to_the_very_bytes_of_the_model() -> None:
 def test_models_travel_whole_where_nothing_compresses_a_change(parameters: dict[str, float]) -> None:
     recipe = open_recipe("fedavg+stc" if parameters else "fedavg+topk", parameters)
     model = start(recipe)
-    model.aggregate(updates(recipe, deltas(2)))
+    aggregate(model, updates(recipe, deltas(2)))
     assert model.changes_since(0) is None
 
 
@@ -154,7 +162,7 @@ def test_statistics_travel_with_a_change_as_they_are() -> None:
     model = GlobalModel(layout, ones, recipe=recipe, run="r")
     first, moved = model.frame(), np.linspace(0, 1, 8, dtype=np.float32)
 
-    model.aggregate(iter([(0, compressed(recipe, 0, {**random_weights(LAYOUT, 1), "bn.var": moved}, layout))]))
+    aggregate(model, [(0, compressed(recipe, 0, {**random_weights(LAYOUT, 1), "bn.var": moved}, layout))])
 
     np.testing.assert_allclose(model.weights["bn.var"], 1 + moved, rtol=1e-6)
     changes = model.changes_since(0)
@@ -169,7 +177,7 @@ def test_an_update_from_an_older_model_counts_for_less(method: str) -> None:
     model.version = 3
     frames = [dense(recipe, fresh, 3), dense(recipe, stale, 0)]
     before = dict(model.weights)
-    model.aggregate((0, frame) for frame in frames)
+    aggregate(model, ((0, frame) for frame in frames))
     for name, old in before.items():
         expected = old + (fresh[name] + 0.5 * stale[name]) / 2  # 1 / sqrt(1 + 3)
         np.testing.assert_allclose(model.weights[name], expected, rtol=0, atol=1e-6)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +9,7 @@ import pytest
 
 from broker.buffered import Buffered
 from broker.client_selection import ClientSelection
-from broker.pacing import ATTEMPTS, Ask, Devices, Pacing, Synchronous
+from broker.pacing import ATTEMPTS, Ask, Devices, Pacing, Synchronous, Wait
 from broker.registry import Registry
 from broker.rounds import Report, Round
 from broker.store import Judged, UnderWay
@@ -19,7 +18,7 @@ from edge_fl.core.errors import RunError
 from edge_fl.runs.config import RunConfig
 from edge_fl.wire.messages import PROTOCOL, Register, Task
 
-REPORT = Report(Path("x"), offset=0, samples=1, loss=0.0, size=1)
+REPORT = Report(samples=1, loss=0.0, size=1)
 TASK = Task(
     run="r",
     round=1,
@@ -93,7 +92,7 @@ def test_a_round_asks_waits_for_all_and_closes() -> None:
     current = begun(pace)
     assert asks(pace, current, there, 0.0) == ["a", "b"]
     current.report("a", REPORT)
-    assert pace.decide(current, there, 9.9) == "wait"
+    assert isinstance(pace.decide(current, there, 9.9), Wait)
     assert pace.decide(current, there, 10.0) == "close"
     current.report("b", REPORT)
     assert pace.decide(current, there, 0.1) == "close"
@@ -131,7 +130,7 @@ def test_a_round_that_stays_short_ends_the_run() -> None:
     current = begun(pace)
     for attempt in range(ATTEMPTS):
         assert asks(pace, current, there, 20.0 * attempt) == ["a", "b"]
-        assert pace.decide(current, there, 20.0 * attempt + 9.0) == "wait"
+        assert isinstance(pace.decide(current, there, 20.0 * attempt + 9.0), Wait)
         if attempt < ATTEMPTS - 1:
             assert pace.decide(current, there, 20.0 * attempt + 10.0) == Devices(2)
     with pytest.raises(RunError, match=r"Round 1 got 0 of the 2 updates it needs in 3 attempts"):
@@ -143,7 +142,7 @@ def test_what_a_broken_off_round_asked_is_its_attempt() -> None:
     current = begun(pace, broken_off=UnderWay(1, {"a": TASK, "b": TASK}, {"a": 0, "b": 0}, {}, Counter()))
     ask(current, ["a", "b"], 0.0)
     current.deadline = 10.0
-    assert pace.decide(current, there, 1.0) == "wait"
+    assert isinstance(pace.decide(current, there, 1.0), Wait)
     assert pace.decide(current, there, 10.0) == Devices(2)
     decision = pace.decide(current, there, 10.0)
     assert isinstance(decision, Ask)
@@ -156,28 +155,29 @@ def test_the_first_round_waits_for_more_devices_than_the_next() -> None:
     assert [pacing(Buffered, buffer=1, **options).needed(number) for number in (1, 2)] == [6, 0]
 
 
-def test_who_is_awaited_as_a_round_closes_is_lost_to_it() -> None:
-    pace, there = pacing(Synchronous), registered("a", "b")
+def test_who_is_awaited_as_a_round_closes_is_late_or_lost_to_it() -> None:
+    pace, there = pacing(Synchronous, clients_per_round=3), registered("a", "b", "c")
     current = begun(pace)
     asks(pace, current, there, 1.0)
     current.report("a", REPORT)
-    current.answered_at["a"] = 3.0
-    assert pace.took(current, 9.0) == {"a": 2.0, "b": 8.0}
-    assert current.excused == {"b": "lost"}
+    current.seconds["a"] = 2.0
+    there.gone("c", 8.5)
+    assert pace.took(current, there, 9.0) == {"a": 2.0, "b": 8.0, "c": 8.0}
+    assert current.excused == {"b": "late", "c": "lost"}
 
 
 def test_a_buffered_round_keeps_its_places_taken_and_closes_at_its_buffer() -> None:
     pace, there = pacing(Buffered, buffer=2), registered("a", "b", "c")
     current = begun(pace)
     first = asks(pace, current, there, 0.0)
-    assert pace.decide(current, there, 0.0) == "wait"
+    assert isinstance(pace.decide(current, there, 0.0), Wait)
     current.report(first[0], REPORT)
     (other,) = asks(pace, current, there, 1.0)
     assert {*first, other} == {"a", "b", "c"}
-    assert pace.decide(current, there, 1.0) == "wait"
+    assert isinstance(pace.decide(current, there, 1.0), Wait)
     current.report(other, REPORT)
     assert pace.decide(current, there, 2.0) == "close"
-    assert set(pace.took(current, 3.0)) == {first[0], other}
+    assert set(pace.took(current, there, 3.0)) == {first[0], other}
 
 
 def test_who_still_trains_goes_on_with_its_own_task_and_time() -> None:
@@ -186,12 +186,12 @@ def test_who_still_trains_goes_on_with_its_own_task_and_time() -> None:
     asks(pace, current, there, 1.0)
     current.report("a", REPORT)
     assert pace.decide(current, there, 2.0) == "close"
-    pace.took(current, 2.0)
+    pace.took(current, there, 2.0)
     after = begun(pace, now=2.0, number=2)
     assert after.outstanding() == ["b"]
     assert (after.round_of("b"), after.asked_at) == (1, {"b": 1.0})
     assert asks(pace, after, there, 2.0) == ["a"]
-    assert pace.decide(after, there, 11.5) == "wait"  # taken after the ask
+    assert isinstance(pace.decide(after, there, 11.5), Wait)  # taken after the ask
     assert asks(pace, after, there, 11.5) == ["b"]  # late, and nobody else is left
     assert after.asked_at["b"] == 11.5
 
@@ -202,8 +202,8 @@ def test_who_is_lost_leaves_its_place_to_another() -> None:
     asks(pace, current, there, 0.0)
     there.register("c", there["a"].profile)
     there.gone("a", now=1.0)
-    assert pace.decide(current, there, 5.9) == "wait"
-    assert pace.decide(current, there, 5.9) == "wait"
+    assert isinstance(pace.decide(current, there, 5.9), Wait)
+    assert isinstance(pace.decide(current, there, 5.9), Wait)
     assert asks(pace, current, there, 6.0) == ["c"]
     assert current.excused == {"a": "lost"}
 
@@ -211,8 +211,8 @@ def test_who_is_lost_leaves_its_place_to_another() -> None:
 def test_a_buffered_round_with_nobody_to_ask_ends_the_run() -> None:
     pace = pacing(Buffered, buffer=2)
     current, nobody = begun(pace), registered()
-    assert pace.decide(current, nobody, 100.0) == "wait"  # the first look, after a long wait for devices
-    assert pace.decide(current, nobody, 120.0) == "wait"
+    assert isinstance(pace.decide(current, nobody, 100.0), Wait)  # the first look, after a long wait for devices
+    assert isinstance(pace.decide(current, nobody, 120.0), Wait)
     with pytest.raises(RunError, match="there was nobody to ask"):
         pace.decide(current, nobody, 120.1)
 

@@ -1,7 +1,5 @@
 """When a round may be closed."""
 
-from pathlib import Path
-
 import msgspec
 
 from broker.registry import Device, Registry
@@ -9,7 +7,7 @@ from broker.rounds import Report, Round
 from edge_fl.core.content import ref_of
 from edge_fl.wire.messages import PROTOCOL, Register, Task
 
-REPORT = Report(Path("x"), offset=0, samples=1, loss=0.0, size=1)
+REPORT = Report(samples=1, loss=0.0, size=1)
 
 
 def asked(*clients: str, quorum: int = 2) -> Round:
@@ -118,6 +116,6 @@ def test_who_is_not_ready_is_there_for_himself_alone() -> None:
 def test_whoever_was_asked_has_taken_as_long_as_it_was_waited_for() -> None:
     current = asked("a", "b", "c")
     current.asked_at.update(a=1.0, b=1.0)
-    current.answered_at["a"] = 3.0
+    current.seconds["a"] = 2.0
     current.excuse("b", "failed")
     assert current.took(9.0) == {"a": 2.0, "b": 8.0}  # c was asked by a process that is no more

@@ -22,7 +22,7 @@ def test_chunks_of_many_clients_come_in_any_order(tmp_path: Path) -> None:
             places[client].put(index, cut(content)[index])
     for client, content in contents.items():
         assert places[client].whole() == content
-        assert Report(file.path, file.offset(client), 1, 0.0, len(content)).content() == content
+        assert Report(1, 0.0, len(content), file.path, file.offset(client)).content() == content
 
 
 def test_another_update_of_a_client_takes_no_more_room(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_what_a_killed_process_has_written_stays(tmp_path: Path) -> None:
     again = UpdateFile(path, ROOM)
     again.place("b", 5).put(0, b"later")
     assert path.read_bytes() == b"takenlater"
-    assert Report(path, again.offset("b"), 1, 0.0, 5).content() == b"later"
+    assert Report(1, 0.0, 5, path, again.offset("b")).content() == b"later"
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:

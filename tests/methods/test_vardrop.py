@@ -250,10 +250,10 @@ def start(recipe: Recipe) -> GlobalModel:
 
 def closed(model: GlobalModel, updates: list[Frame]) -> None:
     """A round of these updates, all trained from the model as it is."""
-    model.aggregate(
-        (0, replace(frame, header=msgspec.structs.replace(frame.header, version=model.version)))
-        for frame in updates
-    )
+    total = model.begin()
+    for frame in updates:
+        total.add(0, replace(frame, header=msgspec.structs.replace(frame.header, version=model.version)))
+    model.apply(total)
 
 
 def test_the_average_is_over_all_devices_alike_and_what_is_not_sent_is_zero() -> None:

@@ -1,0 +1,94 @@
+"""What a coordinator needs of whoever trains: devices behind a broker, or the clients of a simulation."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from broker.model import GlobalModel
+from broker.poll import Poll
+from broker.registry import Registry
+from broker.rounds import Round
+from edge_fl.core.content import Ref
+from edge_fl.core.server_half import State
+from edge_fl.wire.messages import Task
+
+__all__ = ["Fleet"]
+
+
+class Fleet(Protocol):
+    """Clients, the way to them, and their clock.
+
+    A coordinator opens a round, asks clients, and calls :meth:`pump` until enough of them have answered: only there
+    does time pass. What clients answer is checked here, and noted in the round. After the round is closed the
+    coordinator may ask a :class:`~broker.poll.Poll`. At the end it bids farewell.
+
+    Attributes
+    ----------
+    registry
+        The clients known.
+    rejections
+        How many messages and updates were turned away, by code; the coordinator clears it every round.
+    sent
+        Bytes of content sent to each client; the coordinator clears it every round.
+    returning
+        Until when clients that the run knew when it was broken off may still come back; minus infinity for a new run.
+    outlives
+        Whether clients go on when this process dies: then the record has what they are asked before they are.
+    timed
+        Whether the seconds that clients take mean anything: then the record has them.
+    """
+
+    registry: Registry
+    rejections: Counter[str]
+    sent: Counter[str]
+    returning: float
+    outlives: bool
+    timed: bool
+
+    def now(self) -> float:
+        """Seconds on the clients' clock, which never goes back."""
+        ...
+
+    def open_round(self, current: Round, model: bytes) -> Ref:
+        """Take updates of ``current`` from now on, and give out its ``model`` frame."""
+        ...
+
+    def offer_model(self, model: bytes) -> Ref:
+        """Give out this ``model`` frame and no other."""
+        ...
+
+    def offer_changes(self, frames: Sequence[bytes]) -> tuple[Ref, ...]:
+        """Give out the changes that lead to the round's model, too."""
+        ...
+
+    def changes_for(self, client: str, model: GlobalModel) -> tuple[Ref, ...] | None:
+        """What leads to ``model`` from the one that the client holds; None where models travel whole."""
+        ...
+
+    def ask(self, tasks: Mapping[str, Task]) -> None:
+        """Have these clients train; the round has their tasks, and where clients outlive this process the record."""
+        ...
+
+    def pump(self, until: float = ...) -> None:
+        """Take in what comes next; return when something has, or soon, and on a virtual clock by ``until``."""
+        ...
+
+    def close_round(self) -> None:
+        """Take no more updates; those of clients that are still awaited count once a round is opened again."""
+        ...
+
+    def poll(self, current: Poll[Any], *, deadline: float, gone_after: float) -> None:
+        """Ask the clients of ``current``, and wait: ``deadline`` seconds at most, and not for who is gone."""
+        ...
+
+    def states(self) -> Mapping[str, State]:
+        """What methods remember of clients that live here, as the round's updates left it."""
+        ...
+
+    def learned(self) -> State:
+        """What a run that is continued needs to know of the fleet after the round; nothing where it outlives."""
+        ...
+
+    def farewell(self, rounds: int) -> None:
+        """Tell every client that the run is over."""
+        ...

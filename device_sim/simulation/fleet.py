@@ -1,0 +1,227 @@
+"""A fleet in this process: its clients train when they are asked, and no time passes for them."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from broker.acceptance import check_update, expected_of
+from broker.model import GlobalModel
+from broker.observer import Observer
+from broker.poll import Poll
+from broker.registry import Registry
+from broker.rounds import Report, Round
+from broker.store import Store
+from broker.tiers import Tiers
+from device_sim.simulation.clients import Clients
+from device_sim.simulation.settings import TrainerSettings
+from device_sim.simulation.time_model import TIER_SLOWDOWNS
+from device_sim.simulation.trainer import Call, Trainer
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import Ref, ref_of
+from edge_fl.core.errors import RunError
+from edge_fl.core.server_half import State
+from edge_fl.methods.base import of_tier
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.runtimes.base import Runtime, open_runtime
+from edge_fl.training.batch_statistics import make_statistics
+from edge_fl.training.evaluation import evaluated
+from edge_fl.training.update import Update
+from edge_fl.wire.frame import Frame, decode_frame
+from edge_fl.wire.messages import Evaluate, Evaluated, Gather, Gathered, Register, Task
+
+__all__ = ["SimulatedFleet", "Trained"]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One client's update, held against what it was asked."""
+
+    client: str
+    update: Update
+    frame: Frame
+
+    @property
+    def report(self) -> Report:
+        """As a round counts it, once it is in its sums."""
+        header = self.frame.header
+        return Report(header.samples, header.loss, len(self.update.frame))
+
+
+class SimulatedFleet:
+    """All clients are there, all train the moment they are asked, and none fails: an error of one ends the run.
+
+    They train in the order of their ids, and each update is added to the round's sums at once: only as many are in
+    memory as the trainer trains together. What methods remember of clients is kept with the round that it is of.
+
+    Parameters
+    ----------
+    bundle
+        What is trained.
+    recipe
+        By what method.
+    model
+        Its frames are given out.
+    clients
+        Who has what.
+    trainer
+        What computes their training.
+    settings
+        What it was made by; polls are answered in the runtime that this names.
+    tiers
+        Says when a client is ready.
+    store
+        Has what methods remembered of clients.
+    observer
+        Told of every client that is done.
+    """
+
+    outlives = False
+    timed = False
+    returning = -math.inf
+
+    def __init__(
+        self,
+        *,
+        bundle: Bundle,
+        recipe: Recipe,
+        model: GlobalModel,
+        clients: Clients,
+        trainer: Trainer,
+        settings: TrainerSettings,
+        tiers: Tiers,
+        store: Store,
+        observer: Observer,
+    ) -> None:
+        self.rejections: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.registry = Registry(ready=tiers.ready)
+        self._bundle, self._recipe, self._model, self._clients = bundle, recipe, model, clients
+        self._trainer, self._settings, self._store, self._observer = trainer, settings, store, observer
+        self._accepted = store.accepted()
+        self._states: dict[str, State] = {}
+        self._content = b""
+        self._current: Round | None = None
+        self._runtime: Runtime | None = None
+        self._join()
+
+    def _join(self) -> None:
+        for client in self._clients:
+            self._register(client, self._clients.profile(client))
+
+    def _register(self, client: str, profile: Register) -> None:
+        self.registry.register(client, profile).accepted = self._accepted.get(client, 0)
+
+    def now(self) -> float:
+        """Monotonic seconds: those of this machine."""
+        return time.monotonic()
+
+    def open_round(self, current: Round, model: bytes) -> Ref:
+        """Train this ``model`` from now on; what the last round left clients with is in the record."""
+        self._states.clear()
+        self._current, current.sums = current, self._model.begin()
+        return self.offer_model(model)
+
+    def offer_model(self, model: bytes) -> Ref:
+        """Train, or evaluate, this one."""
+        self._content = model
+        return ref_of(model)
+
+    def offer_changes(self, frames: Sequence[bytes]) -> tuple[Ref, ...]:
+        """Nobody needs them here: clients train the model that they lead to."""
+        del frames
+        return ()
+
+    def changes_for(self, client: str, model: GlobalModel) -> tuple[Ref, ...] | None:
+        """None: likewise. Their bytes are counted as if they had been sent."""
+        del client, model
+        return None
+
+    def ask(self, tasks: Mapping[str, Task]) -> None:
+        """Have them train, and add what comes of it."""
+        current = self._open
+        assert current.sums is not None
+        for trained in self._train(tasks):
+            tier = current.tiers[trained.client]
+            self._take(trained.client, trained.report, trained.update.state)
+            current.sums.add(tier, trained.frame, _seconds(trained, tier))
+
+    @property
+    def _open(self) -> Round:
+        assert self._current is not None  # nobody is asked between two rounds
+        return self._current
+
+    def _train(self, tasks: Mapping[str, Task]) -> Iterator[Trained]:
+        """The updates of these clients, in the order of their ids."""
+        clients, current = sorted(tasks), self._open
+        for client in clients:
+            self.sent[client] += self._downlink(client)
+        calls = (self._call(client, tasks[client]) for client in clients)
+        updates = self._trainer.updates(self._content, calls, len(clients))
+        for client, update in zip(clients, updates, strict=True):
+            samples = self.registry[client].profile.samples
+            asked = expected_of(current, client, samples, layout=self._bundle.layout, recipe=self._recipe)
+            yield Trained(client, update, check_update(update.frame, asked))
+
+    def _downlink(self, client: str) -> int:
+        """The bytes in which the model reaches a client, which still holds the one it trained last."""
+        changes = self._model.changes_since(self.registry[client].accepted - 1)
+        return len(self._content) if changes is None else sum(map(len, changes))
+
+    def _call(self, client: str, task: Task) -> Call:
+        state = self._states.get(client)
+        return Call(
+            task, client, self._clients.train(client), self._store.state(client) if state is None else state
+        )
+
+    def _take(self, client: str, report: Report, state: State) -> None:
+        """Count an update, and keep what the client is left with."""
+        current = self._open
+        self._states[client], self.registry[client].accepted = state, current.round_of(client)
+        current.report(client, report)
+        self._observer.device(client, "accepted")
+
+    def pump(self, until: float = math.inf) -> None:
+        """Nothing is ever to come: RunError."""
+        raise RunError("All clients of the simulation were asked, and no more will come; ask for fewer.")
+
+    def close_round(self) -> None:
+        """Nobody is awaited."""
+        self._current = None
+
+    def poll(self, current: Poll[Any], *, deadline: float, gone_after: float) -> None:
+        """All answer at once."""
+        del deadline, gone_after
+        for client, task in current.tasks.items():
+            current.take(client, self._answer(client, task), self.registry[client].profile)
+        current.closed = True
+
+    def _answer(self, client: str, task: Evaluate | Gather) -> Evaluated | Gathered:
+        model, clients = decode_frame(self._content, self._bundle.layout), self._clients
+        if self._runtime is None:
+            name, threads = self._settings.programs, self._settings.threads
+            self._runtime = open_runtime(name, self._bundle, threads=threads)
+        if isinstance(task, Evaluate):
+            test = clients.test(client)
+            return evaluated(task, weights=model.values, runtime=self._runtime, samples=test)[0]
+        train = clients.train(client)
+        frame = make_statistics(task, client=client, model=model, runtime=self._runtime, samples=train)
+        return Gathered(task.run, task.round, frame)
+
+    def states(self) -> Mapping[str, State]:
+        """Those of the round that was closed last."""
+        return self._states
+
+    def learned(self) -> State:
+        """Nothing: every round begins alike."""
+        return {}
+
+    def farewell(self, rounds: int) -> None:
+        """Nobody waits for it."""
+
+
+def _seconds(trained: Trained, tier: int) -> float:
+    """What the server half is told that an update took: in a world where a tier sends a megabyte in its slowdown."""
+    return 1e-6 * len(trained.update.frame) * of_tier(TIER_SLOWDOWNS, tier)
