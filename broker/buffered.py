@@ -27,15 +27,20 @@ class Buffered:
     another, and is asked again where nobody else is left. A coordinator that is killed forgets tasks of earlier rounds
     that were not answered. The models that clients still train are held in memory, one of each round.
 
-    Parameters are those of :class:`~broker.pacing.Synchronous`.
+    Parameters
+    ----------
+    config, selection
+        As :class:`~broker.pacing.Synchronous` takes them.
+    flying
+        The round before, whose clients may still train, of a run that goes on and knows of them.
     """
 
     carries = True
 
-    def __init__(self, config: RunConfig, selection: ClientSelection) -> None:
+    def __init__(self, config: RunConfig, selection: ClientSelection, flying: Round | None = None) -> None:
         self.quorum = config.buffer
         self._config, self._selection = config, selection
-        self._flying = Round(0, 0, 0, 0.0)  # the round before, whose clients may still train
+        self._flying = flying or Round(0, 0, 0, 0.0)
         self._begun = 0.0
         self._busy: float | None = None  # when somebody was last awaited; None before the first look
         self._filled = False  # just now: others are asked once what has come meanwhile is taken in

@@ -77,6 +77,8 @@ class Coordinator:
         Scores the model after each round.
     observer
         Told of everything.
+    flying
+        Who still trains, of a buffered run that goes on and knows of them.
     """
 
     def __init__(
@@ -93,6 +95,7 @@ class Coordinator:
         tiers: Tiers,
         evaluator: Evaluator,
         observer: Observer,
+        flying: Round | None = None,
     ) -> None:
         self._config, self._recipe, self._model, self._dense = config, recipe, model, dense
         self._fleet, self._folder, self._store = fleet, folder, store
@@ -108,7 +111,9 @@ class Coordinator:
         )
         self._manifest = manifest
         self._selection = ClientSelection(config.selection, config.seed)
-        self._pacing: Pacing = (Buffered if config.buffer else Synchronous)(config, self._selection)
+        self._pacing: Pacing = Synchronous(config, self._selection)
+        if config.buffer:
+            self._pacing = Buffered(config, self._selection, flying)
         self._patience = fleet.returning + config.gone_after
 
     def run(self) -> RunSummary:

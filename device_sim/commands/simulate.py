@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,6 +26,7 @@ from edge_fl.commands.options import (
     TestData,
     Widths,
     recipe_of,
+    refuse_given,
     refuse_settings,
     runtime_name,
     show_summary,
@@ -34,11 +35,12 @@ from edge_fl.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from broker.observer import Observer
+    from device_sim.simulation.settings import World
     from device_sim.simulation.simulate import Simulation
 
 __all__ = ["simulate"]
 
-_WITH_RESUME = ("bundle", "resume", "json", "link", "slowdown")
+_WITH_RESUME = ("bundle", "resume", "json")
 
 
 def simulate(
@@ -97,23 +99,64 @@ def simulate(
     resume: Annotated[
         Path | None, typer.Option(help="Continue the interrupted run of this folder, with its own settings.")
     ] = None,
+    evaluate_on: Annotated[
+        int, typer.Option(help="Clients that score the model then, too, on what --test-share holds out.")
+    ] = 0,
+    test_share: Annotated[float, typer.Option(help="Share of each client's samples held out of training.")] = 0.0,
+    selection: Annotated[
+        Literal["random", "least-recent", "availability", "capability"],
+        typer.Option(
+            help="Who is picked: anyone, who waited longest, who answers most often, or who is quickest."
+        ),
+    ] = "random",
     link: Annotated[
         str | None,
         typer.Option(
-            help="Also time a client's local training here, and tell how long the run would have taken over this link: "
-            "3g, dsl, cable, 4g, lte, wifi, 5g or fibre, or Mbps down and up, such as 110.6/14."
+            help="Let virtual time pass, over this link of every client: 3g, dsl, cable, 4g, lte, wifi, 5g or fibre, "
+            "or Mbps down and up, such as 110.6/14."
         ),
+    ] = None,
+    step_seconds: Annotated[
+        str | None,
+        typer.Option(help="With --link: seconds of a local step, one a tier [default: as measured here]."),
     ] = None,
     slowdown: Annotated[
         str | None,
-        typer.Option(help="With --link: how much longer than here a step takes, one a tier [default: 1,2,4,8]."),
+        typer.Option(help="With --link: how much longer a step takes, one a tier [default: 1,2,4,8]."),
     ] = None,
+    spread: Annotated[
+        float, typer.Option(help="With --link: training takes up to this share less or more, at random.")
+    ] = 0.0,
+    online: Annotated[float, typer.Option(help="With --link: share of the time that a client is there.")] = 1.0,
+    stay: Annotated[float, typer.Option(help="With --online: mean seconds until a client leaves.")] = 600.0,
+    failures: Annotated[float, typer.Option(help="With --link: share of tasks that come to nothing.")] = 0.0,
+    deadline: Annotated[
+        float,
+        typer.Option(
+            help="With --link: virtual seconds that an attempt at a round or, with --buffer, a client may take."
+        ),
+    ] = 120.0,
+    quorum: Annotated[
+        float, typer.Option(help="With --link: share of the picked clients that must answer by then.")
+    ] = 0.5,
+    buffer: Annotated[
+        int,
+        typer.Option(
+            help="With --link: close a round after so many updates (FedBuff), of the clients that train at any time."
+        ),
+    ] = 0,
+    tier_choice: Annotated[
+        Literal["registered", "auto"],
+        typer.Option(help="A client's tier: its own or, with --link, the ablest that it can do in time."),
+    ] = "registered",
     output: Output = None,
     json: Json = False,
 ) -> None:
     """Simulate a run in this process, with the frames, checks and rules of a real one.
 
     Example: edge-fl simulate bundle/ --clients 1000 --fraction 0.1 --method fedbiad --dropout 0.5
+
+    Example: edge-fl simulate bundle/ --link wifi --online 0.7 --buffer 10 --clients 500
 
     Example: edge-fl simulate --resume runs/20260101-120000-abcd
     """
@@ -123,13 +166,11 @@ def simulate(
     from device_sim.simulation.api import begin as begin_simulation
     from device_sim.simulation.progress import view
     from device_sim.simulation.simulate import Simulation
-    from device_sim.simulation.virtual_time import virtual_clock
 
     run = new_run_id()
     root = resume or output or Path("runs") / run
-    if slowdown is not None and link is None:
-        raise ConfigError("--slowdown is for telling virtual time: give a --link with it.")
-    clock = None if link is None else virtual_clock(link, slowdown)
+    timing = {"steps": step_seconds, "slowdowns": slowdown, "spread": spread, "online": online, "stay": stay}
+    world = _world(context, link, {**timing, "failures": failures})
 
     def begin(observer: "Observer") -> "Simulation":
         if resume is not None:
@@ -163,6 +204,14 @@ def simulate(
             lr_drops=lr_drop or (),
             seed=seed,
             evaluate_every=evaluate_every,
+            world=world,
+            test_share=test_share,
+            evaluate_on=evaluate_on,
+            buffer=buffer,
+            tier_choice=tier_choice,
+            selection=selection,
+            deadline=deadline,
+            quorum=quorum,
             output=root,
             observer=observer,
         )
@@ -178,8 +227,34 @@ def simulate(
             print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
         raise
     figures, lines = summary.figures(), summary.lines()
-    if clock is not None:
-        seconds = clock(simulation, summary)
+    if simulation.settings.world is not None:
+        seconds = sum(metrics.seconds for metrics in summary.rounds)
         figures["virtual_seconds"] = seconds
         lines.append(f"virtual time {seconds:,.1f} s, {seconds / len(summary.rounds):.2f} s a round")
     show_summary(figures, lines, as_json=json)
+
+
+_TIMED = ("step_seconds", "slowdown", "spread", "online", "stay", "failures", "deadline", "quorum", "buffer")
+"""Options that mean something where virtual time passes."""
+
+
+def _world(context: typer.Context, link: str | None, options: dict[str, Any]) -> "World | None":
+    """What ``options`` make of a link; ConfigError where they are given without one."""
+    from device_sim.simulation.settings import World
+
+    if link is None:
+        refuse_given(context, _TIMED, "says how virtual time passes: give a --link with it")
+        return None
+    for name in ("steps", "slowdowns"):
+        if options[name] is None:
+            del options[name]
+        else:
+            options[name] = _factors(name, options[name])
+    return World(link, **options)
+
+
+def _factors(name: str, text: str) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, text.split(",")))
+    except ValueError as error:
+        raise ConfigError(f"The {name} are numbers with commas between, such as 1,2,4, not '{text}'.") from error

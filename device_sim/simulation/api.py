@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from broker.observer import Observer
 from broker.session import new_run_id
-from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.settings import Population, TrainerSettings, World
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
 from edge_fl.data.given import samples_of
 from edge_fl.data.partition import Kind
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
-from edge_fl.runs.config import RunConfig
+from edge_fl.runs.config import RunConfig, SelectionPolicy
 from edge_fl.runs.run import Run
 
 __all__ = ["begin", "simulate"]
@@ -51,6 +51,14 @@ def begin(
     lr_drops: Sequence[float] = (),
     seed: int = 0,
     evaluate_every: int = 1,
+    world: World | None = None,
+    test_share: float = 0.0,
+    evaluate_on: int = 0,
+    buffer: int = 0,
+    tier_choice: Literal["registered", "auto"] = "registered",
+    selection: SelectionPolicy = "random",
+    deadline: float = 120.0,
+    quorum: float = 0.5,
     output: str | Path | None = None,
     observer: Observer | None = None,
 ) -> Simulation:
@@ -72,6 +80,12 @@ def begin(
         Metrics by name; none for the bundle's, or what is usual for its loss.
     fraction
         Share of the clients picked a round; None for a tenth, but at least one.
+    world
+        How long clients take and when they are there, as :class:`device_sim.simulation.settings.World` says; None for a
+        simulation in which no time passes. It takes one to fill a ``buffer``, to choose tiers by time (``auto``), and
+        for a ``deadline`` to mean anything.
+    test_share
+        Share of each client's samples that is held out for ``evaluate_on`` clients to evaluate the model on.
     output
         The run folder; None for ``runs/ID``.
 
@@ -82,7 +96,7 @@ def begin(
     """
     run = new_run_id()
     found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
-    population = Population(clients, tiers, Kind.parse(partition))
+    population = Population(clients, tiers, Kind.parse(partition), test_share=test_share)
     name, given, code = recipe_and_parameters(method, parameters or {})
     config = RunConfig(
         run=run,
@@ -96,6 +110,12 @@ def begin(
         lr_drops=tuple(lr_drops),
         seed=seed,
         evaluate_every=evaluate_every,
+        evaluate_on=evaluate_on,
+        buffer=buffer,
+        tiers=tier_choice,
+        selection=selection,
+        deadline=deadline,
+        quorum=quorum,
         test_data=_spec(test_data),
         scores=tuple(scores),
         code=code,
@@ -108,6 +128,7 @@ def begin(
         root=Path("runs") / run if output is None else Path(output),
         observer=observer or Observer(),
         data=_spec(data) if data is None or _spec(data) else samples_of(data),
+        world=world,
         test=None if test_data is None or _spec(test_data) else samples_of(test_data, "the test data"),
     )
 

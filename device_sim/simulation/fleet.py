@@ -32,7 +32,7 @@ from edge_fl.training.update import Update
 from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import Evaluate, Evaluated, Gather, Gathered, Register, Task
 
-__all__ = ["SimulatedFleet", "Trained"]
+__all__ = ["Parts", "SimulatedFleet", "Trained"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,26 @@ class Trained:
         return Report(header.samples, header.loss, len(self.update.frame))
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What a simulated fleet is made of.
+
+    ``model`` is what is trained, of ``bundle`` and by ``recipe``; ``trainer`` computes the training of ``clients``, and
+    ``settings`` are what it was made by: polls are answered in the runtime that they name. ``tiers`` says when a client
+    is ready. ``store`` has what methods remember of clients. ``observer`` is told of every client that is done.
+    """
+
+    bundle: Bundle
+    recipe: Recipe
+    model: GlobalModel
+    clients: Clients
+    trainer: Trainer
+    settings: TrainerSettings
+    tiers: Tiers
+    store: Store
+    observer: Observer
+
+
 class SimulatedFleet:
     """All clients are there, all train the moment they are asked, and none fails: an error of one ends the run.
 
@@ -58,49 +78,21 @@ class SimulatedFleet:
 
     Parameters
     ----------
-    bundle
-        What is trained.
-    recipe
-        By what method.
-    model
-        Its frames are given out.
-    clients
-        Who has what.
-    trainer
-        What computes their training.
-    settings
-        What it was made by; polls are answered in the runtime that this names.
-    tiers
-        Says when a client is ready.
-    store
-        Has what methods remembered of clients.
-    observer
-        Told of every client that is done.
+    parts
+        What it is made of.
     """
 
     outlives = False
     timed = False
     returning = -math.inf
 
-    def __init__(
-        self,
-        *,
-        bundle: Bundle,
-        recipe: Recipe,
-        model: GlobalModel,
-        clients: Clients,
-        trainer: Trainer,
-        settings: TrainerSettings,
-        tiers: Tiers,
-        store: Store,
-        observer: Observer,
-    ) -> None:
+    def __init__(self, parts: Parts) -> None:
         self.rejections: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
-        self.registry = Registry(ready=tiers.ready)
-        self._bundle, self._recipe, self._model, self._clients = bundle, recipe, model, clients
-        self._trainer, self._settings, self._store, self._observer = trainer, settings, store, observer
-        self._accepted = store.accepted()
+        self.registry = Registry(ready=parts.tiers.ready)
+        self._parts, self._bundle, self._recipe = parts, parts.bundle, parts.recipe
+        self._model, self._clients, self._observer = parts.model, parts.clients, parts.observer
+        self._accepted = parts.store.accepted()
         self._states: dict[str, State] = {}
         self._content = b""
         self._current: Round | None = None
@@ -159,7 +151,7 @@ class SimulatedFleet:
         for client in clients:
             self.sent[client] += self._downlink(client)
         calls = (self._call(client, tasks[client]) for client in clients)
-        updates = self._trainer.updates(self._content, calls, len(clients))
+        updates = self._parts.trainer.updates(self._content, calls, len(clients))
         for client, update in zip(clients, updates, strict=True):
             samples = self.registry[client].profile.samples
             asked = expected_of(current, client, samples, layout=self._bundle.layout, recipe=self._recipe)
@@ -173,7 +165,7 @@ class SimulatedFleet:
     def _call(self, client: str, task: Task) -> Call:
         state = self._states.get(client)
         return Call(
-            task, client, self._clients.train(client), self._store.state(client) if state is None else state
+            task, client, self._clients.train(client), self._parts.store.state(client) if state is None else state
         )
 
     def _take(self, client: str, report: Report, state: State) -> None:
@@ -201,7 +193,7 @@ class SimulatedFleet:
     def _answer(self, client: str, task: Evaluate | Gather) -> Evaluated | Gathered:
         model, clients = decode_frame(self._content, self._bundle.layout), self._clients
         if self._runtime is None:
-            name, threads = self._settings.programs, self._settings.threads
+            name, threads = self._parts.settings.programs, self._parts.settings.threads
             self._runtime = open_runtime(name, self._bundle, threads=threads)
         if isinstance(task, Evaluate):
             test = clients.test(client)
@@ -217,6 +209,10 @@ class SimulatedFleet:
     def learned(self) -> State:
         """Nothing: every round begins alike."""
         return {}
+
+    def flying(self) -> Round | None:
+        """Nobody still trains as a round begins."""
+        return None
 
     def farewell(self, rounds: int) -> None:
         """Nobody waits for it."""

@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import replace as replace_run
 from functools import partial
 
 from msgspec.structs import replace
 
 from broker.model import GlobalModel
 from broker.tasks import make_task
-from device_sim.simulation.settings import Population
+from device_sim.simulation.settings import Population, World
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import ref_of
 from edge_fl.data.partition import partition
@@ -21,7 +22,7 @@ from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.update import make_update
 from edge_fl.wire.frame import decode_frame
 
-__all__ = ["Local", "a_step", "step_seconds"]
+__all__ = ["Local", "a_step", "measured", "step_seconds"]
 
 
 @dataclass(frozen=True)
@@ -109,3 +110,14 @@ def a_step(took: Mapping[int, float], steps: int) -> float:
     beyond = steps - longest
     more = beyond * (took[longest] - took[shorter]) / (longest - shorter) if beyond else 0.0
     return (took[longest] + more) / steps
+
+
+def measured(world: World, run: Local) -> World:
+    """``world`` with the seconds of a step as they are here, by the tier that is trained, where it has none."""
+    if world.steps:
+        return world
+    tiers = run.population.tiers
+    if run.config.tiers == "auto":
+        tiers = open_recipe(run.config.method, run.config.parameters).method.tiers
+    (steps,) = step_seconds([replace_run(run, population=replace(run.population, tiers=tiers, mix=()))])
+    return replace(world, steps=tuple(steps))

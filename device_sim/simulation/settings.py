@@ -3,9 +3,11 @@
 import msgspec
 
 from broker.settings import RunSettings
+from device_sim.simulation.links import find_link
 from device_sim.simulation.processes import ProcessesTrainer
 from device_sim.simulation.stacked import RUNTIME as STACKED
 from device_sim.simulation.stacked import StackedTrainer
+from device_sim.simulation.time_model import TIER_SLOWDOWNS
 from device_sim.simulation.trainer import LocalTrainer, RuntimeTrainer, Trainer
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
@@ -13,7 +15,7 @@ from edge_fl.data.partition import IID, Kind
 from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import open_runtime
 
-__all__ = ["Population", "SimulationSettings", "TrainerSettings"]
+__all__ = ["Population", "SimulationSettings", "TrainerSettings", "World"]
 
 
 class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,13 +110,48 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return StackedTrainer(bundle, device=self.device, threads=self.threads)
 
 
+class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What makes a simulation take virtual time: its rounds then have deadlines, and clients come and go.
+
+    ``link`` is that of every client (:func:`device_sim.simulation.links.find_link`). A local step takes ``steps``
+    seconds, by the tier that is trained, times the ``slowdowns`` of the client's tier; the last of each serves every
+    tier beyond. Without steps they are measured on this machine. A round's training takes up to a share ``spread``
+    less or more than that. Clients are there for an ``online`` share of the time, for ``stay`` seconds on average, and
+    ``failures`` is the share of tasks that come to nothing.
+    """
+
+    link: str
+    steps: tuple[float, ...] = ()
+    slowdowns: tuple[float, ...] = TIER_SLOWDOWNS
+    spread: float = 0.0
+    online: float = 1.0
+    stay: float = 600.0
+    failures: float = 0.0
+
+    def __post_init__(self) -> None:
+        find_link(self.link)
+        for name, values in (("steps", self.steps), ("slowdowns", self.slowdowns), ("stay", (self.stay,))):
+            if not all(0 < value < float("inf") for value in values):
+                raise ConfigError(f"The {name} of a simulated world are above 0, not {values}.")
+        if not self.slowdowns:
+            raise ConfigError("A simulated world needs a slowdown for each tier, such as 1,2,4.")
+        if not 0 < self.online <= 1:
+            raise ConfigError(f"Clients are online for a share of the time in (0, 1], not {self.online:g}.")
+        for name in ("spread", "failures"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(
+                    f"The {name} of a simulated world is a share in [0, 1), not {getattr(self, name):g}."
+                )
+
+
 class SimulationSettings(RunSettings, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="simulate"):
     """What a simulation was begun with; ``data`` is as :func:`edge_fl.data.splits.train_samples` takes it.
 
-    ``objects`` says that data were given as objects, which a record cannot keep.
+    ``objects`` says that data were given as objects, which a record cannot keep. Without a ``world`` no time passes.
     """
 
     population: Population
     trainer: TrainerSettings
     data: str | None = None
     objects: bool = False
+    world: World | None = None

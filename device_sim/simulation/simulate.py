@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from broker.buffered import check_buffered
 from broker.coordinator import Coordinator, TrainedRound
 from broker.database import local_url
 from broker.model import GlobalModel
@@ -14,8 +15,11 @@ from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
 from device_sim.simulation.clients import Clients
-from device_sim.simulation.fleet import SimulatedFleet
-from device_sim.simulation.settings import Population, SimulationSettings, TrainerSettings
+from device_sim.simulation.fleet import Parts, SimulatedFleet
+from device_sim.simulation.local_time import Local, measured
+from device_sim.simulation.schedule import DrawnSchedule
+from device_sim.simulation.settings import Population, SimulationSettings, TrainerSettings, World
+from device_sim.simulation.timed_fleet import FLEET, TimedFleet
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.selection import Weights
@@ -52,6 +56,8 @@ class Simulation:
         What is cut over the clients (:func:`edge_fl.data.splits.train_samples`), or the samples themselves.
     test
         Held-out samples; None for what ``config.test_data`` says.
+    world
+        How long clients take, and when they are there; None where no time passes.
     store
         That of the interrupted run which goes on, as :meth:`resume` opens it; None for a new run.
 
@@ -75,12 +81,15 @@ class Simulation:
         store: Store | None = None,
         data: str | Samples | None = None,
         test: Samples | None = None,
+        world: World | None = None,
     ) -> None:
-        _check(config, population)
+        _check(config, population, world)
         use_code(config.code)
         trainer = msgspec.structs.replace(trainer, code=config.code)
         recipe = open_recipe(config.method, config.parameters)
-        check_recipe(bundle, recipe, config, tiers=population.tiers)
+        check_recipe(bundle, recipe, config, tiers=None if config.tiers == "auto" else population.tiers)
+        if config.buffer:
+            check_buffered(recipe)
         self._bundle, self._config = bundle, config
         self._trainer = trainer.open(bundle)
         self._model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run)
@@ -88,6 +97,11 @@ class Simulation:
         check_fit(given, bundle.manifest)
         self._evaluator = open_evaluator(bundle, config, samples=test, threads=trainer.threads)
         clients = Clients(given, population, trainer.programs)
+        if world is not None:
+            source = data if isinstance(data, str) else None
+            if not world.steps and isinstance(data, Samples):
+                raise ConfigError("Data given as objects are not timed here: give the world's steps in seconds.")
+            world = measured(world, Local(bundle, config, population, trainer.programs, data=source))
         self._settings = SimulationSettings(
             bundle=str(bundle.root.resolve()),
             manifest=digest_of(bundle),
@@ -96,6 +110,7 @@ class Simulation:
             trainer=trainer,
             data=data if isinstance(data, str) else None,
             objects=isinstance(data, Samples) or test is not None,
+            world=world,
         )
         if store is None:
             check_no_run(root)
@@ -105,19 +120,18 @@ class Simulation:
         try:
             finished = self._store.rounds()
             folder = RunFolder(root, config, finished=finished)
+            weights, learned = folder.checkpoints.model(len(finished)) if finished else ({}, {})
+            own = {name: learned[name] for name in learned if name.startswith(FLEET)}
             if finished:
-                self._model.recall(len(finished), *folder.checkpoints.model(len(finished)))
-            fleet = SimulatedFleet(
-                bundle=bundle,
-                recipe=recipe,
-                model=self._model,
-                clients=clients,
-                trainer=self._trainer,
-                settings=trainer,
-                tiers=tiers,
-                store=self._store,
-                observer=observer,
+                rest = {name: learned[name] for name in learned if name not in own}
+                self._model.recall(len(finished), weights, rest)
+            parts = Parts(
+                bundle, recipe, self._model, clients, self._trainer, trainer, tiers, self._store, observer
             )
+            fleet = SimulatedFleet(parts)
+            if world is not None:
+                schedule = DrawnSchedule(world, clients, local_steps=config.local_steps, seed=config.seed)
+                fleet = TimedFleet(parts, schedule=schedule, folder=folder, run=config.run, learned=own)
             self._coordinator = Coordinator(
                 config=config,
                 manifest=bundle.manifest,
@@ -130,6 +144,7 @@ class Simulation:
                 tiers=tiers,
                 evaluator=self._evaluator,
                 observer=observer,
+                flying=fleet.flying(),
             )
         except BaseException:
             self._store.close()
@@ -178,6 +193,7 @@ class Simulation:
                 store=store,
                 data=settings.data if data is None else data,
                 test=test,
+                world=settings.world,
             )
         except BaseException:
             store.close()
@@ -229,11 +245,11 @@ class Simulation:
         return self._evaluator.score(weights, width)
 
 
-def _check(config: RunConfig, population: Population) -> None:
-    if config.tiers != "registered" or config.selection != "random" or config.buffer:
+def _check(config: RunConfig, population: Population, world: World | None) -> None:
+    if world is None and (config.tiers != "registered" or config.selection == "capability" or config.buffer):
         raise ConfigError(
-            "A simulation's clients differ neither in speed nor in who is there: its tiers are registered, its "
-            "selection is random, and it has no buffer."
+            "Without a world no time passes in a simulation, and a buffer, tiers by time, and selection by capability "
+            "mean nothing: give it a --link."
         )
     if config.clients_per_round > population.clients:
         raise ConfigError(

@@ -32,6 +32,7 @@ __all__ = [
     "TestData",
     "Widths",
     "recipe_of",
+    "refuse_given",
     "refuse_settings",
     "runtime_name",
     "show_summary",
@@ -139,8 +140,13 @@ def show_summary(figures: Mapping[str, object], lines: Sequence[str], *, as_json
 
 def refuse_settings(context: typer.Context, allowed: Sequence[str]) -> None:
     """A run is continued as it was begun: ConfigError when another option than those ``allowed`` was given."""
-    for name in context.params:
+    others = [name for name in context.params if name not in allowed]
+    refuse_given(context, others, "cannot be changed: a run is continued with its own settings")
+
+
+def refuse_given(context: typer.Context, names: Sequence[str], why: str) -> None:
+    """ConfigError, with the reason ``why``, when one of these options was given."""
+    for name in names:
         source = context.get_parameter_source(name)
-        if name not in allowed and source is not None and source.name == "COMMANDLINE":
-            option = name.strip("_").replace("_", "-")
-            raise ConfigError(f"A run is continued with its own settings; leave --{option} out.")
+        if source is not None and source.name == "COMMANDLINE":
+            raise ConfigError(f"--{name.strip('_').replace('_', '-')} {why}.")
