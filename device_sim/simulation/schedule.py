@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from device_sim.simulation.clients import Clients
@@ -11,7 +12,21 @@ from device_sim.simulation.time_model import Clock
 from edge_fl.core.randomness import Stream
 from edge_fl.methods.base import of_tier
 
-__all__ = ["DrawnSchedule", "Schedule"]
+__all__ = ["Asked", "DrawnSchedule", "Schedule"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A task of ``round``, asked ``at`` that time: training in ``tier`` (None: no training), between the ``down`` bytes
+    that the client is sent and the ``up`` bytes that it answers with.
+    """
+
+    client: str
+    round: int
+    at: float
+    tier: int | None
+    down: int
+    up: int
 
 
 class Schedule(Protocol):
@@ -21,8 +36,8 @@ class Schedule(Protocol):
         """Seconds of one local step of a client in each tier; the last serves every tier beyond."""
         ...
 
-    def seconds(self, client: str, round: int, tier: int | None, down: int, up: int) -> float:
-        """From a task of ``round`` to its answer: ``down`` bytes, training in ``tier`` (or none), ``up`` bytes."""
+    def answer(self, asked: Asked) -> tuple[float, float]:
+        """When the answer to a task arrives, and how many seconds that is after it was asked."""
         ...
 
     def fails(self, client: str, round: int) -> bool:
@@ -60,14 +75,15 @@ class DrawnSchedule:
         slowdown = of_tier(self._world.slowdowns, self._clients.tier(client))
         return tuple(step * slowdown for step in self._world.steps)
 
-    def seconds(self, client: str, round: int, tier: int | None, down: int, up: int) -> float:
-        """Transfers, and training that takes up to ``spread`` more or less of its time."""
+    def answer(self, asked: Asked) -> tuple[float, float]:
+        """After transfers, and training that takes up to ``spread`` more or less of its time."""
         training = 0.0
-        if tier is not None:
-            (draw,) = self._uniform("pace", client, round, 1)
+        if asked.tier is not None:
+            (draw,) = self._uniform("pace", asked.client, asked.round, 1)
             pace = 1 + self._world.spread * (2 * draw - 1)
-            training = self._local_steps * of_tier(self.steps(client), tier) * pace
-        return training + self._clock.transfers(self._clients.tier(client), down, up)
+            training = self._local_steps * of_tier(self.steps(asked.client), asked.tier) * pace
+        seconds = training + self._clock.transfers(self._clients.tier(asked.client), asked.down, asked.up)
+        return asked.at + seconds, seconds
 
     def fails(self, client: str, round: int) -> bool:
         """With a chance of ``failures``."""

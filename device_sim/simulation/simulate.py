@@ -17,7 +17,7 @@ from broker.tiers import open_tiers
 from device_sim.simulation.clients import Clients
 from device_sim.simulation.fleet import Parts, SimulatedFleet
 from device_sim.simulation.local_time import Local, measured
-from device_sim.simulation.schedule import DrawnSchedule
+from device_sim.simulation.schedule import DrawnSchedule, Schedule
 from device_sim.simulation.settings import Population, SimulationSettings, TrainerSettings, World
 from device_sim.simulation.timed_fleet import FLEET, TimedFleet
 from edge_fl.core.bundle import Bundle
@@ -58,6 +58,8 @@ class Simulation:
         Held-out samples; None for what ``config.test_data`` says.
     world
         How long clients take, and when they are there; None where no time passes.
+    schedule
+        When things happened, in place of a ``world`` that draws it; such a run cannot be resumed.
     store
         That of the interrupted run which goes on, as :meth:`resume` opens it; None for a new run.
 
@@ -82,8 +84,9 @@ class Simulation:
         data: str | Samples | None = None,
         test: Samples | None = None,
         world: World | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
-        _check(config, population, world)
+        _check(config, population, timed=bool(world or schedule))
         use_code(config.code)
         trainer = msgspec.structs.replace(trainer, code=config.code)
         recipe = open_recipe(config.method, config.parameters)
@@ -131,6 +134,7 @@ class Simulation:
             fleet = SimulatedFleet(parts)
             if world is not None:
                 schedule = DrawnSchedule(world, clients, local_steps=config.local_steps, seed=config.seed)
+            if schedule is not None:
                 fleet = TimedFleet(parts, schedule=schedule, folder=folder, run=config.run, learned=own)
             self._coordinator = Coordinator(
                 config=config,
@@ -245,8 +249,8 @@ class Simulation:
         return self._evaluator.score(weights, width)
 
 
-def _check(config: RunConfig, population: Population, world: World | None) -> None:
-    if world is None and (config.tiers != "registered" or config.selection == "capability" or config.buffer):
+def _check(config: RunConfig, population: Population, *, timed: bool) -> None:
+    if not timed and (config.tiers != "registered" or config.selection == "capability" or config.buffer):
         raise ConfigError(
             "Without a world no time passes in a simulation, and a buffer, tiers by time, and selection by capability "
             "mean nothing: give it a --link."

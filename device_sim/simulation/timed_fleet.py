@@ -13,7 +13,7 @@ from broker.poll import Poll
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
 from device_sim.simulation.fleet import Parts, SimulatedFleet
-from device_sim.simulation.schedule import Schedule
+from device_sim.simulation.schedule import Asked, Schedule
 from edge_fl.core.arrays import packed, unpacked
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import RunError
@@ -202,8 +202,9 @@ class TimedFleet(SimulatedFleet):
 
     def _fly(self, client: str, task: Task, report: Report | None, state: State) -> None:
         tier, down, up = self._open.tiers[client], self._downlink(client), 0 if report is None else report.size
-        seconds = self._schedule.seconds(client, task.round, None if report is None else tier, down, up)
-        flight = _Flight(task, tier, self._now, seconds, self._now + seconds, report, state)
+        trains = None if report is None else tier
+        arrives, seconds = self._schedule.answer(Asked(client, task.round, self._now, trains, down, up))
+        flight = _Flight(task, tier, self._now, seconds, arrives, report, state)
         self._flights[client] = flight
         heapq.heappush(self._events, (flight.arrives, client))
 
@@ -220,7 +221,8 @@ class TimedFleet(SimulatedFleet):
             self._observer.device(client, current.statuses[0])
             down, answer = self._downlink(client), self._answer(client, task)
             self.sent[client] += down
-            at = self._now + self._schedule.seconds(client, task.round, None, down, len(encode_message(answer)))
+            up = len(encode_message(answer))
+            at, _ = self._schedule.answer(Asked(client, task.round, self._now, None, down, up))
             self._answers[client] = at, answer
             heapq.heappush(self._events, (at, client))
         while self._now < until and (awaited := current.outstanding() - self.registry.lost(self._now, gone_after)):

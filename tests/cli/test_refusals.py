@@ -74,7 +74,7 @@ def test_only_a_run_of_its_own_is_gone_on_with(tmp_path: Path, digits_bundle: Bu
     resume = ("serve", "--port", "0", "--resume", tmp_path)
     refused(21, "There is no run in", *resume)
     refused(21, "There is no run in", "status", tmp_path)
-    refused(15, "leave --rounds out", *resume, "--rounds", "3")
+    refused(15, "--rounds cannot be changed: a run is continued with its own settings", *resume, "--rounds", "3")
     simulate = ("simulate", digits_bundle.root, "--clients", "2", "--fraction", "1", "--rounds", "1")
     assert edge_fl(*simulate, "--local-steps", "1", "-o", tmp_path).returncode == 0
     refused(21, "was begun by another command", *resume)
