@@ -17,6 +17,7 @@ _TARGETS = {
     "Metric": "edge_fl.metrics.base:Metric",
     "Run": "edge_fl.runs.run:Run",
     "Source": "edge_fl.data.sources.base:DataSource",
+    "World": "device_sim.simulation.settings:World",
     "export": "exporter.api:export",
     "serve": "broker.api:serve",
     "simulate": "device_sim.simulation.api:simulate",

@@ -227,7 +227,13 @@ def simulate(
             print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
         raise
     figures, lines = summary.figures(), summary.lines()
-    if simulation.settings.world is not None:
+    timed = simulation.settings.world
+    if timed is not None:
+        if world is not None and not world.steps:
+            steps = ",".join(f"{step:.3g}" for step in timed.steps)
+            lines.append(
+                f"a step was measured here: --step-seconds {steps} takes about as long, and repeats itself"
+            )
         seconds = sum(metrics.seconds for metrics in summary.rounds)
         figures["virtual_seconds"] = seconds
         lines.append(f"virtual time {seconds:,.1f} s, {seconds / len(summary.rounds):.2f} s a round")

@@ -82,7 +82,9 @@ def test_a_timed_simulation_repeats_itself_and_goes_on_to_the_same_bits(
         assert any(metrics.on_devices for metrics in whole.rounds)
 
 
-def test_who_misses_the_deadline_is_late_and_its_weights_do_not_count(torch_bundle: Bundle, tmp_path: Path) -> None:
+def test_who_misses_the_deadline_is_late_and_its_weights_do_not_count(
+    torch_bundle: Bundle, tmp_path: Path
+) -> None:
     slow = {f"client-{i}" for i in range(1, 12, 2)}  # 0.9 s of steps, where the others have 0.3 s
     options: dict[str, Any] = {"deadline": 0.6, "quorum": 0.1, "method": "fedavg", "clients_per_round": 12}
     run = simulation(torch_bundle, tmp_path / "run", STEADY, **options).run()
@@ -121,7 +123,7 @@ def test_stays_and_absences_come_to_the_share_that_was_asked_for() -> None:
         assert times == sorted(times)
         there += sum(b - a for a, b in zip(times[::2], times[1::2], strict=False))
     assert there / (100 * until) == pytest.approx(0.7, abs=0.01)
-    failed = sum(schedule.fails(client, round) for client in clients for round in range(100))
+    failed = sum(schedule.fails(client, number) for client in clients for number in range(100))
     assert failed / 10_000 == pytest.approx(0.1, abs=0.01)
 
 

@@ -65,7 +65,9 @@ class Replay:
     def answer(self, asked: Asked) -> tuple[float, float]:
         if asked.tier is None:
             return asked.at, 0.0
-        return next(self._answers.get(asked.client, iter(())), (math.inf, 0.0))  # what was on its way when the run ended
+        return next(
+            self._answers.get(asked.client, iter(())), (math.inf, 0.0)
+        )  # what was on its way when the run ended
 
     def fails(self, client: str, round: int) -> bool:
         del client, round
@@ -87,6 +89,7 @@ class Replay:
     ],
 )
 def test_a_fleet_is_replayed_bit_for_bit(
+    *,
     system: Any,
     digits_bundle: Bundle,
     embedded: BrokerAddress,
