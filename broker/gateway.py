@@ -28,7 +28,7 @@ from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError
 from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import Recipe
-from edge_fl.transport.connection import Connected, Connection, Disconnected, Event, Message
+from edge_fl.transport.interface import Connected, Disconnected, Event, Message, Transport
 from edge_fl.transport.transfer import Sender
 from edge_fl.wire.messages import (
     DECLINED,
@@ -85,7 +85,7 @@ class Gateway:
         Keeps what must outlive this process: devices, how updates were judged, what was turned away. The devices that
         it knows already have 35 seconds to be heard of before they count as gone.
     connection
-        An MQTT session subscribed to :meth:`subscriptions`.
+        A session subscribed to :meth:`subscriptions`.
     topics
         The fleet's.
     observer
@@ -113,7 +113,7 @@ class Gateway:
         tiers: Tiers,
         folder: RunFolder,
         store: Store,
-        connection: Connection,
+        connection: Transport,
         topics: Topics,
         observer: Observer,
     ) -> None:

@@ -31,6 +31,7 @@ from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.training.evaluator import Evaluator, open_evaluator
 from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.transport.interface import Transport
 from edge_fl.wire.messages import Topics
 
 __all__ = ["check_recipe", "digest_of", "new_run_id", "open_bundle", "read_settings", "resume", "serve"]
@@ -194,7 +195,7 @@ def _coordinate(
     folder: RunFolder,
     store: Store,
     evaluator: Evaluator,
-    connection: Connection,
+    connection: Transport,
     topics: Topics,
     observer: Observer,
 ) -> RunSummary:

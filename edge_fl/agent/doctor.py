@@ -20,7 +20,8 @@ from edge_fl.core.errors import BrokerError, EdgeFLError, StateError
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
 from edge_fl.runtimes.base import find_runtime
-from edge_fl.transport.connection import BrokerAddress, Connection, Message
+from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.transport.interface import Message
 from edge_fl.wire.messages import Topics
 
 __all__ = ["Examined", "Finding", "examine"]

@@ -17,8 +17,9 @@ import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_fl.core.errors import BrokerError, ConfigError
+from edge_fl.transport.interface import Connected, Disconnected, Event, Message
 
-__all__ = ["BrokerAddress", "Connected", "Connection", "Disconnected", "Event", "Message"]
+__all__ = ["BrokerAddress", "Connection"]
 
 _QOS = 1
 _IN_FLIGHT = 20  # publishes awaiting PUBACK: faster than one big PUBLISH, and pings still get through
@@ -50,31 +51,8 @@ class BrokerAddress:
         return f"mqtt://{self.host}:{self.port}"
 
 
-@dataclass(frozen=True)
-class Connected:
-    """The session is up and every subscription acknowledged."""
-
-
-@dataclass(frozen=True)
-class Disconnected:
-    """The session is down; it is being brought up again."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message that arrived."""
-
-    topic: str
-    payload: bytes
-
-
-Event = Connected | Disconnected | Message
-
-
 class Connection:
-    """One MQTT session.
+    """One MQTT session (:class:`~edge_fl.transport.interface.Transport`).
 
     Parameters
     ----------

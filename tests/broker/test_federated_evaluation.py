@@ -1,4 +1,4 @@
-"""Scores of devices that misbehave, or never come, over a real broker."""
+"""Scores of devices that misbehave, or never come."""
 
 import time
 from collections.abc import Iterator
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from broker.embedded import EmbeddedBroker
 from broker.federated_evaluation import FederatedEvaluator
 from broker.model import GlobalModel
 from broker.score_round import ScoreRound
@@ -32,11 +31,10 @@ GOOD = Evaluated(RUN, ROUND, HELD_OUT, 0.5, {"accuracy": (0.75 * HELD_OUT, float
 
 @pytest.fixture
 def wire(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Wire]:
-    with EmbeddedBroker(port=0) as broker:
-        wire = Wire(digits_bundle, broker.address, tmp_path)
-        wire.answer(Registered, register(test_samples=HELD_OUT))
-        yield wire
-        wire.close()
+    wire = Wire(digits_bundle, tmp_path)
+    wire.answer(Registered, register(test_samples=HELD_OUT))
+    yield wire
+    wire.close()
 
 
 def asked(wire: Wire) -> ScoreRound:
@@ -146,7 +144,7 @@ def impatient(wire: Wire, weights: dict[str, NDArray[np.float32]], method: str) 
         config=msgspec.structs.replace(CONFIG, evaluate_on=5, deadline=0.5),
         recipe=recipe,
         model=GlobalModel(bundle.layout, weights, recipe=recipe, run=RUN),
-        gateway=wire.gateway,
+        fleet=wire.gateway,
         tiers=Tiers(),
         evaluator=Evaluator(bundle, load_dataset("digits").test, (TopK(),)),
         manifest=bundle.manifest,

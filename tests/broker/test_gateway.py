@@ -1,4 +1,4 @@
-"""The coordinator's side of the protocol against devices that misbehave, over a real broker."""
+"""The coordinator's side of the protocol against devices that misbehave."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from broker.database import local_url
-from broker.embedded import EmbeddedBroker
 from broker.gateway import Gateway
 from broker.observer import Observer
 from broker.registry import Registry
@@ -22,7 +21,8 @@ from edge_fl.core.content import CHUNK_SIZE, Ref, ref_of
 from edge_fl.core.pattern import Pattern
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
-from edge_fl.transport.connection import BrokerAddress, Connected, Connection, Message
+from edge_fl.transport.interface import Connected, Message
+from edge_fl.transport.memory import MemoryBroker
 from edge_fl.transport.transfer import chunks_of, cut
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
@@ -61,14 +61,13 @@ CONFIG = RunConfig(
 
 
 class Wire:
-    """A gateway and one hand-driven device, on one broker; :meth:`until` pumps both."""
+    """A gateway and one hand-driven device, in this process; :meth:`until` pumps both."""
 
-    def __init__(self, bundle: Bundle, address: BrokerAddress, folder: Path) -> None:
+    def __init__(self, bundle: Bundle, folder: Path) -> None:
         self.bundle = bundle
         recipe = open_recipe("fedbiad", {"dropout": [500]})
-        upstream = Connection(
-            address=address, client_id="coordinator", subscriptions=Gateway.subscriptions(TOPICS)
-        )
+        broker = MemoryBroker()
+        upstream = broker.session(Gateway.subscriptions(TOPICS))
         self.store = Store(local_url(folder), RUN, b"{}")
         self.folder = RunFolder(folder / "run", CONFIG)
         self._parts = {
@@ -84,12 +83,8 @@ class Wire:
         }
         self.take_over()
         down = TOPICS.down(CLIENT)
-        self.device = Connection(
-            address=address, client_id=CLIENT, subscriptions=[TOPICS.all, down, f"{down}/chunk/#"]
-        )
-        self.device.open(timeout=5)
+        self.device = broker.session([TOPICS.all, down, f"{down}/chunk/#"])
         assert isinstance(self.device.next(5), Connected)
-        upstream.open(timeout=5)
         self.close = lambda: (upstream.close(), self.device.close(), self.store.close())
         self.received: list[ToDevice] = []
         self.chunks: dict[int, bytes] = {}
@@ -192,10 +187,9 @@ def register(**changes: object) -> Register:
 
 @pytest.fixture
 def wire(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Wire]:
-    with EmbeddedBroker(port=0) as broker:
-        wire = Wire(digits_bundle, broker.address, tmp_path)
-        yield wire
-        wire.close()
+    wire = Wire(digits_bundle, tmp_path)
+    yield wire
+    wire.close()
 
 
 def test_a_good_update_is_taken_once(wire: Wire) -> None:

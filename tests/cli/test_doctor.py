@@ -17,7 +17,8 @@ from broker.embedded import EmbeddedBroker
 from device_sim.emulation.mosquitto import Mosquitto, mosquitto_program
 from edge_fl.agent.doctor import Examined, Finding, examine
 from edge_fl.agent.state import StateFolder
-from edge_fl.transport.connection import BrokerAddress, Connected, Connection
+from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.transport.interface import Connected
 
 CHECKS = ["broker", "certificate", "clock", "runtime", "data", "state", "disk", "memory"]
 

@@ -13,7 +13,8 @@ from device_sim.emulation.bad_link import BadLink, Faults
 from device_sim.emulation.mqtt_packets import Splitter, puback, publish_of
 from device_sim.simulation.links import Link
 from edge_fl.core.errors import ConfigError
-from edge_fl.transport.connection import Connected, Connection, Disconnected, Message
+from edge_fl.transport.connection import Connection
+from edge_fl.transport.interface import Connected, Disconnected, Message
 
 COUNT = 40
 QUIET = Faults()

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from broker import session
 from broker.gateway import Gateway
-from broker.observer import Observer
+from broker.observer import Observer, Observers
 from broker.session import serve
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.simulation.schedule import Asked
@@ -20,6 +20,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.transport.connection import BrokerAddress
 from edge_fl.wire.messages import Register
+from tests.e2e.test_buffered import Pauser
 
 CLIENTS, TIERS, SHARE = 5, 2, 0.2
 BURST = 1e-3  # replayed seconds from one look of the gateway's to the next
@@ -106,14 +107,20 @@ def test_a_fleet_is_replayed_bit_for_bit(
             super().pump(until)
 
     monkeypatch.setattr(session, "Gateway", Looking)
-    config = system.config(method, rounds=8, clients=3, min_clients=CLIENTS, **options)
+    buffered = "buffer" in options
+    config = system.config(method, rounds=8, clients=CLIENTS if buffered else 3, min_clients=CLIENTS, **options)
     agents = [
         AgentProcess(f"client-{i}", f"digits:{i}/{CLIENTS}", tier=i % TIERS, test_share=SHARE)
         for i in range(CLIENTS)
     ]
-    with Fleet(agents, address=embedded, root=tmp_path / "fleet"):
+    with Fleet(agents, address=embedded, root=tmp_path / "fleet") as processes:
+        pauser = [Pauser(processes)] if buffered else []  # holds up a device, so that others overtake it
         fleet = serve(
-            bundle=digits_bundle, config=config, root=tmp_path / "run", address=embedded, observer=recording
+            bundle=digits_bundle,
+            config=config,
+            root=tmp_path / "run",
+            address=embedded,
+            observer=Observers(recording, *pauser),
         )
 
     replayed = Simulation(
@@ -130,5 +137,5 @@ def test_a_fleet_is_replayed_bit_for_bit(
         assert [getattr(m, name) for m in replayed.rounds] == [getattr(m, name) for m in fleet.rounds], name
     one, other = load_file(fleet.weights), load_file(replayed.weights)
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
-    assert bool(config.buffer) == any(metrics.stale for metrics in fleet.rounds)
+    assert buffered == any(metrics.stale for metrics in fleet.rounds)
     assert bool(config.evaluate_on) == any(metrics.on_devices for metrics in fleet.rounds)

@@ -1,0 +1,46 @@
+"""What a transport is: messages by topic, and whether the session is up."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Connected", "Disconnected", "Event", "Message", "Transport"]
+
+
+@dataclass(frozen=True)
+class Connected:
+    """The session is up and every subscription acknowledged."""
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The session is down; it is being brought up again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Message:
+    """One message that arrived."""
+
+    topic: str
+    payload: bytes
+
+
+Event = Connected | Disconnected | Message
+
+
+class Transport(Protocol):
+    """One session, subscribed to what its owner needs. No message is sure to arrive, or to arrive once."""
+
+    def publish(self, topic: str, payload: bytes) -> Callable[[], bool]:
+        """Send to whoever subscribed; what is returned tells whether the message has left."""
+        ...
+
+    def next(self, timeout: float) -> Event | None:
+        """The next event, or None after ``timeout`` seconds."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...
