@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from broker.best import Best
 from broker.buffered import Buffered
 from broker.client_selection import ClientSelection
 from broker.federated_evaluation import FederatedEvaluator
@@ -114,6 +115,9 @@ class Coordinator:
         self._pacing: Pacing = Synchronous(config, self._selection)
         if config.buffer:
             self._pacing = Buffered(config, self._selection, flying)
+        self._best: Best | None = None
+        if config.keep_best is not None:
+            self._best = Best(config.keep_best, lower=evaluator.lower_is_better(config.keep_best))
         self._patience = fleet.returning + config.gone_after
 
     def run(self) -> RunSummary:
@@ -129,14 +133,22 @@ class Coordinator:
         rounds = self._store.rounds()
         for metrics in rounds:
             self._learn(metrics)
+            if self._best is not None:
+                self._best.see(metrics)
         try:
-            for number in range(len(rounds) + 1, self._config.rounds + 1):
-                rounds.append(self._run_round(number))
+            while not self._over(len(rounds)):
+                rounds.append(self._run_round(len(rounds) + 1))
                 self._learn(rounds[-1])
         except RunError:
             self._folder.close()
             raise
-        return RunSummary(self._config, self._dense, tuple(rounds), self._end())
+        best = self._best.round if self._best is not None else 0
+        return RunSummary(self._config, self._dense, tuple(rounds), self._end(), best)
+
+    def _over(self, rounds: int) -> bool:
+        """Whether no round is left, or the last evaluations were all worse than the best."""
+        patience, best = self._config.patience, self._best
+        return rounds >= self._config.rounds or (patience > 0 and best is not None and best.since >= patience)
 
     def _learn(self, metrics: RoundMetrics) -> None:
         """What a round shows of its clients; how long one takes that failed, or was gone, it does not."""
@@ -148,7 +160,8 @@ class Coordinator:
                 self._tiers.took(client, device.profile, metrics.tiers[client], seconds)
 
     def _end(self) -> Path:
-        weights = self._folder.finish(self._model.outcome)
+        best = self._best.round if self._best is not None else 0
+        weights = self._folder.finish(self._folder.best(best) if best else self._model.outcome)
         self._fleet.farewell(self._model.version)
         return weights
 
@@ -296,8 +309,12 @@ class Coordinator:
         fleet.rejections.clear()
         fleet.sent.clear()
         self._folder.checkpoints.keep(number, self._model.weights, {**self._model.learned(), **fleet.learned()})
+        if self._best is not None and self._best.see(metrics):
+            self._folder.keep_best(number, self._model.outcome)
         self._store.close_round(metrics, fleet.states())
         self._folder.close_round(metrics)
+        if self._best is not None:
+            self._folder.forget_best(besides=self._best.round)
         self._observer.round_closed(metrics)
         return metrics
 

@@ -7,6 +7,7 @@
     updates/             the frames of the round under way, or of a buffered run, in a file
     checkpoints/         the model after each of the last rounds, and what the server had learned besides, unless they
                          are kept elsewhere
+    best-NNNNN.safetensors  with ``keep_best``: the model after the best round so far
     weights.safetensors  the final model
 """
 
@@ -16,7 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from broker.checkpoints import Checkpoints
 from broker.rounds import Report
@@ -119,6 +121,28 @@ class RunFolder:
         if self._updates is not None:
             self._updates.close()
         self._metrics.close()
+
+    def keep_best(self, round: int, weights: Weights) -> None:
+        """Keep the outcome after ``round``; what was kept before stays until the round is closed."""
+        write_atomically(self._best(round), save(dict(weights)))
+
+    def best(self, round: int) -> Weights:
+        """What was kept of that round; StateError when it is gone."""
+        try:
+            return load(self._best(round).read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise StateError(
+                f"The best model of the run, '{self._best(round)}', cannot be read: {error}."
+            ) from error
+
+    def forget_best(self, besides: int) -> None:
+        """Of the rounds that were the best, all but ``besides`` are done with."""
+        for path in self.root.glob("best-*.safetensors"):
+            if path != self._best(besides):
+                path.unlink()
+
+    def _best(self, round: int) -> Path:
+        return self.root / f"best-{round:05d}.safetensors"
 
     def finish(self, weights: Weights) -> Path:
         """Write the final weights and say where."""

@@ -20,6 +20,7 @@ from broker.observer import Observer
 from broker.programs import missing_program
 from broker.run_folder import RunFolder, check_no_run, run_of
 from broker.settings import RunSettings
+from broker.statistics_round import gathers
 from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
@@ -242,6 +243,11 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
     method, _ = recipe.method, recipe.rule
     if reason := method.unfit(bundle.manifest):
         raise ConfigError(reason)
+    if config.keep_best is not None and gathers(method, bundle.manifest):
+        raise ConfigError(
+            f"'{method.name}' gathers BatchNorm's statistics after the last round, and earlier models lack them: leave "
+            "--keep-best out."
+        )
     if method.masks_labels and bundle.manifest.loss == "cross_entropy":
         _log.warning(
             "'%s' would leave out the classes that a client has no samples of, which this bundle's loss cannot; "

@@ -17,12 +17,22 @@ __all__ = ["RunSummary", "draw", "size_text", "tier_text"]
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A finished run. ``dense`` is the size of a frame that drops nothing, in bytes."""
+    """A finished run.
+
+    ``dense`` is the size of a frame that drops nothing, in bytes, and ``best`` the round whose model the ``weights``
+    are (0: the last).
+    """
 
     config: RunConfig
     dense: int
     rounds: tuple[RoundMetrics, ...]
     weights: Path
+    best: int = 0
+
+    @property
+    def kept(self) -> RoundMetrics:
+        """The round whose model the weights are."""
+        return self.rounds[(self.best or len(self.rounds)) - 1]
 
     @property
     def plot(self) -> Path:
@@ -32,31 +42,34 @@ class RunSummary:
     @property
     def scores(self) -> dict[str, float]:
         """The final model's on held-out data, by name; none where there is none."""
-        return self.rounds[-1].scores
+        return self.kept.scores
 
     @property
     def found(self) -> str:
         """The scores for a person, or the last training loss where there are none."""
-        return scores_text(self.scores) or f"training loss {self.rounds[-1].train_loss:.4f}"
+        return scores_text(self.scores) or f"training loss {self.kept.train_loss:.4f}"
 
     @property
     def uplink(self) -> float:
         """Mean bytes of an update: one client, one round."""
         return mean(size for metrics in self.rounds for size in metrics.uplink.values())
 
+    @property
+    def _rounds(self) -> str:
+        return f"round {self.best}, the best of {len(self.rounds)}," if self.best else f"{len(self.rounds)} rounds"
+
     def figures(self) -> dict[str, Any]:
         """The summary as plain values."""
-        on_devices = (
-            {"on_devices": msgspec.to_builtins(self.rounds[-1].on_devices)} if self.config.evaluate_on else {}
-        )
+        on_devices = {"on_devices": msgspec.to_builtins(self.kept.on_devices)} if self.config.evaluate_on else {}
         return {
             "run": self.config.run,
             "method": self.config.method,
             "rounds": len(self.rounds),
             "scores": self.scores,
-            "loss": self.rounds[-1].loss,
-            "train_loss": self.rounds[-1].train_loss,
+            "loss": self.kept.loss,
+            "train_loss": self.kept.train_loss,
             **on_devices,
+            **({"best_round": self.best} if self.best else {}),
             "uplink_bytes": round(self.uplink),
             "dense_bytes": self.dense,
             "uplink_ratio": self.uplink / self.dense,
@@ -67,8 +80,8 @@ class RunSummary:
     def lines(self) -> list[str]:
         """The summary for a person."""
         return [
-            f"{self.found} after {len(self.rounds)} rounds of {self.config.method}",
-            *(tier_text(tier, score) for tier, score in self.rounds[-1].on_devices.items()),
+            f"{self.found} after {self._rounds} of {self.config.method}",
+            *(tier_text(tier, score) for tier, score in self.kept.on_devices.items()),
             f"uplink {size_text(self.uplink)} a client and round, {self.uplink / self.dense:.1%} of the "
             f"{size_text(self.dense)} of dense FedAvg (encoded frames)",
             f"weights {self.weights}",

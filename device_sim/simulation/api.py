@@ -51,6 +51,8 @@ def begin(
     lr_drops: Sequence[float] = (),
     seed: int = 0,
     evaluate_every: int = 1,
+    keep_best: str | None = None,
+    patience: int = 0,
     world: World | None = None,
     test_share: float = 0.0,
     evaluate_on: int = 0,
@@ -80,6 +82,8 @@ def begin(
         Metrics by name; none for the bundle's, or what is usual for its loss.
     fraction
         Share of the clients picked a round; None for a tenth, but at least one.
+    keep_best, patience
+        The score, or ``loss``, by whose best round the weights are chosen, and how many worse evaluations end the run.
     world
         How long clients take and when they are there, as :class:`device_sim.simulation.settings.World` says; None for a
         simulation in which no time passes. It takes one to fill a ``buffer``, to choose tiers by time (``auto``), and
@@ -110,6 +114,8 @@ def begin(
         lr_drops=tuple(lr_drops),
         seed=seed,
         evaluate_every=evaluate_every,
+        keep_best=keep_best,
+        patience=patience,
         evaluate_on=evaluate_on,
         buffer=buffer,
         tiers=tier_choice,

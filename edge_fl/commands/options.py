@@ -17,12 +17,14 @@ __all__ = [
     "Dropout",
     "EvaluateEvery",
     "Json",
+    "KeepBest",
     "LocalSteps",
     "Lr",
     "LrDrop",
     "Mode",
     "Output",
     "Partition",
+    "Patience",
     "Recipe",
     "Rounds",
     "Rule",
@@ -79,6 +81,15 @@ Scores = Annotated[
         "repeat for several [default: what is usual for the loss].",
         show_default=False,
     ),
+]
+KeepBest = Annotated[
+    str | None,
+    typer.Option(
+        help="Give the model of the round that is best by this score, or 'loss', on held-out data [default: the last]."
+    ),
+]
+Patience = Annotated[
+    int, typer.Option(help="With --keep-best: end after so many evaluations that are no better; 0 never does.")
 ]
 EvaluateEvery = Annotated[
     int, typer.Option(help="Evaluate the model after every so many rounds, and after the last.")

@@ -27,7 +27,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     The model is evaluated after every ``evaluate_every``-th round, and after the last, by ``evaluate_on`` devices, too,
     on samples that they hold out. ``test_data`` names the held-out data (None: the test split of the bundle's data set,
     if it has one), ``scores`` what is computed there (none: what is usual for the loss). ``code`` names the user's own
-    objects that the run needs on this machine, as :class:`edge_fl.core.registry.Registry` loads them. With a ``buffer``
+    objects that the run needs on this machine, as :class:`edge_fl.core.registry.Registry` loads them. The final weights
+    are those of the round with the best ``keep_best`` (a score, or ``loss``), if one is named; then the run ends after
+    ``patience`` evaluations that were no better, if that is above 0. With a ``buffer``
     rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's
     (:mod:`broker.buffered`).
     """
@@ -55,6 +57,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     test_data: str | None = None
     scores: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
+    keep_best: str | None = None
+    patience: int = 0
 
     def __post_init__(self) -> None:
         check_id(self.run)
@@ -74,6 +78,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ConfigError(
                 "An evaluation on devices would break off the training that some are always at in a buffered run: "
                 "leave --evaluate-on or --buffer out."
+            )
+        if self.patience < 0 or (self.patience and self.keep_best is None):
+            raise ConfigError(
+                f"A patience of {self.patience} counts evaluations that are no better than the best: give 1 or more, "
+                "and --keep-best with the score."
             )
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"A seed is a whole number from 0 to 2^63 - 1, not {self.seed}.")

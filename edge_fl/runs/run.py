@@ -48,6 +48,14 @@ class Run:
         return next((metrics.scores for metrics in reversed(self.metrics) if metrics.scores), {})
 
     @property
+    def kept(self) -> RoundMetrics | None:
+        """The finished round whose model the weights are: the best with ``keep_best``, else the last; None of none."""
+        best = max(self.folder.glob("best-*.safetensors"), default=None)
+        if best is None:
+            return self.metrics[-1] if self.metrics else None
+        return self.metrics[int(best.stem.removeprefix("best-")) - 1]
+
+    @property
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """The final model, full tensors by name (needs safetensors).
 

@@ -1,9 +1,10 @@
 """The global model on held-out data, where there is any."""
 
 import logging
+from collections.abc import Sequence
 
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import RuntimeMissingError
+from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.selection import Weights
 from edge_fl.core.width_statistics import trained_width
 from edge_fl.data.registry import Samples
@@ -60,6 +61,10 @@ class Evaluator:
         """The metrics that devices can compute: those of edge-fl's that have sums."""
         return tuple(metric for metric in self.metrics if isinstance(metric, Metric))
 
+    def lower_is_better(self, name: str) -> bool:
+        """Whether the smaller of two scores of this name, or losses, is the better."""
+        return not next((metric.higher_is_better for metric in self.metrics if metric.name == name), False)
+
     def score(self, weights: Weights, width: int = 1000) -> Score | None:
         """Evaluate ``weights`` (full tensors); None without held-out data.
 
@@ -90,7 +95,8 @@ def open_evaluator(
     Raises
     ------
     ConfigError
-        When a score of ``config.scores`` is unknown, or does not fit the model.
+        When a score of ``config.scores`` is unknown, or does not fit the model, or ``config.keep_best`` is none of
+        them, or there is no held-out data for it.
     DataError
         When the held-out data cannot be had, or do not fit the model.
     """
@@ -101,7 +107,16 @@ def open_evaluator(
     held_out = test_samples(config.test_data, manifest) if samples is None else samples
     if held_out is None and not config.evaluate_on:
         _log.warning("no test data: the run reports the training loss alone; give --test-data, or --evaluate-on")
+    if config.keep_best is not None:
+        _check_best(config.keep_best, [metric.name for metric in metrics], held_out)
     return Evaluator(bundle, held_out, metrics, threads=threads)
+
+
+def _check_best(name: str, known: Sequence[str], samples: Samples | None) -> None:
+    if samples is None:
+        raise ConfigError("The best round is told by held-out data: give --test-data, or leave --keep-best out.")
+    if name not in ("loss", *known):
+        raise ConfigError(f"The run has no score '{name}' to keep the best of: it has loss, {', '.join(known)}.")
 
 
 def _open(bundle: Bundle, threads: int) -> Runtime:

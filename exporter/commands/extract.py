@@ -78,7 +78,7 @@ def _trained(run: "Run") -> "Trained":
     from edge_fl.recipes.recipe import open_recipe
     from exporter.extract.extract import Trained
 
-    config, last = run.config, run.metrics[-1] if run.metrics else None
+    config, last = run.config, run.kept
     use_code(config.code)
     method = open_recipe(config.method, config.parameters).method
     return Trained(

@@ -23,7 +23,7 @@ from device_sim.simulation.simulate import Simulation
 from device_sim.simulation.trainer import Call
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import ref_of
-from edge_fl.core.errors import ConfigError, RunError, RuntimeMissingError
+from edge_fl.core.errors import RunError, RuntimeMissingError
 from edge_fl.data.registry import load_dataset
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
@@ -147,11 +147,3 @@ def test_processes_end_with_a_parent_that_is_killed(torch_bundle: Bundle, tmp_pa
     for orphan in left:
         os.kill(orphan, signal.SIGKILL)
     assert not left
-
-
-@pytest.mark.parametrize(
-    "changes", [{"tiers": "auto"}, {"selection": "capability"}, {"buffer": 1}], ids=lambda c: next(iter(c))
-)
-def test_what_a_simulation_cannot_tell_apart_is_refused(torch_bundle: Bundle, tmp_path: Path, changes) -> None:
-    with pytest.raises(ConfigError, match="has no buffer"):
-        simulation(torch_bundle, tmp_path / "run", TrainerSettings("runtime"), **changes)
