@@ -133,6 +133,9 @@ class Agent:
                     continue
                 if self._talk.finished is not None and self._settings.once:
                     return
+        except KeyboardInterrupt:
+            self._talk.leave()
+            raise
         finally:
             self._talk.close()
             self._folder.close()

@@ -1,6 +1,7 @@
 """The `edge-fl` command: names the subcommands of all packages, and turns every refusal into one sentence."""
 
 import os
+import signal
 import sys
 import traceback
 from typing import Annotated
@@ -68,7 +69,24 @@ def main(
 
 
 def run() -> None:
-    """Run the command line; EDGE_FL_DEBUG=1 shows tracebacks."""
+    """Run the command line; EDGE_FL_DEBUG=1 shows tracebacks. SIGTERM ends a command as Ctrl-C does."""
+    terminated = False
+
+    def terminate(*_: object) -> None:
+        nonlocal terminated
+        terminated = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        _run()
+    finally:
+        if terminated:  # whoever waits for this process learns of the signal
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
+
+
+def _run() -> None:
     try:
         app()
     except EdgeFLError as error:
