@@ -129,8 +129,8 @@ class Coordinator:
             When too few devices come, or too few answer however often others are asked, or the loss on held-out data
             is no longer finite. The round's updates are kept, and the devices wait: the run can be resumed.
         """
-        self._observer.started(self._config, self._dense)
         rounds = self._store.rounds()
+        self._observer.started(self._config, self._dense, tuple(rounds))
         for metrics in rounds:
             self._learn(metrics)
             if self._best is not None:

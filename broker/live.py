@@ -1,8 +1,10 @@
 """The live view of a run in a terminal, and the plain one elsewhere."""
 
 import heapq
+import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group
@@ -33,46 +35,78 @@ _COLOURS = {
     "gone": "red",
 }
 _LINES = 40  # devices shown at the most: drawing a thousand takes longer than the time until the next picture
+_ROUNDS = 5  # the time that is left is told by so many rounds
 _NAMED = 10  # clients named in a sentence, at the most
 _POLLS = ("evaluating", "gathering")  # what devices are at that are asked between rounds
 _FIRST = ("rejected", "failed", "gone", "late", "training", *_POLLS)  # shown before others, where not all are
 
 
 @contextmanager
-def view(console: Console, *, live: bool = True) -> Iterator[Observer]:
-    """The live view while the context lasts where ``console`` is a terminal and ``live``; else the plain one."""
+def view(console: Console, *, live: bool = True, devices: bool = True) -> Iterator[Observer]:
+    """The live view while the context lasts where ``console`` is a terminal and ``live``; else the plain one.
+
+    The latter has a line for all that ``devices`` do, if they are asked for.
+    """
     if not (live and console.is_terminal):
-        yield PlainView(console)
+        yield PlainView(console, devices=devices)
         return
     with LiveView(console) as observer:
         yield observer
 
 
 class PlainView(Observer):
-    """A line a round, for logs and pipes.
+    """A line a round, for logs and pipes, and one for each thing that happens to a device.
 
     Parameters
     ----------
     console
         Where to.
+    devices
+        Whether devices have lines.
     """
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    def __init__(self, console: Console, *, devices: bool = False) -> None:
+        self._console, self._devices = console, devices
+        self._wanted = 0
+        self._there: set[str] = set()
 
-    def started(self, config: RunConfig, dense_bytes: int) -> None:
+    def started(self, config: RunConfig, dense_bytes: int, finished: Sequence[RoundMetrics] = ()) -> None:
         """Say that devices may come."""
-        self._console.print(f"run {config.run}: {config.method}, {config.rounds} rounds", highlight=False)
+        self._wanted = max(config.clients_per_round, config.min_clients)
+        done = f", {len(finished)} of them done" if finished else ""
+        self._say(f"run {config.run}: {config.method}, {config.rounds} rounds{done}")
+
+    def registered(self, client: str, profile: Register) -> None:
+        """Say who is in, and how many are."""
+        self._there.add(client)
+        self._tell(f"{client} registered: {profile.runtime}, tier {profile.tier}, {profile.samples} samples")
+
+    def device(self, client: str, status: str) -> None:
+        """Say what it is at."""
+        if status == "gone":
+            self._there.discard(client)
+        self._tell(f"{client}: {status}")
+
+    def _tell(self, line: str) -> None:
+        if self._devices:
+            here = f"  ({len(self._there)} of {self._wanted} are here)" if len(self._there) < self._wanted else ""
+            self._say(line + here)
+
+    def round_started(self, number: int, selected: list[str]) -> None:
+        """Say how many are asked."""
+        if self._devices:
+            self._say(f"round {number}: asked {len(selected)}")
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def rejected(self, client: str, code: str, reason: str) -> None:
         """Tell of it at once."""
-        self._console.print(
-            f"rejected {client or 'a message'} ({code}): {reason}", highlight=False, markup=False, soft_wrap=True
-        )
+        self._say(f"rejected {client or 'a message'} ({code}): {reason}")
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Print the round."""
-        self._console.print(round_line(metrics), highlight=False, soft_wrap=True)
+        self._say(round_line(metrics))
 
 
 class LiveView(Observer):
@@ -88,8 +122,10 @@ class LiveView(Observer):
         self._config: RunConfig | None = None
         self._dense = 0
         self._number = 0
+        self._seconds: deque[float] = deque(maxlen=_ROUNDS)  # of the last rounds
         self._closed: RoundMetrics | None = None
         self._scores: dict[str, float] = {}
+        self._loss: float | None = None
         self._on_devices: dict[int, TierScore] = {}
         self._up = self._down = 0
         self._devices: dict[str, tuple[Register, str]] = {}
@@ -111,9 +147,11 @@ class LiveView(Observer):
         """Leave the last picture standing."""
         self._live.stop()
 
-    def started(self, config: RunConfig, dense_bytes: int) -> None:
-        """Take the run's head line in."""
+    def started(self, config: RunConfig, dense_bytes: int, finished: Sequence[RoundMetrics] = ()) -> None:
+        """Take the run's head line in, and what it came to so far."""
         self._config, self._dense = config, dense_bytes
+        for metrics in finished:
+            self.round_closed(metrics)
 
     def registered(self, client: str, profile: Register) -> None:
         """Give the device a line."""
@@ -139,9 +177,12 @@ class LiveView(Observer):
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Show what it gave."""
         self._closed = metrics
+        self._seconds.append(metrics.seconds)
         self._end_poll()
         if metrics.scores or metrics.on_devices:
             self._scores, self._on_devices = metrics.scores, metrics.on_devices
+        if metrics.loss is not None:
+            self._loss = metrics.loss
         self._up += sum(metrics.uplink.values())
         self._down += sum(metrics.downlink.values())
         self._last.update(metrics.uplink)
@@ -167,10 +208,18 @@ class LiveView(Observer):
         if not self._number:
             present = sum(status != "gone" for _, status in self._devices.values())
             return Text(f"{self._config.method}: {present} of {self._config.clients_per_round} devices are here")
+        loss = f"loss {self._loss:.4f}  " if self._loss is not None else ""
         return Text(
-            f"{self._config.method}  round {self._number}/{self._config.rounds}  {scores}  "
+            f"{self._config.method}  round {self._number}/{self._config.rounds}{self._left()}  {scores}  {loss}"
             f"up {size_text(self._up)}  down {size_text(self._down)}  rejected {self._rejections}\n{self._waiting()}"
         )
+
+    def _left(self) -> str:
+        """How long the rest will take, if it goes on like this."""
+        if not self._seconds or self._config is None:
+            return ""
+        seconds = (self._config.rounds + 1 - self._number) * sum(self._seconds) / len(self._seconds)
+        return f" (about {seconds / 60:.0f} min left)" if seconds > 90 else f" (about {seconds:.0f} s left)"
 
     def _waiting(self) -> str:
         """Whom the round waits for and how long it may, or who is to answer what, and whom the last one did without."""
@@ -191,8 +240,10 @@ class LiveView(Observer):
 
     def _table(self) -> Table:
         table = Table("device", "tier", "runtime", "status", "last update", "of dense")
-        shown = heapq.nsmallest(_LINES, list(self._devices), key=lambda c: (self._status(c) not in _FIRST, c))
-        for client in sorted(shown):
+        shown = heapq.nsmallest(
+            _LINES, list(self._devices), key=lambda c: (self._status(c) not in _FIRST, _natural(c))
+        )
+        for client in sorted(shown, key=_natural):
             profile, status = self._devices[client]
             size = self._last.get(client)
             table.add_row(
@@ -208,9 +259,14 @@ class LiveView(Observer):
         return table
 
 
+def _natural(client: str) -> list[tuple[int, str]]:
+    """Orders ``client-2`` before ``client-10``."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", client)]
+
+
 def _named(clients: Iterable[str]) -> str:
     """Their ids, in order, but not hundreds of them."""
-    ids = sorted(clients)
+    ids = sorted(clients, key=_natural)
     more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
     return ", ".join(ids[:_NAMED]) + more
 

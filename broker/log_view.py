@@ -1,6 +1,7 @@
 """A run as log lines, one an event, for whoever reads logs by program."""
 
 import logging
+from collections.abc import Sequence
 
 import msgspec
 
@@ -22,10 +23,12 @@ class LogView(Observer):
     def __init__(self) -> None:
         self._run, self._round = "", 0
 
-    def started(self, config: RunConfig, dense_bytes: int) -> None:
+    def started(self, config: RunConfig, dense_bytes: int, finished: Sequence[RoundMetrics] = ()) -> None:
         """The run begins."""
         self._run = config.run
-        self._say("%s, %d rounds", config.method, config.rounds)
+        self._round = len(finished)
+        done = f", {self._round} of them done" if finished else ""
+        self._say("%s, %d rounds%s", config.method, config.rounds, done)
 
     def registered(self, client: str, profile: Register) -> None:
         """A device is in."""

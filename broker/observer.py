@@ -1,5 +1,7 @@
 """What a coordinator tells whoever is watching."""
 
+from collections.abc import Sequence
+
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.wire.messages import Register
@@ -10,8 +12,11 @@ __all__ = ["Observer", "Observers"]
 class Observer:
     """Watches a run; every method does nothing until overridden."""
 
-    def started(self, config: RunConfig, dense_bytes: int) -> None:
-        """The run begins; ``dense_bytes`` is the size of a frame that drops nothing."""
+    def started(self, config: RunConfig, dense_bytes: int, finished: Sequence[RoundMetrics] = ()) -> None:
+        """The run begins, or goes on after the rounds that it has ``finished``.
+
+        ``dense_bytes`` is the size of a frame that drops nothing.
+        """
 
     def registered(self, client: str, profile: Register) -> None:
         """A device is in."""
@@ -43,10 +48,10 @@ class Observers(Observer):
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
 
-    def started(self, config: RunConfig, dense_bytes: int) -> None:
+    def started(self, config: RunConfig, dense_bytes: int, finished: Sequence[RoundMetrics] = ()) -> None:
         """Tell all."""
         for observer in self._observers:
-            observer.started(config, dense_bytes)
+            observer.started(config, dense_bytes, finished)
 
     def registered(self, client: str, profile: Register) -> None:
         """Tell all."""

@@ -1,7 +1,7 @@
 """A run's figures for Prometheus, over HTTP."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
@@ -62,9 +62,11 @@ class PrometheusMetrics(Observer):
         self._present: set[str] = set()
         self._devices.set(0)
 
-    def started(self, config: RunConfig, dense_bytes: int) -> None:
-        """Tell how far it is to go."""
+    def started(self, config: RunConfig, dense_bytes: int, finished: Sequence[RoundMetrics] = ()) -> None:
+        """Tell how far it is to go, and what came to pass before."""
         self._rounds.set(config.rounds)
+        for metrics in finished:
+            self.round_closed(metrics)
 
     def registered(self, client: str, profile: Register) -> None:
         """Count it in."""

@@ -1,6 +1,7 @@
 """The process of the coordinator: the real one, timed by what it tells its observer."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -58,7 +59,7 @@ class _Stopwatch(Observer):
         self._begun = self._last = (0.0, 0.0)
         self._awaited = self._moving = 0
 
-    def started(self, config: RunConfig, dense_bytes: int) -> None:
+    def started(self, config: RunConfig, dense_bytes: int, finished: Sequence[RoundMetrics] = ()) -> None:
         self._model = dense_bytes
 
     def round_started(self, number: int, selected: list[str]) -> None:

@@ -53,6 +53,7 @@ _WITH_RESUME = (
     "models",
     "fleet",
     "metrics",
+    "log_level",
     "log_file",
     "log_format",
     "json",
@@ -138,6 +139,10 @@ def serve(
     metrics: Annotated[
         str | None, typer.Option(help="Serve figures for Prometheus on this HOST:PORT, under /metrics.")
     ] = None,
+    log_level: Annotated[
+        Literal["info", "warning"],
+        typer.Option(help="Without a terminal: all that devices do, or rounds and what went wrong alone."),
+    ] = "info",
     log_file: LogFile = None,
     log_format: LogFormatOption = LogFormat.TEXT,
     json: Json = False,
@@ -211,7 +216,7 @@ def serve(
             console.print(f"broker {found}", highlight=False)
             return found
 
-        watching = [stack.enter_context(view(console, live=not json))]
+        watching = [stack.enter_context(view(console, live=not json, devices=log_level == "info"))]
         if log_file is not None or log_format is LogFormat.JSON:
             stack.enter_context(logging_to(log_file, log_format))
             watching.append(LogView())

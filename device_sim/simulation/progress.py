@@ -1,6 +1,6 @@
 """A simulation's progress in a terminal: one bar over every client of every round."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -32,9 +32,9 @@ class _Bar(Observer):
         self._rounds = self._each = 0
         self._scores = ""
 
-    def started(self, config: RunConfig, dense_bytes: int) -> None:
+    def started(self, config: RunConfig, dense_bytes: int, finished: Sequence[RoundMetrics] = ()) -> None:
         """Learn how much there is to do."""
-        del dense_bytes
+        del dense_bytes, finished
         self._rounds, self._each = config.rounds, config.clients_per_round
         self._bar.update(self._task, total=self._rounds * self._each, description=config.method)
 

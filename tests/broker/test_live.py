@@ -53,14 +53,14 @@ def watch(observer: Observer) -> None:
 
 def seen(*, terminal: bool, live: bool = True) -> str:
     text = io.StringIO()
-    with view(Console(file=text, force_terminal=terminal, width=100, color_system=None), live=live) as observer:
+    with view(Console(file=text, force_terminal=terminal, width=120, color_system=None), live=live) as observer:
         watch(observer)
     return text.getvalue()
 
 
 def test_a_terminal_shows_round_accuracy_bytes_and_a_line_a_device() -> None:
     last = seen(terminal=True).rpartition("round 2/3")[2]
-    assert "accuracy 50.0%  up 544.0 kB  down 2.0 MB  rejected 1" in last
+    assert "(about 3 s left)  accuracy 50.0%  loss 1.2500  up 544.0 kB  down 2.0 MB  rejected 1" in last
     assert "waiting for 1 of 1, at most 120 s; round 1 went without client-b" in last
     (row,) = [line for line in last.splitlines() if "client-a" in line and "onnx" in line]
     assert [cell.strip() for cell in row.strip("│ \n").split("│")] == [
@@ -75,13 +75,57 @@ def test_a_terminal_shows_round_accuracy_bytes_and_a_line_a_device() -> None:
     assert "gone" in row
 
 
-def test_elsewhere_a_round_is_a_line() -> None:
+def test_elsewhere_a_round_is_a_line_and_so_is_each_thing_that_a_device_does() -> None:
     for text in (seen(terminal=False), seen(terminal=True, live=False)):
         lines = text.splitlines()
-        assert lines[0] == "run run-1: fedbiad, 3 rounds"
-        assert lines[1].startswith("rejected client-b (checksum)")
-        assert lines[2].endswith("1 updates  up 544.0 kB  down 2.0 MB  1.5 s  without client-b")
-        assert len(lines) == 3
+        assert lines[:3] == [
+            "run run-1: fedbiad, 3 rounds",
+            "client-a registered: onnx, tier 0, 1 samples  (1 of 2 are here)",
+            "client-b registered: onnx, tier 1, 1 samples",
+        ]
+        assert lines[3:6] == ["round 1: asked 2", "client-a: accepted", "client-b: gone  (1 of 2 are here)"]
+        assert lines[6].startswith("rejected client-b (checksum)")
+        assert lines[7].endswith("1 updates  up 544.0 kB  down 2.0 MB  1.5 s  without client-b")
+        assert lines[8:] == ["round 2: asked 1", "client-a: training  (1 of 2 are here)"]
+
+
+def test_without_devices_a_round_is_a_line() -> None:
+    text = io.StringIO()
+    with view(Console(file=text, width=200), devices=False) as observer:
+        watch(observer)
+    first, second, third = text.getvalue().splitlines()
+    assert first == "run run-1: fedbiad, 3 rounds"
+    assert second.startswith("rejected client-b (checksum)")
+    assert third.endswith("without client-b")
+
+
+def shown(*told: Callable[[Observer], None]) -> str:
+    """The last picture of a run that was told this."""
+    text = io.StringIO()
+    with view(Console(file=text, force_terminal=True, width=120, color_system=None)) as observer:
+        for tell in told:
+            tell(observer)
+    return text.getvalue()
+
+
+def test_a_run_that_goes_on_tells_its_totals() -> None:
+    head = shown(
+        lambda observer: observer.started(CONFIG, 1_000_000, (METRICS, METRICS)),
+        lambda observer: observer.round_started(3, []),
+    )
+    assert "up 1.1 MB  down 4.0 MB" in head
+    assert "round 3/3 (about 2 s left)  accuracy 50.0%  loss 1.2500" in head
+
+
+def test_devices_stand_in_their_natural_order() -> None:
+    profile = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1)
+
+    def register(observer: Observer) -> None:
+        for client in ("d-10", "d-9", "d-1"):
+            observer.registered(client, profile)
+
+    text = shown(register)
+    assert text.rindex("d-1 ") < text.rindex("d-9 ") < text.rindex("d-10 ")
 
 
 def test_what_devices_find_stands_beside_the_accuracy() -> None:
@@ -142,7 +186,7 @@ def test_scores_that_no_device_gave_leave_none_of_before() -> None:
     after = last_picture(
         lambda observer: observer.round_closed(scored), lambda observer: observer.round_closed(METRICS)
     )
-    assert "accuracy 50.0%  up" in after
+    assert "accuracy 50.0%  loss 1.2500  up" in after
 
 
 def test_of_a_crowd_those_are_shown_who_need_a_look_and_the_others_counted() -> None:
