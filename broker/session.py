@@ -29,7 +29,7 @@ from edge_fl.core.errors import BundleError, ConfigError, StateError
 from edge_fl.methods.base import Method
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
-from edge_fl.runs.config import RunConfig
+from edge_fl.runs.config import RunConfig, begun
 from edge_fl.training.evaluator import Evaluator, open_evaluator
 from edge_fl.transport.connection import BrokerAddress, Connection
 from edge_fl.transport.interface import Transport
@@ -81,6 +81,7 @@ def serve(
         check_buffered(recipe)
     check_no_run(root)
     models = _absolute(models)
+    config = begun(config, bundle=str(bundle.root.resolve()))
     evaluator = open_evaluator(bundle, config)
     with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
         settings = RunSettings(

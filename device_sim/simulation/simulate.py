@@ -28,7 +28,7 @@ from edge_fl.data.registry import Samples
 from edge_fl.data.splits import train_samples
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import open_recipe
-from edge_fl.runs.config import RunConfig
+from edge_fl.runs.config import RunConfig, begun
 from edge_fl.training.evaluation import Score
 from edge_fl.training.evaluator import open_evaluator
 
@@ -105,8 +105,20 @@ class Simulation:
             if not world.steps and isinstance(data, Samples):
                 raise ConfigError("Data given as objects are not timed here: give the world's steps in seconds.")
             world = measured(world, Local(bundle, config, population, trainer.programs, data=source))
+        place = str(bundle.root.resolve())
+        if store is None:
+            config = begun(
+                config,
+                bundle=place,
+                data=data if isinstance(data, str) else bundle.manifest.dataset if data is None else "objects",
+                clients=population.clients,
+                partition=population.kind.text,
+                tiers=population.tiers,
+                trainer=trainer.kind,
+                runtime=trainer.programs,
+            )
         self._settings = SimulationSettings(
-            bundle=str(bundle.root.resolve()),
+            bundle=place,
             manifest=digest_of(bundle),
             config=config,
             population=population,

@@ -26,6 +26,11 @@ class Kind:
     name: str = "iid"
     value: float = 0
 
+    @property
+    def text(self) -> str:
+        """As :meth:`parse` reads it."""
+        return f"{self.name}={self.value:g}" if self.value else self.name
+
     @classmethod
     def parse(cls, text: str) -> "Kind":
         """Read ``iid``, ``labels=5``, ``dirichlet=0.5`` and so on; raises DataError on anything else."""

@@ -1,15 +1,17 @@
 """What a run is set to; written to the run folder as config.json."""
 
 import math
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
 
+from edge_fl import __version__
 from edge_fl.core.errors import ConfigError
 from edge_fl.wire.messages import check_id
 
-__all__ = ["RunConfig", "SelectionPolicy"]
+__all__ = ["RunConfig", "SelectionPolicy", "begun"]
 
 SelectionPolicy = Literal["random", "least-recent", "availability", "capability"]
 
@@ -29,7 +31,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     if it has one), ``scores`` what is computed there (none: what is usual for the loss). ``code`` names the user's own
     objects that the run needs on this machine, as :class:`edge_fl.core.registry.Registry` loads them. The final weights
     are those of the round with the best ``keep_best`` (a score, or ``loss``), if one is named; then the run ends after
-    ``patience`` evaluations that were no better, if that is above 0. With a ``buffer``
+    ``patience`` evaluations that were no better, if that is above 0. ``about`` tells people when, by which version and
+    of what the run was begun. With a ``buffer``
     rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's
     (:mod:`broker.buffered`).
     """
@@ -59,6 +62,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     code: tuple[str, ...] = ()
     keep_best: str | None = None
     patience: int = 0
+    about: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
         check_id(self.run)
@@ -112,3 +116,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """The step size of a round, counted from 1."""
         drops = sum(round > drop * self.rounds + 1e-9 for drop in self.lr_drops)  # 0.29 * 100 < 29
         return self.lr / float(10**drops)
+
+
+def begun(config: RunConfig, **about: Any) -> RunConfig:
+    """``config`` with what is to be told ``about`` a run that begins now; values that JSON can hold."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return msgspec.structs.replace(config, about={"version": __version__, "began": now, **about})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from edge_fl.core.errors import DataError, RunError, RuntimeMissingError
+from edge_fl.core.errors import DataError, RunError, RuntimeMissingError, StateError
 from edge_fl.core.share import parse_width
 from edge_fl.data.class_names import read_class_names
 from exporter.commands.export_options import parse_metadata
@@ -24,7 +24,9 @@ __all__ = ["extract"]
 def extract(
     *,
     run: Annotated[Path, typer.Argument(help="The run's folder, from `edge-fl serve` or `edge-fl simulate`.")],
-    bundle: Annotated[Path, typer.Option(help="The bundle that was trained.")],
+    bundle: Annotated[
+        Path | None, typer.Option(help="The bundle that was trained [default: where the run had it].")
+    ] = None,
     runtime: Annotated[str, typer.Option(help="onnx, executorch or torch.")] = "onnx",
     width: Annotated[float, typer.Option(help="Kept share of each block's units, the first ones.")] = 1.0,
     untrained_width: Annotated[
@@ -47,7 +49,7 @@ def extract(
 ) -> None:
     """Deliver a run's final model, or its first units, with the weights in it, proven equal to what was trained.
 
-    Example: edge-fl extract runs/ID --bundle bundle/ --runtime onnx --width 0.4 -o digits.onnx
+    Example: edge-fl extract runs/ID --runtime onnx --width 0.4 -o digits.onnx
     """
     thousandths = parse_width(width)
     names, own = read_class_names(class_names), parse_metadata(metadata or [])
@@ -57,7 +59,7 @@ def extract(
     from exporter.extract.extract import extract as extract_model
 
     opened = Run.open(run)
-    trained, source = _trained(opened), Bundle.load(bundle)
+    trained, source = _trained(opened), Bundle.load(bundle or _bundle_of(opened))
     wanted = Wanted(
         runtime,
         thousandths,
@@ -70,6 +72,14 @@ def extract(
         wanted = replace(wanted, scores=_scores(opened, source, trained, thousandths))
     path, card = extract_model(source, trained, wanted, output)
     typer.echo(_json(path, card) if json else _text(path, card))
+
+
+def _bundle_of(run: "Run") -> Path:
+    """Where the run had its bundle; StateError where its record does not say."""
+    place = run.config.about.get("bundle")
+    if not isinstance(place, str):
+        raise StateError(f"The run at '{run.folder}' does not say where its bundle is: give --bundle.")
+    return Path(place)
 
 
 def _trained(run: "Run") -> "Trained":

@@ -201,7 +201,7 @@ def test_a_width_that_no_model_was_trained_of_is_refused_unless_asked_for(
     run = f"simulate bundle --data csv:all.csv?{OPTIONS} --test-data csv:held-out.csv?{OPTIONS} --clients 3 --rounds 2"
     done = command(place, *run.split(), "-o", "narrow")
     assert done.returncode == 0, done.stderr
-    words = ["extract", "narrow", "--bundle", "bundle", "--width", "0.5", "-o", "half.onnx"]
+    words = ["extract", "narrow", "--width", "0.5", "-o", "half.onnx"]
     refused = command(place, *words)
     assert refused.returncode == 15
     assert "'fedavg' trains no narrower models" in refused.stderr

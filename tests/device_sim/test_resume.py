@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from broker.observer import Observer
 from broker.tables import SCHEMA
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
+from edge_fl import __version__
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError, RunError, StateError
 from edge_fl.runs.config import RunConfig
@@ -136,6 +138,7 @@ def test_a_run_killed_before_its_folder_was_written_is_resumed_and_not_begun_ane
     killed = simulation(torch_bundle, tmp_path / "killed", "fedavg", StopsAfter(0))
     with pytest.raises(Stop):
         killed.run()
+    config = (tmp_path / "killed" / "config.json").read_bytes()
     for name in ("config.json", "metrics.jsonl"):
         (tmp_path / "killed" / name).unlink()
 
@@ -143,7 +146,7 @@ def test_a_run_killed_before_its_folder_was_written_is_resumed_and_not_begun_ane
         simulation(torch_bundle, tmp_path / "killed", "fedavg")
     resumed = Simulation.resume(tmp_path / "killed", observer=Observer()).run()
     assert resumed.weights.read_bytes() == whole.weights.read_bytes()
-    assert (tmp_path / "killed" / "config.json").read_bytes() == (tmp_path / "whole" / "config.json").read_bytes()
+    assert (tmp_path / "killed" / "config.json").read_bytes() == config
 
 
 def test_a_run_killed_before_its_state_was_kept_is_begun_anew(torch_bundle: Bundle, tmp_path: Path) -> None:
@@ -195,3 +198,20 @@ def test_what_cannot_be_resumed_is_refused_in_a_sentence(torch_bundle: Bundle, t
     state.unlink()
     with pytest.raises(StateError, match="There is no run in"):
         Simulation.resume(root, observer=Observer())
+
+
+def test_a_runs_config_tells_what_it_was_begun_of(torch_bundle: Bundle, tmp_path: Path) -> None:
+    simulation(torch_bundle, tmp_path / "run", "fedavg").close()
+    about = msgspec.json.decode((tmp_path / "run" / "config.json").read_bytes(), type=RunConfig).about
+    began = datetime.fromisoformat(about.pop("began"))
+    assert 0 <= (datetime.now(UTC) - began).total_seconds() < 600
+    assert about == {
+        "version": __version__,
+        "bundle": str(torch_bundle.root.resolve()),
+        "data": "digits",
+        "clients": 8,
+        "partition": "iid",
+        "tiers": 2,
+        "trainer": "stacked",
+        "runtime": "torch_eager",
+    }
