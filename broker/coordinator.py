@@ -118,7 +118,7 @@ class Coordinator:
         self._best: Best | None = None
         if config.keep_best is not None:
             self._best = Best(config.keep_best, lower=evaluator.lower_is_better(config.keep_best))
-        self._patience = fleet.returning + config.gone_after
+        self._returned_by = fleet.returning + config.gone_after
 
     def run(self) -> RunSummary:
         """Run every round that is left, write the final weights, and tell the devices that it is over.
@@ -220,7 +220,7 @@ class Coordinator:
 
     def _returning(self) -> bool:
         """Whether devices that the run knew when it was broken off may still come back: whoever is first is not all."""
-        return self._fleet.now() < self._patience and self._fleet.registry.missing()
+        return self._fleet.now() < self._returned_by and self._fleet.registry.missing()
 
     def _take_up(self, current: Round, broken_off: UnderWay) -> None:
         """Go on with a round that was broken off: its tasks stand, and whoever registers hears of his again."""
@@ -238,7 +238,7 @@ class Coordinator:
                 current.excuse(client, "its update was lost with this machine's power")
         held = [task.since for task in broken_off.tasks.values() if task.changes]
         self._fleet.offer_changes(self._model.changes_since(min(held)) or () if held else ())
-        self._fleet.rejections.update(broken_off.rejections)
+        self._fleet.recount(broken_off.rejections)
         current.deadline = self._fleet.now() + self._config.deadline
         self._observer.round_started(current.number, current.outstanding())
 
@@ -288,7 +288,7 @@ class Coordinator:
     ) -> RoundMetrics:
         """Record the round, and keep its model."""
         current, fleet, uplink = trained.current, self._fleet, trained.uplink
-        number = current.number
+        number, counted = current.number, fleet.counted()
         tiers = {client: current.tiers[client] for client in sorted(current.tiers) if not current.awaits(client)}
         metrics = RoundMetrics(
             round=number,
@@ -297,17 +297,15 @@ class Coordinator:
             loss=None if score is None else score.loss,
             train_loss=trained.loss,
             uplink=uplink,
-            downlink=dict(sorted(fleet.sent.items())),
+            downlink=dict(sorted(counted.sent.items())),
             excused=dict(current.excused),
-            rejections=dict(fleet.rejections),
+            rejections=counted.rejections,
             tiers=tiers,
             took=dict(sorted(trained.took.items())) if fleet.timed else {},
             stale={client: number - first for client in uplink if (first := current.round_of(client)) < number},
             on_devices=on_devices,
             gathered=gathered,
         )
-        fleet.rejections.clear()
-        fleet.sent.clear()
         self._folder.checkpoints.keep(number, self._model.weights, {**self._model.learned(), **fleet.learned()})
         if self._best is not None and self._best.see(metrics):
             self._folder.keep_best(number, self._model.outcome)

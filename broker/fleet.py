@@ -1,7 +1,7 @@
 """What a coordinator needs of whoever trains: devices behind a broker, or the clients of a simulation."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from broker.model import GlobalModel
@@ -12,7 +12,15 @@ from edge_fl.core.content import Ref
 from edge_fl.core.server_half import State
 from edge_fl.wire.messages import Task
 
-__all__ = ["Fleet"]
+__all__ = ["Counted", "Fleet"]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Bytes of content ``sent`` by client, and how many messages and updates were turned away, by code."""
+
+    sent: dict[str, int]
+    rejections: dict[str, int]
 
 
 class Fleet(Protocol):
@@ -26,10 +34,6 @@ class Fleet(Protocol):
     ----------
     registry
         The clients known.
-    rejections
-        How many messages and updates were turned away, by code; the coordinator clears it every round.
-    sent
-        Bytes of content sent to each client; the coordinator clears it every round.
     returning
         Until when clients that the run knew when it was broken off may still come back; minus infinity for a new run.
     outlives
@@ -39,8 +43,6 @@ class Fleet(Protocol):
     """
 
     registry: Registry
-    rejections: Counter[str]
-    sent: Counter[str]
     returning: float
     outlives: bool
     timed: bool
@@ -79,6 +81,14 @@ class Fleet(Protocol):
 
     def poll(self, current: Poll[Any], *, deadline: float, gone_after: float) -> None:
         """Ask the clients of ``current``, and wait: ``deadline`` seconds at most, and not for who is gone."""
+        ...
+
+    def counted(self) -> Counted:
+        """What was counted since the last call."""
+        ...
+
+    def recount(self, rejections: Mapping[str, int]) -> None:
+        """Count what was turned away, by code, before the round was broken off."""
         ...
 
     def states(self) -> Mapping[str, State]:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from broker.contents import Contents
+from broker.fleet import Counted
 from broker.intake import Intake
 from broker.model import GlobalModel
 from broker.observer import Observer
@@ -96,9 +97,9 @@ class Gateway:
     registry
         The devices known.
     rejections
-        How many messages and updates were turned away, by code; the coordinator clears it every round.
+        How many messages and updates were turned away, by code since they were last asked for.
     sent
-        Bytes of content published to each device; the coordinator clears it every round.
+        Bytes of content published to each device since they were last asked for.
     """
 
     outlives = True
@@ -224,6 +225,17 @@ class Gateway:
     def now(self) -> float:
         """Monotonic seconds."""
         return time.monotonic()
+
+    def counted(self) -> Counted:
+        """Bytes and rejections since the last call."""
+        counted = Counted(dict(self.sent), dict(self.rejections))
+        self.sent.clear()
+        self.rejections.clear()
+        return counted
+
+    def recount(self, rejections: Mapping[str, int]) -> None:
+        """Add those of a round that was broken off."""
+        self.rejections.update(rejections)
 
     def states(self) -> Mapping[str, State]:
         """None: devices keep their own."""

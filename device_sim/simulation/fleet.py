@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.acceptance import check_update, expected_of
+from broker.fleet import Counted
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.poll import Poll
@@ -87,7 +88,6 @@ class SimulatedFleet:
     returning = -math.inf
 
     def __init__(self, parts: Parts) -> None:
-        self.rejections: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.registry = Registry(ready=parts.tiers.ready)
         self._parts, self._bundle, self._recipe = parts, parts.bundle, parts.recipe
@@ -201,6 +201,15 @@ class SimulatedFleet:
         train = clients.train(client)
         frame = make_statistics(task, client=client, model=model, runtime=self._runtime, samples=train)
         return Gathered(task.run, task.round, frame)
+
+    def counted(self) -> Counted:
+        """Bytes since the last call; an update that cannot be ends the run."""
+        counted = Counted(dict(self.sent), {})
+        self.sent.clear()
+        return counted
+
+    def recount(self, rejections: Mapping[str, int]) -> None:
+        """None: a round that was broken off is done again."""
 
     def states(self) -> Mapping[str, State]:
         """Those of the round that was closed last."""

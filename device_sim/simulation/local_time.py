@@ -14,6 +14,7 @@ from device_sim.simulation.settings import Population, World
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import ref_of
 from edge_fl.data.partition import partition
+from edge_fl.data.registry import Samples
 from edge_fl.data.splits import train_samples
 from edge_fl.measure.timing import medians
 from edge_fl.recipes.recipe import open_recipe
@@ -38,7 +39,7 @@ class Local:
     population: Population
     runtime: str = "onnx"
     longest: int = 60
-    data: str | None = None
+    data: str | Samples | None = None
 
     @property
     def lengths(self) -> tuple[int, ...]:

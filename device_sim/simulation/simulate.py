@@ -1,6 +1,7 @@
 """A run in this process: the coordinator of a fleet, with clients that train here."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -23,11 +24,11 @@ from device_sim.simulation.timed_fleet import FLEET, TimedFleet
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.selection import Weights
-from edge_fl.data.fit import check_fit
+from edge_fl.core.server_half import State
 from edge_fl.data.registry import Samples
 from edge_fl.data.splits import train_samples
 from edge_fl.recipes.own import use_code
-from edge_fl.recipes.recipe import open_recipe
+from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig, begun
 from edge_fl.training.evaluation import Score
 from edge_fl.training.evaluator import open_evaluator
@@ -88,35 +89,25 @@ class Simulation:
     ) -> None:
         _check(config, population, timed=bool(world or schedule))
         use_code(config.code)
-        trainer = msgspec.structs.replace(trainer, code=config.code)
         recipe = open_recipe(config.method, config.parameters)
         check_recipe(bundle, recipe, config, tiers=None if config.tiers == "auto" else population.tiers)
         if config.buffer:
             check_buffered(recipe)
-        self._bundle, self._config = bundle, config
-        self._trainer = trainer.open(bundle)
-        self._model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run)
-        given = data if isinstance(data, Samples) else train_samples(data, bundle.manifest)
-        check_fit(given, bundle.manifest)
-        self._evaluator = open_evaluator(bundle, config, samples=test, threads=trainer.threads)
-        clients = Clients(given, population, trainer.programs)
+        trainer = msgspec.structs.replace(trainer, code=config.code)
+        given = train_samples(data, bundle.manifest)
         if world is not None:
-            source = data if isinstance(data, str) else None
-            if not world.steps and isinstance(data, Samples):
-                raise ConfigError("Data given as objects are not timed here: give the world's steps in seconds.")
-            world = measured(world, Local(bundle, config, population, trainer.programs, data=source))
+            world = measured(world, Local(bundle, config, population, trainer.programs, data=given))
+        self._bundle, self._evaluator = (
+            bundle,
+            open_evaluator(bundle, config, samples=test, threads=trainer.threads),
+        )
+        self._model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run)
+        self._clients = Clients(given, population, trainer.programs)
+        self._trainer = trainer.open(bundle)
         place = str(bundle.root.resolve())
         if store is None:
-            config = begun(
-                config,
-                bundle=place,
-                data=data if isinstance(data, str) else bundle.manifest.dataset if data is None else "objects",
-                clients=population.clients,
-                partition=population.kind.text,
-                tiers=population.tiers,
-                trainer=trainer.kind,
-                runtime=trainer.programs,
-            )
+            known = data if isinstance(data, str) else (bundle.manifest.dataset if data is None else "objects")
+            config = begun(config, bundle=place, data=known, **_about(population, trainer))
         self._settings = SimulationSettings(
             bundle=place,
             manifest=digest_of(bundle),
@@ -131,40 +122,48 @@ class Simulation:
             check_no_run(root)
         # The store comes first: a run that is killed between the two can be continued.
         self._store = store or Store(local_url(root), config.run, msgspec.json.encode(self._settings))
-        dense, tiers = len(self._model.frame()), open_tiers(config, bundle.layout)
         try:
-            finished = self._store.rounds()
-            folder = RunFolder(root, config, finished=finished)
-            weights, learned = folder.checkpoints.model(len(finished)) if finished else ({}, {})
-            own = {name: learned[name] for name in learned if name.startswith(FLEET)}
-            if finished:
-                rest = {name: learned[name] for name in learned if name not in own}
-                self._model.recall(len(finished), weights, rest)
-            parts = Parts(
-                bundle, recipe, self._model, clients, self._trainer, trainer, tiers, self._store, observer
-            )
-            fleet = SimulatedFleet(parts)
-            if world is not None:
-                schedule = DrawnSchedule(world, clients, local_steps=config.local_steps, seed=config.seed)
-            if schedule is not None:
-                fleet = TimedFleet(parts, schedule=schedule, folder=folder, run=config.run, learned=own)
-            self._coordinator = Coordinator(
-                config=config,
-                manifest=bundle.manifest,
-                recipe=recipe,
-                model=self._model,
-                dense=dense,
-                fleet=fleet,
-                folder=folder,
-                store=self._store,
-                tiers=tiers,
-                evaluator=self._evaluator,
-                observer=observer,
-                flying=fleet.flying(),
-            )
+            self._coordinator = self._open(root, recipe, observer, schedule)
         except BaseException:
             self._store.close()
             raise
+
+    def _open(self, root: Path, recipe: Recipe, observer: Observer, schedule: Schedule | None) -> Coordinator:
+        """The coordinator, and the fleet that it asks, as they were after the last finished round."""
+        settings, bundle, store, model = self._settings, self._bundle, self._store, self._model
+        config, world, finished = settings.config, settings.world, store.rounds()
+        dense, tiers = len(model.frame()), open_tiers(config, bundle.layout)
+        folder = RunFolder(root, config, finished=finished)
+        learned: State = {}
+        if finished:
+            weights, learned = folder.checkpoints.model(len(finished))
+            model.recall(
+                len(finished), weights, {name: learned[name] for name in learned if not name.startswith(FLEET)}
+            )
+        parts = Parts(
+            bundle, recipe, model, self._clients, self._trainer, settings.trainer, tiers, store, observer
+        )
+        if world is not None:
+            schedule = DrawnSchedule(world, self._clients, local_steps=config.local_steps, seed=config.seed)
+        fleet = (
+            SimulatedFleet(parts)
+            if schedule is None
+            else TimedFleet(parts, schedule=schedule, folder=folder, run=config.run, learned=learned)
+        )
+        return Coordinator(
+            config=config,
+            manifest=bundle.manifest,
+            recipe=recipe,
+            model=model,
+            dense=dense,
+            fleet=fleet,
+            folder=folder,
+            store=store,
+            tiers=tiers,
+            evaluator=self._evaluator,
+            observer=observer,
+            flying=fleet.flying(),
+        )
 
     @classmethod
     def resume(
@@ -271,3 +270,14 @@ def _check(config: RunConfig, population: Population, *, timed: bool) -> None:
         raise ConfigError(
             f"A round cannot pick {config.clients_per_round} of {population.clients} clients; lower it."
         )
+
+
+def _about(population: Population, trainer: TrainerSettings) -> dict[str, Any]:
+    """What people are told of who took part, and of what computed it."""
+    return {
+        "clients": population.clients,
+        "partition": population.kind.text,
+        "tiers": population.tiers,
+        "trainer": trainer.kind,
+        "runtime": trainer.programs,
+    }

@@ -93,7 +93,9 @@ class TimedFleet(SimulatedFleet):
         self._poll: Poll[Any] | None = None
         super().__init__(parts)
         self._room = largest_frame(self._bundle.layout)
-        for kept in msgspec.msgpack.decode(learned[_FLIGHTS].tobytes(), type=list[_Kept]) if learned else []:
+        for kept in (
+            msgspec.msgpack.decode(learned[_FLIGHTS].tobytes(), type=list[_Kept]) if _FLIGHTS in learned else []
+        ):
             self._restore(kept)
 
     # --- who is there

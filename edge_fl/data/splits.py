@@ -9,13 +9,14 @@ from edge_fl.data.sources.base import open_source
 __all__ = ["papers_top", "test_samples", "train_samples"]
 
 
-def train_samples(spec: str | None, manifest: Manifest) -> Samples:
+def train_samples(data: str | Samples | None, manifest: Manifest) -> Samples:
     """The samples that a simulation cuts over its clients.
 
     Parameters
     ----------
-    spec
-        As ``--data`` has it: a source, or a data set, whose train split it is. None: the bundle's data set.
+    data
+        As ``--data`` has it: a source, or a data set, whose train split it is. None: the bundle's data set. Samples are
+        taken as they are.
 
     Raises
     ------
@@ -24,35 +25,40 @@ def train_samples(spec: str | None, manifest: Manifest) -> Samples:
     DataError
         When the samples cannot be had, or do not fit the model.
     """
-    if spec is None and not manifest.dataset:
+    if data is None and not manifest.dataset:
         raise ConfigError(
             "This bundle was not made for a data set: say what to cut over the clients, as in "
             "--data 'csv:all.csv?label=state'."
         )
-    samples = open_source(spec or manifest.dataset).samples()
+    samples = data if isinstance(data, Samples) else open_source(data or manifest.dataset).samples()
     check_fit(samples, manifest)
     return samples
 
 
-def test_samples(spec: str | None, manifest: Manifest) -> Samples | None:
+def test_samples(data: str | Samples | None, manifest: Manifest) -> Samples | None:
     """The samples that models are scored on: None where there are none.
 
     Parameters
     ----------
-    spec
+    data
         As ``--test-data`` has it: a source, or a data set, whose test split it is. None: the bundle's data set, if any.
+        Samples are taken as they are.
 
     Raises
     ------
     DataError
         When the samples cannot be had, or do not fit the model.
     """
-    name = spec or manifest.dataset
+    samples = data if isinstance(data, Samples) else _test_split(data or manifest.dataset)
+    if samples is not None:
+        check_fit(samples, manifest)
+    return samples
+
+
+def _test_split(name: str) -> Samples | None:
     if not name:
         return None
-    samples = load_dataset(name).test if name in dataset_names() else open_source(name).samples()
-    check_fit(samples, manifest)
-    return samples
+    return load_dataset(name).test if name in dataset_names() else open_source(name).samples()
 
 
 def papers_top(manifest: Manifest) -> int:

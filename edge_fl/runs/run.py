@@ -50,10 +50,9 @@ class Run:
     @property
     def kept(self) -> RoundMetrics | None:
         """The finished round whose model the weights are: the best with ``keep_best``, else the last; None of none."""
-        best = max(self.folder.glob("best-*.safetensors"), default=None)
-        if best is None:
-            return self.metrics[-1] if self.metrics else None
-        return self.metrics[int(best.stem.removeprefix("best-")) - 1]
+        found = (int(path.stem.removeprefix("best-")) for path in self.folder.glob("best-*.safetensors"))
+        finished = [number for number in found if number <= len(self.metrics)]
+        return self.metrics[max(finished, default=len(self.metrics)) - 1] if self.metrics else None
 
     @property
     def weights(self) -> dict[str, NDArray[np.float32]]:

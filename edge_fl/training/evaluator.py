@@ -104,7 +104,7 @@ def open_evaluator(
     metrics = open_metrics(
         config.scores or manifest.scores or default_scores(manifest, papers_top(manifest)), manifest
     )
-    held_out = test_samples(config.test_data, manifest) if samples is None else samples
+    held_out = test_samples(config.test_data if samples is None else samples, manifest)
     if held_out is None and not config.evaluate_on:
         _log.warning("no test data: the run reports the training loss alone; give --test-data, or --evaluate-on")
     if config.keep_best is not None:
