@@ -9,7 +9,6 @@ import torch
 from safetensors.numpy import load_file
 from torch import nn
 
-from broker.embedded import EmbeddedBroker
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
@@ -267,13 +266,12 @@ def test_a_device_is_told_which_statistics_suit_its_width(bundle: Bundle, tmp_pa
     weights = bundle.weights()
     for name in STATISTICS:
         weights[name][1:] += 1
-    with EmbeddedBroker(port=0) as broker:
-        wire = Wire(bundle, broker.address, tmp_path)
-        for tier, width, statistics in ((0, 1000, 600), (2, 600, 600), (4, 200, 200)):
-            wire.answer(Registered, register(test_samples=20, tier=tier))
-            wire.received.clear()
-            assert impatient(wire, weights, "fjord").scores(ROUND) == {}
-            wire.until(lambda: any(isinstance(m, Evaluate) for m in wire.received))
-            asked = {(m.width, m.statistics) for m in wire.received if isinstance(m, Evaluate)}
-            assert asked == {(width, statistics)}
-        wire.close()
+    wire = Wire(bundle, tmp_path)
+    for tier, width, statistics in ((0, 1000, 600), (2, 600, 600), (4, 200, 200)):
+        wire.answer(Registered, register(test_samples=20, tier=tier))
+        wire.received.clear()
+        assert impatient(wire, weights, "fjord").scores(ROUND) == {}
+        wire.until(lambda: any(isinstance(m, Evaluate) for m in wire.received))
+        asked = {(m.width, m.statistics) for m in wire.received if isinstance(m, Evaluate)}
+        assert asked == {(width, statistics)}
+    wire.close()
