@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.commands.grid_options import IMAGES, Clients, Datasets, LocalSteps, Rounds, chosen
+from benchmarks.commands.grid_options import IMAGES, Clients, Datasets, LocalSteps, Rounds
 from edge_fl.commands.measure_options import Json, Output, show
 
 __all__ = ["bound"]
@@ -27,8 +27,9 @@ def bound(
     Example: edge-fl bench bound --dataset fashion-mnist --rounds 1000 -o docs/benchmarks/bound.md
     """
     from benchmarks.bound import RATES, bench_bound
+    from benchmarks.grid import Choice
     from edge_fl.core.share import thousandths
 
-    choice = chosen(dataset or IMAGES, None, rounds=rounds, clients=clients, local_steps=local_steps)
+    choice = Choice(dataset or IMAGES, (0,), rounds=rounds, clients=clients, local_steps=local_steps)
     rates = tuple(thousandths(p) for p in rate) if rate else RATES
     show(bench_bound(choice, rates), output, as_json=json)

@@ -1,41 +1,24 @@
-"""What the benchmarks that are grids of runs share on the command line."""
+"""The commands of the benchmarks that are grids of runs: one table of options, and what each command changes of it."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from benchmarks.grid import Choice, Filling
+from edge_fl.commands.measure_options import Json, Output, show
 from edge_fl.commands.progress import progress
+from edge_fl.measure.table import Result
 
-if TYPE_CHECKING:
-    from benchmarks.grid import Choice, Filling
-
-__all__ = [
-    "IMAGES",
-    "RESULTS",
-    "Budget",
-    "Cache",
-    "Clients",
-    "Datasets",
-    "EvaluateEvery",
-    "LocalSteps",
-    "Lr",
-    "Methods",
-    "Results",
-    "Rounds",
-    "Seeds",
-    "chosen",
-    "filling",
-]
+__all__ = ["IMAGES", "Clients", "Datasets", "LocalSteps", "Rounds", "grid"]
 
 IMAGES = ("mnist", "fashion-mnist")
 """The data sets of most of FedBIAD's experiments."""
-RESULTS = Path("runs.json.gz")
-_SEEDS = (0, 1, 2)
 
+_SEEDS = (0, 1, 2)
 Datasets = Annotated[
     list[str] | None,
     typer.Option(
@@ -66,18 +49,69 @@ Results = Annotated[
 ]
 Cache = Annotated[Path | None, typer.Option(help="Keep the exported bundles here, for as long as they are right.")]
 
+_CHOICE: dict[str, tuple[Any, object]] = {
+    "dataset": (Datasets, None),
+    "method": (Methods, None),
+    "seed": (Seeds, None),
+    "rounds": (Rounds, 60),
+    "clients": (Clients, None),
+    "local_steps": (LocalSteps, None),
+    "lr": (Lr, None),
+    "evaluate_every": (EvaluateEvery, 1),
+}
+"""Options and defaults of :class:`benchmarks.grid.Choice`."""
+_FILLING: dict[str, tuple[Any, object]] = {
+    "time_budget": (Budget, None),
+    "results": (Results, Path("runs.json.gz")),
+    "cache": (Cache, None),
+    "output": (Output, None),
+    "json": (Json, False),
+}
 
-def chosen(datasets: Sequence[str], seeds: Sequence[int] | None, **settings: Any) -> "Choice":
-    """What the command line chose of a grid, ``settings`` being those of :class:`benchmarks.grid.Choice`."""
-    from benchmarks.grid import Choice
 
-    return Choice(datasets=datasets, seeds=seeds or _SEEDS, **settings)
+def grid(
+    bench: str, datasets: Sequence[str], *, without: Sequence[str] = (), **changed: tuple[Any, object]
+) -> Callable[[Callable[..., Result]], Callable[..., None]]:
+    """Make a command of a function of a choice, a filling and, by keyword, options that it alone has.
 
+    Parameters
+    ----------
+    bench
+        The command's name below ``edge-fl bench``.
+    datasets
+        Those of a command line that names none.
+    without
+        Options of the table that the command does not have.
+    changed
+        Options of the table with another help or default: an annotation and a default.
+    """
 
-@contextmanager
-def filling(doing: str, results: Path, cache: Path | None, minutes: float | None) -> "Iterator[Filling]":
-    """Where runs are kept and how they are told of, for the benchmark called ``doing``."""
-    from benchmarks.grid import Filling
+    def command_of(function: Callable[..., Result]) -> Callable[..., None]:
+        own = {
+            name: (parameter.annotation, parameter.default)
+            for name, parameter in signature(function, eval_str=True).parameters.items()
+            if parameter.kind is Parameter.KEYWORD_ONLY
+        }
+        choice = {name: option for name, option in (_CHOICE | changed).items() if name not in {*own, *without}}
+        options = choice | own | _FILLING
 
-    with TemporaryDirectory() as scratch, progress(doing) as report:
-        yield Filling(results=results, cache=cache or Path(scratch), minutes=minutes, report=report)
+        def command(**given: Any) -> None:
+            chosen = {name: given[name] for name in choice.keys() - {"dataset", "seed", "method"}}
+            asked = Choice(
+                given["dataset"] or datasets, given["seed"] or _SEEDS, methods=given.get("method"), **chosen
+            )
+            with TemporaryDirectory() as scratch, progress(f"bench {bench}") as report:
+                how = Filling(given["results"], given["cache"] or Path(scratch), given["time_budget"], report)
+                result = function(asked, how, **{name: given[name] for name in own})
+            show(result, given["output"], as_json=given["json"])
+
+        command.__doc__, command.__name__, command.__module__ = function.__doc__, function.__name__, __name__
+        vars(command)["__signature__"] = Signature(
+            [
+                Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+                for name, (annotation, default) in options.items()
+            ]
+        )
+        return command
+
+    return command_of

@@ -4,185 +4,110 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.commands.grid_options import (
-    IMAGES,
-    RESULTS,
-    Budget,
-    Cache,
-    Clients,
-    Datasets,
-    EvaluateEvery,
-    LocalSteps,
-    Lr,
-    Methods,
-    Results,
-    Rounds,
-    Seeds,
-    chosen,
-    filling,
+from benchmarks.aggregation_rule import BOUNDARIES, LOCAL_STEPS, RATES, bench_aggregation_rule
+from benchmarks.clusters import Clusters
+from benchmarks.commands.grid_options import IMAGES, grid
+from benchmarks.dropout_rate import RATES as DROPOUT_RATES
+from benchmarks.dropout_rate import bench_dropout_rate
+from benchmarks.grid import Choice, Filling
+from benchmarks.heterogeneous import bench_heterogeneous, bench_od
+from benchmarks.paper_tables import bench_table1, bench_table2
+from benchmarks.tcs import VARIANTS, bench_tcs
+from benchmarks.tta import bench_tta
+from benchmarks.uplink import bench_uplink
+from benchmarks.vardrop import bench_vardrop
+from device_sim.simulation.links import find_link
+from edge_fl.core.share import thousandths
+from edge_fl.measure.table import Result
+
+__all__ = [
+    "aggregation_rule",
+    "dropout_rate",
+    "heterogeneous",
+    "od",
+    "table1",
+    "table2",
+    "tcs",
+    "tta",
+    "uplink",
+    "vardrop",
+]
+
+_Model = Annotated[
+    str, typer.Option(help="A model of the zoo for the data set [default: that of the other tables].")
+]
+_ROUNDS = (Annotated[int, typer.Option(help="Rounds.")], 500)
+_EPOCH = (
+    Annotated[
+        int | None,
+        typer.Option(min=1, help="Local SGD steps a round (V) [default: 7, an epoch of a FEMNIST writer]."),
+    ],
+    None,
 )
-from edge_fl.commands.measure_options import Json, Output, show
-
-__all__ = ["aggregation_rule", "dropout_rate", "table1", "table2", "tta", "uplink"]
 
 
-def table1(
-    *,
-    dataset: Datasets = None,
-    method: Methods = None,
-    seed: Seeds = None,
-    rounds: Rounds = 60,
-    clients: Clients = None,
-    local_steps: LocalSteps = None,
-    lr: Lr = None,
-    evaluate_every: EvaluateEvery = 1,
-    time_budget: Budget = None,
-    results: Results = RESULTS,
-    cache: Cache = None,
-    output: Output = None,
-    json: Json = False,
-) -> None:
+def _all_picked(clients: int) -> tuple[object, None]:
+    text = f"Clients, all picked every round [default: {clients}]."
+    return Annotated[int | None, typer.Option(min=1, help=text)], None
+
+
+@grid("table1", IMAGES)
+def table1(choice: Choice, how: Filling) -> Result:
     """FedBIAD's Table I: dropping methods by data set, accuracy and uplink, beside the paper's numbers.
 
     Example: edge-fl bench table1 --dataset mnist --time-budget 120 -o docs/benchmarks/table1.md
     """
-    from benchmarks.paper_tables import bench_table1
-
-    choice = chosen(
-        dataset or IMAGES,
-        seed,
-        methods=method,
-        rounds=rounds,
-        clients=clients,
-        local_steps=local_steps,
-        lr=lr,
-        evaluate_every=evaluate_every,
-    )
-    with filling("bench table1", results, cache, time_budget) as how:
-        result = bench_table1(choice, how)
-    show(result, output, as_json=json)
+    return bench_table1(choice, how)
 
 
-def table2(
-    *,
-    dataset: Datasets = None,
-    method: Methods = None,
-    seed: Seeds = None,
-    rounds: Rounds = 60,
-    clients: Clients = None,
-    local_steps: LocalSteps = None,
-    lr: Lr = None,
-    evaluate_every: EvaluateEvery = 1,
-    time_budget: Budget = None,
-    results: Results = RESULTS,
-    cache: Cache = None,
-    output: Output = None,
-    json: Json = False,
-) -> None:
+@grid("table2", IMAGES)
+def table2(choice: Choice, how: Filling) -> Result:
     """FedBIAD's Table II: compressors alone and on dropping methods, beside the paper's numbers.
 
     Example: edge-fl bench table2 --dataset fashion-mnist --method fedbiad+dgc -o docs/benchmarks/table2.md
     """
-    from benchmarks.paper_tables import bench_table2
-
-    choice = chosen(
-        dataset or IMAGES,
-        seed,
-        methods=method,
-        rounds=rounds,
-        clients=clients,
-        local_steps=local_steps,
-        lr=lr,
-        evaluate_every=evaluate_every,
-    )
-    with filling("bench table2", results, cache, time_budget) as how:
-        result = bench_table2(choice, how)
-    show(result, output, as_json=json)
+    return bench_table2(choice, how)
 
 
+@grid("tta", IMAGES, without=["evaluate_every"])
 def tta(
+    choice: Choice,
+    how: Filling,
     *,
-    dataset: Datasets = None,
-    method: Methods = None,
-    seed: Seeds = None,
-    rounds: Rounds = 60,
-    clients: Clients = None,
-    local_steps: LocalSteps = None,
-    lr: Lr = None,
     link: Annotated[
         str,
         typer.Option(help="3g, dsl, cable, 4g, lte, wifi, 5g or fibre, or Mbps down and up, such as 110.6/14."),
     ] = "5g",
     slowdown: Annotated[float, typer.Option(help="How much longer a step takes on a client than here.")] = 1.0,
-    time_budget: Budget = None,
-    results: Results = RESULTS,
-    cache: Cache = None,
-    output: Output = None,
-    json: Json = False,
-) -> None:
+) -> Result:
     """Virtual time to the paper's target accuracies, of the runs of Table I.
 
     Example: edge-fl bench tta --dataset fashion-mnist --link lte --slowdown 10 -o docs/benchmarks/tta.md
     """
-    from benchmarks.tta import bench_tta
-    from device_sim.simulation.links import find_link
-
-    choice = chosen(
-        dataset or IMAGES, seed, methods=method, rounds=rounds, clients=clients, local_steps=local_steps, lr=lr
-    )
-    with filling("bench tta", results, cache, time_budget) as how:
-        result = bench_tta(choice, how, find_link(link), slowdown)
-    show(result, output, as_json=json)
+    return bench_tta(choice, how, find_link(link), slowdown)
 
 
+@grid("dropout-rate", ["fashion-mnist"])
 def dropout_rate(
+    choice: Choice,
+    how: Filling,
     *,
-    dataset: Datasets = None,
-    method: Methods = None,
     rate: Annotated[
         list[float] | None, typer.Option(help="p; repeat for several [default: 0.1, 0.2 ... 0.7].")
     ] = None,
-    seed: Seeds = None,
-    rounds: Rounds = 60,
-    clients: Clients = None,
-    local_steps: LocalSteps = None,
-    lr: Lr = None,
-    evaluate_every: EvaluateEvery = 1,
-    time_budget: Budget = None,
-    results: Results = RESULTS,
-    cache: Cache = None,
-    output: Output = None,
-    json: Json = False,
-) -> None:
+) -> Result:
     """Accuracy and uplink of FedBIAD and FedDrop against the dropout rate.
 
     Example: edge-fl bench dropout-rate --method fedbiad --rate 0.3 --rate 0.6 -o docs/benchmarks/dropout-rate.md
     """
-    from benchmarks.dropout_rate import RATES, bench_dropout_rate
-    from edge_fl.core.share import thousandths
-
-    choice = chosen(
-        dataset or ("fashion-mnist",),
-        seed,
-        methods=method,
-        rounds=rounds,
-        clients=clients,
-        local_steps=local_steps,
-        lr=lr,
-        evaluate_every=evaluate_every,
-    )
-    rates = tuple(thousandths(p) for p in rate) if rate else RATES
-    with filling("bench dropout-rate", results, cache, time_budget) as how:
-        result = bench_dropout_rate(choice, how, rates)
-    show(result, output, as_json=json)
+    return bench_dropout_rate(choice, how, tuple(thousandths(p) for p in rate) if rate else DROPOUT_RATES)
 
 
+@grid("aggregation-rule", IMAGES, without=["method"])
 def aggregation_rule(
+    choice: Choice,
+    how: Filling,
     *,
-    dataset: Datasets = None,
-    seed: Seeds = None,
-    rounds: Rounds = 60,
-    clients: Clients = None,
     local_steps: Annotated[
         list[int] | None, typer.Option(min=1, help="V; repeat for several [default: 20, 60].")
     ] = None,
@@ -193,59 +118,99 @@ def aggregation_rule(
         list[int] | None,
         typer.Option(min=0, help="R_b, besides the paper's, with the default rule; repeat [default: 30, 0]."),
     ] = None,
-    evaluate_every: EvaluateEvery = 1,
-    time_budget: Budget = None,
-    results: Results = RESULTS,
-    cache: Cache = None,
-    output: Output = None,
-    json: Json = False,
-) -> None:
+) -> Result:
     """FedBIAD's eq. (10) against other aggregation rules, with and without scaling, by step size, V and R_b.
 
     Example: edge-fl bench aggregation-rule --dataset mnist --seed 0 --lr 0.05 -o docs/benchmarks/aggregation-rule.md
     """
-    from benchmarks.aggregation_rule import BOUNDARIES, LOCAL_STEPS, RATES, bench_aggregation_rule
-
-    choice = chosen(dataset or IMAGES, seed, rounds=rounds, clients=clients, evaluate_every=evaluate_every)
-    with filling("bench aggregation-rule", results, cache, time_budget) as how:
-        result = bench_aggregation_rule(
-            choice, how, lr or RATES, local_steps or LOCAL_STEPS, stage_boundary or BOUNDARIES
-        )
-    show(result, output, as_json=json)
+    return bench_aggregation_rule(
+        choice, how, lr or RATES, local_steps or LOCAL_STEPS, stage_boundary or BOUNDARIES
+    )
 
 
-def uplink(
-    *,
-    dataset: Datasets = None,
-    method: Methods = None,
-    seed: Seeds = None,
-    rounds: Rounds = 60,
-    clients: Clients = None,
-    local_steps: LocalSteps = None,
-    lr: Lr = None,
-    evaluate_every: EvaluateEvery = 1,
-    time_budget: Budget = None,
-    results: Results = RESULTS,
-    cache: Cache = None,
-    output: Output = None,
-    json: Json = False,
-) -> None:
+@grid("uplink", ["fashion-mnist"])
+def uplink(choice: Choice, how: Filling) -> Result:
     """Accuracy against uplink: every method, compressor and preset on one plane.
 
     Example: edge-fl bench uplink --method fedbiad+dgc --method best-uplink -o docs/benchmarks/uplink.md
     """
-    from benchmarks.uplink import bench_uplink
+    return bench_uplink(choice, how)
 
-    choice = chosen(
-        dataset or ("fashion-mnist",),
-        seed,
-        methods=method,
-        rounds=rounds,
-        clients=clients,
-        local_steps=local_steps,
-        lr=lr,
-        evaluate_every=evaluate_every,
-    )
-    with filling("bench uplink", results, cache, time_budget) as how:
-        result = bench_uplink(choice, how)
-    show(result, output, as_json=json)
+
+@grid("heterogeneous", ["femnist"], without=["evaluate_every"], rounds=_ROUNDS, local_steps=_EPOCH)
+def heterogeneous(
+    choice: Choice,
+    how: Filling,
+    *,
+    clusters: Annotated[
+        list[int] | None, typer.Option(help="5 for uniform-5, or 2, 4, 8 or 10; repeat for several [default: 5].")
+    ] = None,
+    drop_scale: Annotated[
+        list[float] | None,
+        typer.Option(help="Each cluster but the ablest is this / clusters of all clients; repeat [default: 1]."),
+    ] = None,
+) -> Result:
+    """Accuracy by the width of the model, of methods for clients of different means, FEMNIST by writer.
+
+    Example: edge-fl bench heterogeneous --clusters 10 --drop-scale 0.5 --seed 0 -o docs/benchmarks/heterogeneous.md
+    """
+    settings = [Clusters(count, scale) for count in clusters or (5,) for scale in drop_scale or (1.0,)]
+    return bench_heterogeneous(choice, how, settings)
+
+
+@grid("od", ["femnist"], without=["evaluate_every"], rounds=_ROUNDS, local_steps=_EPOCH)
+def od(
+    choice: Choice,
+    how: Filling,
+    *,
+    clusters: Annotated[
+        list[int] | None, typer.Option(help="How many widths FjORD draws from: 2, 4, 5, 8 or 10 [default: 5, 10].")
+    ] = None,
+) -> Result:
+    """Ordered dropout against models trained for one width alone, all clients able to train the whole model.
+
+    Example: edge-fl bench od --clusters 5 --seed 0 -o docs/benchmarks/od.md
+    """
+    return bench_od(choice, how, [Clusters(count) for count in clusters or (5, 10)])
+
+
+@grid(
+    "tcs",
+    ["mnist"],
+    without=["method", "local_steps"],
+    rounds=(Annotated[int, typer.Option(min=1, help="Rounds of one local step; H times fewer of H.")], 1200),
+    clients=_all_picked(10),
+)
+def tcs(
+    choice: Choice,
+    how: Filling,
+    *,
+    model: _Model = "",
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="centralised, dense, top-k, tcs, tcs-cold, tcs-l2, tcs-l4, tcs-l4-q5, tcs-lf, tcs-plf or "
+            "tcs-momentum; repeat."
+        ),
+    ] = None,
+) -> Result:
+    """TCS and its variants against top-K and dense updates: accuracy and bits, beside the paper's.
+
+    Example: edge-fl bench tcs --dataset cifar-10 --model resnet18 --variant tcs-l4-q5 --variant dense --seed 0
+    """
+    return bench_tcs(choice, how, variant or tuple(VARIANTS), model)
+
+
+@grid(
+    "vardrop",
+    ["mnist"],
+    without=["method", "local_steps", "lr", "evaluate_every"],
+    rounds=(Annotated[int, typer.Option(min=1, help="Rounds, of one step each.")], 1500),
+    clients=_all_picked(4),
+)
+def vardrop(choice: Choice, how: Filling, *, model: _Model = "") -> Result:
+    """Variational dropout: how little is left of the model and of its traffic, beside the paper's numbers.
+
+    Example: edge-fl bench vardrop --dataset mnist --model cifarnet --seed 0 -o docs/benchmarks/vardrop.md
+    """
+    return bench_vardrop(choice, how, model)

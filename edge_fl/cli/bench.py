@@ -31,10 +31,10 @@ COMMANDS = {
     "fleet": Named("benchmarks.commands.fleet:fleet", "Methods on emulated devices of four classes."),
     "load": Named("benchmarks.commands.load:load", "Thousands of devices on one coordinator."),
     "transfer": Named("benchmarks.commands.transfer:transfer", "A large model to devices on slow links."),
-    "heterogeneous": Named("benchmarks.commands.widths:heterogeneous", "FjORD's tiers, width by width."),
-    "od": Named("benchmarks.commands.widths:od", "Ordered dropout against models of one width."),
-    "tcs": Named("benchmarks.commands.sparse:tcs", "Time-correlated sparsification, against top-k."),
-    "vardrop": Named("benchmarks.commands.sparse:vardrop", "Variational dropout: sparsity and accuracy."),
+    "heterogeneous": Named("benchmarks.commands.grids:heterogeneous", "FjORD's tiers, width by width."),
+    "od": Named("benchmarks.commands.grids:od", "Ordered dropout against models of one width."),
+    "tcs": Named("benchmarks.commands.grids:tcs", "Time-correlated sparsification, against top-k."),
+    "vardrop": Named("benchmarks.commands.grids:vardrop", "Variational dropout: sparsity and accuracy."),
 }
 
 app = typer.Typer(cls=group_of(COMMANDS), no_args_is_help=True)
