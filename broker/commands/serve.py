@@ -30,7 +30,9 @@ from edge_fl.commands.options import (
     Settings,
     TestData,
     Widths,
+    given_again,
     recipe_of,
+    refuse_given,
     refuse_settings,
     show_summary,
 )
@@ -42,22 +44,11 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-_PORT, _FLEET = 1883, "edge-fl"
-_WITH_RESUME = (
-    "bundle",
-    "broker",
-    "port",
-    "connect_timeout",
-    "resume",
-    "database",
-    "models",
-    "fleet",
-    "metrics",
-    "log_level",
-    "log_file",
-    "log_format",
-    "json",
-)
+_OF_A_PROCESS = [
+    *("broker", "port", "connect_timeout", "database", "models", "fleet", "metrics"),
+    *("log_level", "log_file", "log_format", "json"),
+]
+"""Options that a run does not keep."""
 
 
 def serve(
@@ -95,7 +86,7 @@ def serve(
     broker: Annotated[str, typer.Option(help="'embedded', or mqtt://host:port of one that runs.")] = "embedded",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0 takes a free one.")
-    ] = _PORT,
+    ] = 1883,
     deadline: Annotated[
         float,
         typer.Option(
@@ -135,7 +126,7 @@ def serve(
         ),
     ] = None,
     output: Output = None,
-    fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = _FLEET,
+    fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = "edge-fl",
     metrics: Annotated[
         str | None, typer.Option(help="Serve figures for Prometheus on this HOST:PORT, under /metrics.")
     ] = None,
@@ -169,12 +160,11 @@ def serve(
     run = new_run_id()
     root = resume or output or Path("runs") / run
     if resume is not None:
-        refuse_settings(context, _WITH_RESUME)
+        refuse_settings(context, [*_OF_A_PROCESS, "bundle", "resume"])
         config = None
     else:
-        source = context.get_parameter_source("quorum")
-        if buffer and source is not None and source.name == "COMMANDLINE":
-            raise ConfigError("A buffered round closes with its buffer, not with a quorum: leave --quorum out.")
+        if buffer:
+            refuse_given(context, ["quorum"], "has no say: a buffered round closes with its buffer")
         plain, code = plain_recipe(method)
         recipe, parameters = recipe_of(
             plain, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
@@ -232,20 +222,12 @@ def serve(
             )
         except (KeyboardInterrupt, RunError, StateError):
             if (root / "config.json").exists():
-                options = _given(broker=broker, port=port, fleet=fleet, database=database)
+                again = given_again(context, _OF_A_PROCESS)
                 console.print(
-                    f"Continue it with: edge-fl serve --resume {root}{options}", highlight=False, soft_wrap=True
+                    f"Continue it with: edge-fl serve --resume {root}{again}", highlight=False, soft_wrap=True
                 )
             raise
     show_summary(summary.figures(), summary.lines(), as_json=json)
-
-
-def _given(*, broker: str, port: int, fleet: str, database: str | None) -> str:
-    """The options, but for what they are by default, that a run must be given again."""
-    where = f" --port {port}" if broker == "embedded" and port != _PORT else ""
-    where = where if broker == "embedded" else f" --broker {broker}"
-    where += f" --fleet {fleet}" if fleet != _FLEET else ""
-    return where + (" --database ..." if database else "")  # which may hold a password
 
 
 def _coordination(

@@ -7,6 +7,8 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
+from edge_fl.cli.defaults import take_defaults
+from edge_fl.cli.panels import group_options
 from edge_fl.core.packages import ours
 
 __all__ = ["Named", "group_of"]
@@ -32,7 +34,11 @@ def group_of(commands: Mapping[str, Named]) -> type[TyperGroup]:
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             name, command, rest = super().resolve_command(ctx, args)
-            return name, command if name is None else _loaded(name, commands[name].target), rest
+            if name is not None:
+                command = _loaded(name, commands[name].target)
+                take_defaults(command, " ".join([*ctx.command_path.split()[1:], name]))
+                group_options(command)
+            return name, command, rest
 
     return Group
 

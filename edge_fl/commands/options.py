@@ -1,6 +1,7 @@
 """What several commands read alike from their options."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +34,7 @@ __all__ = [
     "Settings",
     "TestData",
     "Widths",
+    "given_again",
     "recipe_of",
     "refuse_given",
     "refuse_settings",
@@ -150,14 +152,32 @@ def show_summary(figures: Mapping[str, object], lines: Sequence[str], *, as_json
 
 
 def refuse_settings(context: typer.Context, allowed: Sequence[str]) -> None:
-    """A run is continued as it was begun: ConfigError when another option than those ``allowed`` was given."""
-    others = [name for name in context.params if name not in allowed]
+    """A run is continued as it was begun: ConfigError when another option than those ``allowed`` was given by hand."""
+    others = [name for name in context.params if name not in allowed and _source(context, name) == "COMMANDLINE"]
     refuse_given(context, others, "cannot be changed: a run is continued with its own settings")
 
 
 def refuse_given(context: typer.Context, names: Sequence[str], why: str) -> None:
-    """ConfigError, with the reason ``why``, when one of these options was given."""
+    """ConfigError, with the reason ``why``, when one of these options was given, wherever it comes from."""
     for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
+        if _source(context, name) in {"COMMANDLINE", "ENVIRONMENT", "DEFAULT_MAP"}:
             raise ConfigError(f"--{name.strip('_').replace('_', '-')} {why}.")
+
+
+def given_again(context: typer.Context, names: Sequence[str]) -> str:
+    """The options among ``names`` that were given, as a command line has them; a database may hold a password."""
+    given = {
+        name: context.params[name] for name in names if _source(context, name) in {"COMMANDLINE", "DEFAULT_MAP"}
+    }
+    texts = {
+        name: "..." if name == "database" else shlex.quote(str(getattr(value, "value", value)))
+        for name, value in given.items()
+    }
+    return "".join(
+        f" --{name.replace('_', '-')}{'' if given[name] is True else f' {text}'}" for name, text in texts.items()
+    )
+
+
+def _source(context: typer.Context, name: str) -> str | None:
+    source = context.get_parameter_source(name)
+    return None if source is None else source.name

@@ -42,12 +42,14 @@ def test_a_simulation_says_how_to_go_on(digits_bundle: Bundle, tmp_path: Path) -
 
 def test_a_coordinator_says_how_to_go_on(digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    process = started("serve", str(digits_bundle.root), f"--broker={embedded}", "--wait=100", f"--output={root}")
+    process = started(
+        "serve", str(digits_bundle.root), f"--broker={embedded}", "--wait=100", "--log-level=warning", f"-o{root}"
+    )
     until((root / "metrics.jsonl").exists, process)
     process.terminate()
     _, said = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
-    assert f"Continue it with: edge-fl serve --resume {root} --broker {embedded}" in said
+    assert f"Continue it with: edge-fl serve --resume {root} --broker {embedded} --log-level warning" in said
 
 
 class Watching(Observer):

@@ -1,0 +1,30 @@
+"""The groups in which the help of long commands shows their options."""
+
+from typing import Any
+
+__all__ = ["group_options"]
+
+_LONG = 15  # options, from which on a command's help is in groups
+_PANELS = {
+    "Method": "method dropout widths mode rule set_",
+    "Training": "rounds clients_per_round fraction local_steps batch lr lr_drop seed",
+    "Data and scores": "data test_data partition score evaluate_every evaluate_on test_share keep_best patience",
+    "Devices": "clients tiers tier_choice min_clients wait deadline quorum buffer selection id state tier once",
+    "Owner's conditions": "least_battery unmetered most_busy",
+    "Virtual time": "link step_seconds slowdown spread online stay failures",
+    "Engine": "trainer runtime device threads processes",
+    "Network": "broker port connect_timeout fleet",
+    "Record": "output resume database models metrics log_level log_file log_format json config",
+}
+
+
+def group_options(command: Any) -> None:
+    """Put the options of ``command`` into panels, where it has many."""
+    if len(command.params) < _LONG:
+        return
+    panels = {name: panel for panel, names in _PANELS.items() for name in names.split()}
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            parameter.rich_help_panel = panels.get(parameter.name)
+    order = [None, *_PANELS]
+    command.params.sort(key=lambda parameter: order.index(getattr(parameter, "rich_help_panel", None)))
