@@ -31,7 +31,7 @@ from edge_fl.commands.options import (
     TestData,
     Widths,
     given_again,
-    recipe_of,
+    parameters_of,
     refuse_given,
     refuse_settings,
     show_summary,
@@ -152,7 +152,7 @@ def serve(
     from broker.observer import Observers
     from broker.prometheus import metrics_server
     from broker.session import new_run_id
-    from edge_fl.recipes.own import plain_recipe
+    from edge_fl.recipes.named import recipe_and_parameters
     from edge_fl.runs.config import RunConfig
     from edge_fl.transport.connection import BrokerAddress
 
@@ -165,10 +165,8 @@ def serve(
     else:
         if buffer:
             refuse_given(context, ["quorum"], "has no say: a buffered round closes with its buffer")
-        plain, code = plain_recipe(method)
-        recipe, parameters = recipe_of(
-            plain, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
-        )
+        given = parameters_of(dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_)
+        recipe, parameters, code = recipe_and_parameters(method, given)
         config = RunConfig(
             run=run,
             method=recipe,

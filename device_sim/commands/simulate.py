@@ -27,7 +27,7 @@ from edge_fl.commands.options import (
     Settings,
     TestData,
     Widths,
-    recipe_of,
+    parameters_of,
     refuse_given,
     refuse_settings,
     runtime_name,
@@ -182,15 +182,12 @@ def simulate(
             return Simulation.resume(resume, observer=observer, bundle=bundle)
         if bundle is None:
             raise ConfigError("A simulation needs a bundle to train, or --resume with the folder of a run.")
-        recipe, parameters = recipe_of(
-            method, dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_ or []
-        )
         return begin_simulation(
             bundle,
             data,
             test_data=test_data,
-            method=recipe,
-            parameters=parameters,
+            method=method,
+            parameters=parameters_of(dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_),
             scores=score or (),
             clients=clients,
             fraction=fraction,

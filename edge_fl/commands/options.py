@@ -9,8 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from edge_fl.core.errors import ConfigError
-from edge_fl.core.share import parse_widths, thousandths
-from edge_fl.recipes.presets import expanded
 
 __all__ = [
     "Batch",
@@ -35,7 +33,7 @@ __all__ = [
     "TestData",
     "Widths",
     "given_again",
-    "recipe_of",
+    "parameters_of",
     "refuse_given",
     "refuse_settings",
     "runtime_name",
@@ -107,38 +105,21 @@ Json = Annotated[
 ]
 
 
-def recipe_of(
-    method: str,
-    *,
-    dropout: str | None,
-    widths: str | None,
-    mode: str | None,
-    rule: str | None,
-    settings: Sequence[str],
-) -> tuple[str, dict[str, Any]]:
-    """A recipe and its parameters from ``--method``, ``--dropout 0.2,0.5``, ``--widths``, ``--mode``, ``--rule`` and
-    ``--set``.
+def parameters_of(
+    *, dropout: str | None, widths: str | None, mode: str | None, rule: str | None, settings: Sequence[str] | None
+) -> dict[str, Any]:
+    """A method's parameters from ``--dropout 0.2,0.5``, ``--widths``, ``--mode``, ``--rule`` and ``--set``.
 
-    A value with a comma in it is a list: ``--set levels=a,b``.
+    A value of ``--set`` with a comma in it is a list: ``--set levels=a,b``.
     """
-    parameters: dict[str, Any] = {}
-    if dropout is not None:
-        try:
-            parameters["dropout"] = [thousandths(float(rate)) for rate in dropout.split(",")]
-        except ValueError as error:
-            raise ConfigError(f"--dropout takes rates such as 0.5 or 0.2,0.4,0.6, not '{dropout}'.") from error
-    if widths is not None:
-        parameters["widths"] = list(parse_widths(widths))
-    if mode is not None:
-        parameters["mode"] = mode
-    if rule is not None:
-        parameters["rule"] = rule
-    for setting in settings:
+    named = {"dropout": dropout, "widths": widths, "mode": mode, "rule": rule}
+    parameters: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    for setting in settings or ():
         key, found, value = setting.partition("=")
         if not found or not key:
             raise ConfigError(f"--set takes key=value, not '{setting}'.")
         parameters[key] = value.split(",") if "," in value else value
-    return expanded(method, parameters)
+    return parameters
 
 
 def runtime_name(text: str) -> str:

@@ -1,16 +1,53 @@
-"""Shares: a number such as 0.5 for a person, thousandths on the wire."""
+"""Shares: a number such as 0.5 for a person, thousandths in a config and on the wire."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
 
 from edge_fl.core.errors import ConfigError
 
-__all__ = ["parse_width", "parse_widths", "thousandths"]
+__all__ = ["Share", "in_thousandths", "parse_width", "parse_widths", "thousandths"]
+
+_MARK = "share"
+Share = Annotated[int, msgspec.Meta(extra={_MARK: True})]
+"""A parameter of a method or compressor that is kept in thousandths, and that a person gives as a share."""
 
 
-def thousandths(rate: float) -> int:
-    """A rate in [0, 1) as the integer that every language rounds alike; raises ConfigError outside."""
-    value = round(rate * 1000) if 0 <= rate < 1 else 1000  # NaN compares false
-    if value == 1000 or abs(rate * 1000 - value) > 1e-6:
-        raise ConfigError(f"A dropout rate must be in [0, 1) and a multiple of 0.001, not {rate}.")
+def thousandths(share: float) -> int:
+    """A share in [0, 1] as the integer that every language rounds alike; raises ConfigError outside."""
+    value = round(share * 1000) if 0 <= share <= 1 else -1  # NaN compares false
+    if value < 0 or abs(share * 1000 - value) > 1e-6:
+        raise ConfigError(f"A share must be in [0, 1] and a multiple of 0.001, not {share:g}.")
     return value
+
+
+def in_thousandths(kind: type[msgspec.Struct], given: Mapping[str, Any], of: str) -> dict[str, Any]:
+    """The parameters ``given`` to a ``kind`` by a person, each :data:`Share` among them in thousandths.
+
+    A share is a number or text such as ``0.2,0.5``; a parameter of one share a tier may be given one. ``of`` is what
+    takes them, as in "method 'fedbiad'". Raises ConfigError.
+    """
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    return {name: _converted(types.get(name), name, value, of) for name, value in given.items()}
+
+
+def _converted(kind: Any, name: str, value: Any, of: str) -> Any:
+    listed = get_origin(kind) is tuple
+    if not _is_share(get_args(kind)[0] if listed else kind):
+        return value
+    parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+    try:
+        shares = [thousandths(float(part)) for part in parts]
+    except (TypeError, ValueError) as error:
+        several = " or, one a tier, 0.2,0.4" if listed else ""
+        raise ConfigError(f"'{name}' of the {of} is a share such as 0.5{several}, not '{value}'.") from error
+    return shares if listed or len(shares) > 1 else shares[0]
+
+
+def _is_share(kind: Any) -> bool:
+    metas = [meta for meta in get_args(kind)[1:] if isinstance(meta, msgspec.Meta)]
+    return any(_MARK in (meta.extra or {}) for meta in metas)
 
 
 def parse_widths(text: str) -> tuple[int, ...]:

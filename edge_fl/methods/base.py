@@ -22,6 +22,7 @@ from edge_fl.core.randomness import Stream
 from edge_fl.core.registry import Registry
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import ServerHalf, State
+from edge_fl.core.share import Share
 from edge_fl.core.width_statistics import width_of
 
 __all__ = [
@@ -291,7 +292,7 @@ class DropoutParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     ``dropout`` is p in thousandths, one a tier (the last serves every tier beyond).
     """
 
-    dropout: tuple[int, ...] = (500,)
+    dropout: tuple[Share, ...] = (500,)
 
     def __post_init__(self) -> None:
         if not self.dropout or any(not 0 <= p < 1000 for p in self.dropout):

@@ -28,6 +28,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern, prefix_counts
 from edge_fl.core.randomness import Stream
+from edge_fl.core.share import Share
 from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, of_tier
 
 __all__ = ["METHOD", "Efd", "EfdParameters"]
@@ -40,8 +41,8 @@ class EfdParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     thousandths of the full model.
     """
 
-    width: int = 1000
-    widths: tuple[int, ...] = (1000, 800, 600, 400, 200)
+    width: Share = 1000
+    widths: tuple[Share, ...] = (1000, 800, 600, 400, 200)
     scale: bool = True
 
     def __post_init__(self) -> None:

@@ -36,6 +36,7 @@ from edge_fl.core.pattern import Pattern, kept_counts
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import State
+from edge_fl.core.share import Share
 from edge_fl.methods._bandit import Bandit
 from edge_fl.methods.base import Ask, AssignedHalf, DropoutMethod, DropoutParameters, Heard, Job, LocalHalf
 
@@ -52,7 +53,7 @@ class FedMpParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True
     """
 
     ratio: Literal["fixed", "bandit"] = "fixed"
-    granularity: int = 100
+    granularity: Share = 100
     discount: float = 0.99
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern, prefix_counts
 from edge_fl.core.randomness import Stream
+from edge_fl.core.share import Share
 from edge_fl.methods.base import Job, LocalHalf, Method, choose, of_tier
 
 __all__ = ["METHOD", "Fjord", "FjordParameters", "draw_width"]
@@ -35,7 +36,7 @@ class FjordParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     other way lists them in reverse.
     """
 
-    widths: tuple[int, ...] = (1000, 800, 600, 400, 200)
+    widths: tuple[Share, ...] = (1000, 800, 600, 400, 200)
 
     def __post_init__(self) -> None:
         if not self.widths or any(not 1 <= width <= 1000 for width in self.widths):
@@ -114,7 +115,7 @@ class Fjord(Method):
 
     def allowed(self, tier: int) -> tuple[int, ...]:
         """The widths (thousandths) that a step of ``tier`` may draw, in ascending order."""
-        return tuple(width for width in sorted(self.parameters.widths) if width <= self.widest(tier))
+        return tuple(width for width in sorted(set(self.parameters.widths)) if width <= self.widest(tier))
 
     def for_tier(self, tier: int) -> dict[str, Any]:
         """The parameters with the widths that the tier may draw, its p_max first: on the device it is tier 0's."""

@@ -18,6 +18,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern, prefix_counts
 from edge_fl.core.randomness import Stream
+from edge_fl.core.share import Share
 from edge_fl.methods.base import Job, LocalHalf
 from edge_fl.methods.fjord import Fjord, FjordParameters, draw_width
 
@@ -27,7 +28,7 @@ __all__ = ["METHOD", "FjordEfd", "FjordEfdParameters"]
 class FjordEfdParameters(FjordParameters, frozen=True, forbid_unknown_fields=True):
     """What it is run with besides ``widths``: ``cap``, in thousandths, is the highest rate of random dropping."""
 
-    cap: int = 250
+    cap: Share = 250
     scale: bool = True
 
     def __post_init__(self) -> None:

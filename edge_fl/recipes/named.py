@@ -3,14 +3,14 @@
 Parameters are those of ``--set``; rates and widths are shares such as 0.5, one or one a tier.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from edge_fl.core.errors import ConfigError
-from edge_fl.core.share import parse_width, thousandths
 from edge_fl.recipes.own import plain_recipe
 from edge_fl.recipes.presets import expanded
+from edge_fl.recipes.recipe import shares_in_thousandths
 
 __all__ = [
     "AFD",
@@ -62,47 +62,39 @@ def recipe_and_parameters(
     ConfigError
         When ``method`` is neither a name nor one of this module's.
     """
-    if isinstance(method, str):
-        plain, code = plain_recipe(method)
-        return *expanded(plain, parameters), code
-    if not isinstance(method, NamedRecipe):
+    given = NamedRecipe(method) if isinstance(method, str) else method
+    if not isinstance(given, NamedRecipe):
         raise ConfigError(
             f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {method!r}."
         )
-    plain, code = plain_recipe(method.name)
-    return *expanded(plain, {**method.parameters, **parameters}), code
+    plain, code = plain_recipe(given.name)
+    name, found = expanded(plain, {**given.parameters, **parameters})
+    return name, shares_in_thousandths(name, found), code
 
 
 class _Method:
     """Makes recipes of one method or compressor."""
 
-    def __init__(self, name: str, shares: Sequence[str] = ()) -> None:
-        self._name, self._shares = name, shares
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def __call__(self, **parameters: Any) -> NamedRecipe:
-        """The recipe with ``parameters``; raises ConfigError on a share outside its range."""
-        return NamedRecipe(self._name, {key: self._given(key, value) for key, value in parameters.items()})
-
-    def _given(self, key: str, value: Any) -> Any:
-        if key not in self._shares:
-            return list(value) if isinstance(value, tuple) else value
-        read = thousandths if key == "dropout" else parse_width
-        given = [read(share) for share in (value if isinstance(value, list | tuple) else [value])]
-        return given if key in ("dropout", "widths") else given[0]
+        """The recipe with ``parameters``."""
+        return NamedRecipe(self._name, parameters)
 
 
 FedAvg = _Method("fedavg")
-FedBIAD = _Method("fedbiad", ["dropout"])
-FedDrop = _Method("feddrop", ["dropout"])
-AFD = _Method("afd", ["dropout"])
-FedMP = _Method("fedmp", ["dropout"])
+FedBIAD = _Method("fedbiad")
+FedDrop = _Method("feddrop")
+AFD = _Method("afd")
+FedMP = _Method("fedmp")
 HeteroFL = _Method("heterofl")
 VarDrop = _Method("vardrop")
-EFD = _Method("efd", ["width", "widths"])
+EFD = _Method("efd")
 TopK, RandK, STC, DGC = _Method("topk"), _Method("randk"), _Method("stc"), _Method("dgc")
 FedPAQ, SignSGD, Fractional, TCS = _Method("fedpaq"), _Method("signsgd"), _Method("fractional"), _Method("tcs")
 
 
 def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N802  (its name in the field)
     """Ordered dropout (Horvath et al., 2021); with ``distil`` the widest sub-model teaches the one drawn."""
-    return _Method("fjord+kd" if distil else "fjord", ["widths"])(**parameters)
+    return NamedRecipe("fjord+kd" if distil else "fjord", parameters)

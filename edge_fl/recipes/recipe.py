@@ -7,18 +7,19 @@ from typing import Any
 import msgspec
 
 from edge_fl.aggregation.rules import Rule, find_rule
-from edge_fl.compressors.base import Compressor, compressor_names, open_compressor
+from edge_fl.compressors.base import COMPRESSORS, Compressor, compressor_names, open_compressor
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import Change, ServerHalf, State
-from edge_fl.methods.base import Method, method_names, open_method
+from edge_fl.core.share import in_thousandths
+from edge_fl.methods.base import METHODS, Method, method_names, open_method
 from edge_fl.recipes.presets import PRESETS
 from edge_fl.wire.context import Decoder
 from edge_fl.wire.sparse import SPARSE
 from edge_fl.wire.values import FLOAT32
 
-__all__ = ["Recipe", "open_recipe"]
+__all__ = ["Recipe", "open_recipe", "shares_in_thousandths"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,30 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     ConfigError
         When a part or a parameter is unknown, or makes no sense, or the method takes no compressor.
     """
+    method, compressor, own, others = _parts_of(name, parameters)
+    recipe = Recipe(open_method(method, others), open_compressor(compressor, own) if compressor else None)
+    if compressor and recipe.method.sparse:
+        raise ConfigError(
+            f"'{method}' tells the server which entries it sends, and '{compressor}' could not: leave it out."
+        )
+    return recipe
+
+
+def shares_in_thousandths(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's parameters as a person gives them, with shares such as 0.5, as :func:`open_recipe` takes them.
+
+    Raises ConfigError as that does for names, and for what is no share.
+    """
+    method, compressor, own, others = _parts_of(name, parameters)
+    found = in_thousandths(METHODS.find(method).Parameters, others, f"method '{method}'")
+    if compressor:
+        theirs = in_thousandths(COMPRESSORS.find(compressor).Parameters, own, f"compressor '{compressor}'")
+        found |= {f"{compressor}.{key}": value for key, value in theirs.items()}
+    return found
+
+
+def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """The method and the compressor (or nothing) of a recipe, the compressor's parameters and the method's."""
     if ":" in name or "/" in name:
         raise ConfigError(f"'{name[:80]}' is no plain name of a method: no code comes with a task.")
     method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)
@@ -124,13 +149,7 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     prefix = f"{rest[0]}." if rest else ""
     own = {key.removeprefix(prefix): v for key, v in parameters.items() if rest and key.startswith(prefix)}
     others = {key: v for key, v in parameters.items() if not rest or not key.startswith(prefix)}
-    compressor = open_compressor(rest[0], own) if rest else None
-    recipe = Recipe(open_method(method, others), compressor)
-    if compressor is not None and recipe.method.sparse:
-        raise ConfigError(
-            f"'{method}' tells the server which entries it sends, and '{compressor.name}' could not: leave it out."
-        )
-    return recipe
+    return method, rest[0] if rest else "", own, others
 
 
 def _divided(name: str) -> tuple[str, list[str]]:

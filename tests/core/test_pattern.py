@@ -29,14 +29,16 @@ def test_kept_units_are_exact_for_every_rate(units: int) -> None:
         assert prefix_units(units, dropout + 1) == ceil(Fraction(dropout + 1, 1000) * units)
 
 
-@given(st.integers(0, 999))
+@given(st.integers(0, 1000))
 def test_thousandths_takes_every_multiple(value: int) -> None:
     assert thousandths(value / 1000) == value
 
 
-@pytest.mark.parametrize("rate", [-0.001, 1.0, 0.9999999, 0.0005, 2.0, float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize(
+    "rate", [-0.001, 1.001, 0.9999999, 0.0005, 2.0, float("nan"), float("inf"), -float("inf")]
+)
 def test_thousandths_refuses_the_rest(rate: float) -> None:
-    with pytest.raises(ConfigError, match="dropout rate"):
+    with pytest.raises(ConfigError, match="A share must be in"):
         thousandths(rate)
 
 
