@@ -18,6 +18,7 @@ from broker.intake import Intake
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.poll import Poll
+from broker.presence import Presence
 from broker.programs import missing_program
 from broker.registry import Registry
 from broker.rounds import Round
@@ -126,6 +127,7 @@ class Gateway:
         self._bundle, self._recipe, self._batch, self._tiers = bundle, recipe, batch, tiers
         self._folder, self._store, self._connection = folder, store, connection
         self._topics, self._observer = topics, observer
+        self._presence = Presence(folder.root)
         self._contents = Contents(bundle)
         self._intake = Intake(
             bundle.layout,
@@ -261,6 +263,7 @@ class Gateway:
             self._ticked = now
             self._intake.tick()
             self._remind()
+            self._presence.write()
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -288,6 +291,8 @@ class Gateway:
         client = ""
         try:
             _, client, chunk = self._topics.parse(topic)
+            if self.registry.get(client) is not None:
+                self._presence.heard(client)
             if chunk is not None:
                 self._intake.chunk(client, *chunk, payload)
                 return
@@ -307,6 +312,7 @@ class Gateway:
                     self._take_failure(client, message)
                 case Gone() if self.registry.get(client) is not None:
                     self.registry.gone(client, time.monotonic())
+                    self._presence.gone(client)
                     self._observer.device(client, "gone")
         except FrameError as error:
             self._reject(client, error.code, str(error))
@@ -324,6 +330,7 @@ class Gateway:
         known = self.registry.get(client)
         changed = known is None or known.profile != profile
         device = self.registry.register(client, profile)
+        self._presence.heard(client)
         if changed:
             self._intake.settle()  # an update that the device's row speaks of is in the record before
             self._store.register(device)

@@ -4,6 +4,7 @@
 
     config.json          the RunConfig
     metrics.jsonl        one line a round
+    presence.json        of a fleet: which devices are connected, and when each was heard of last
     updates/             the frames of the round under way, or of a buffered run, in a file
     checkpoints/         the model after each of the last rounds, and what the server had learned besides, unless they
                          are kept elsewhere

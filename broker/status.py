@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from broker.database import local_url
+from broker.presence import read_presence
 from broker.run_folder import run_of
 from broker.session import read_settings
 from broker.store import Rejected, Store, UnderWay
@@ -17,10 +18,14 @@ from edge_fl.runs.metrics import RoundMetrics
 __all__ = ["RunStatus", "status_of"]
 
 
+_LATEST = 10  # rounds
+
+
 class DeviceStatus(msgspec.Struct, frozen=True):
     """A device as it registered last, the last round whose update was taken (0: none), and its part in the open one.
 
-    ``tier`` is the one it was asked in last, or registered with.
+    ``tier`` is the one it was asked in last, or registered with. ``connected`` and ``heard``, the Unix time of its last
+    message, are as the coordinator wrote them last; None where it has not.
     """
 
     client: str
@@ -30,16 +35,21 @@ class DeviceStatus(msgspec.Struct, frozen=True):
     samples: int
     accepted: int
     now: str
+    connected: bool | None
+    heard: float | None
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """A run: its settings, its last finished round (None before the first), devices, and what was turned away."""
+    """A run: its settings, its last finished round (None before the first), the latest of them, devices, and what was
+    turned away.
+    """
 
     run: str
     method: str
     rounds: int
     finished: int
     last: RoundMetrics | None
+    latest: list[RoundMetrics]
     devices: list[DeviceStatus]
     rejected: list[Rejected]
 
@@ -69,12 +79,14 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
         open_round = store.under_way(len(rounds) + 1)
         tiers = {client: tier for metrics in rounds for client, tier in metrics.tiers.items()}
         tiers |= {} if open_round is None else open_round.tiers
+        seen = read_presence(root)
         return RunStatus(
             run=config.run,
             method=config.method,
             rounds=config.rounds,
             finished=len(rounds),
             last=rounds[-1] if rounds else None,
+            latest=rounds[-_LATEST:],
             devices=[
                 DeviceStatus(
                     client=device.client,
@@ -84,6 +96,8 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
                     samples=device.profile.samples,
                     accepted=device.accepted,
                     now=_part(open_round, device.client),
+                    connected=seen[device.client].connected if device.client in seen else None,
+                    heard=seen[device.client].heard if device.client in seen else None,
                 )
                 for device in store.devices()
             ],

@@ -1,6 +1,7 @@
 """`edge-fl status`: how a run stands, of a fleet or simulated, while it goes on or after."""
 
 import json as json_module
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from edge_fl.commands.options import Database
 from edge_fl.commands.tables import show_table
 
 if TYPE_CHECKING:
-    from broker.status import RunStatus
+    from broker.status import DeviceStatus, RunStatus
 
 __all__ = ["status"]
 
@@ -59,12 +60,57 @@ def _show(found: "RunStatus") -> None:
         ],
     )
     show_table(
+        "Latest rounds",
+        ("round", "updates", "excused", "training loss", "loss", "scores", "uplink (kB)", "seconds"),
+        [
+            (
+                one.round,
+                len(one.uplink),
+                len(one.excused),
+                f"{one.train_loss:.4f}",
+                "" if one.loss is None else f"{one.loss:.4f}",
+                scores_text(one.scores),
+                f"{sum(one.uplink.values()) / 1000:,.1f}",
+                f"{one.seconds:.1f}",
+            )
+            for one in found.latest
+        ],
+    )
+    show_table(
         "Devices",
-        ("device", "tier", "runtime", "platform", "samples", "last accepted round", "this round"),
-        [(d.client, d.tier, d.runtime, d.platform, d.samples, d.accepted, d.now) for d in found.devices],
+        (
+            "device",
+            "tier",
+            "runtime",
+            "platform",
+            "samples",
+            "last accepted round",
+            "this round",
+            "connection",
+            "last seen",
+        ),
+        [
+            (d.client, d.tier, d.runtime, d.platform, d.samples, d.accepted, d.now, _connection(d), _ago(d.heard))
+            for d in found.devices
+        ],
     )
     show_table(
         "Turned away",
         ("round", "device", "code", "how often", "last reason"),
         [(r.round, r.client, r.code, r.count, r.reason) for r in found.rejected],
     )
+
+
+def _connection(device: "DeviceStatus") -> str:
+    return {True: "connected", False: "gone", None: ""}[device.connected]
+
+
+def _ago(heard: float | None) -> str:
+    """How long ago it was; nothing where nobody knows."""
+    if heard is None:
+        return ""
+    seconds = max(0.0, time.time() - heard)
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
