@@ -8,6 +8,7 @@ from broker.best import Best
 from broker.buffered import Buffered
 from broker.client_selection import ClientSelection
 from broker.federated_evaluation import FederatedEvaluator
+from broker.final_model import FinalModel
 from broker.fleet import Fleet
 from broker.gathering import gather
 from broker.model import GlobalModel, RoundSum
@@ -161,9 +162,11 @@ class Coordinator:
 
     def _end(self) -> Path:
         best = self._best.round if self._best is not None else 0
-        weights = self._folder.finish(self._folder.best(best) if best else self._model.outcome)
-        self._fleet.farewell(self._model.version)
-        return weights
+        weights = self._folder.best(best) if best else self._model.outcome
+        path = self._folder.finish(weights)
+        final = FinalModel(self._model, weights, recipe=self._recipe, tiers=self._tiers, evaluator=self._evaluator)
+        self._fleet.farewell(self._model.version, final)
+        return path
 
     def _run_round(self, number: int) -> RoundMetrics:
         trained = self.train_round(number)

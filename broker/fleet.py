@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from broker.final_model import FinalModel
 from broker.model import GlobalModel
 from broker.poll import Poll
 from broker.registry import Registry
@@ -99,6 +100,6 @@ class Fleet(Protocol):
         """What a run that is continued needs to know of the fleet after the round; nothing where it outlives."""
         ...
 
-    def farewell(self, rounds: int) -> None:
-        """Tell every client that the run is over."""
+    def farewell(self, rounds: int, final: FinalModel) -> None:
+        """Tell every client that the run is over, and send the ``final`` model to those that keep it."""
         ...

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from broker.contents import Contents
+from broker.final_model import FinalModel
 from broker.fleet import Counted
 from broker.intake import Intake
 from broker.model import GlobalModel
@@ -37,10 +38,12 @@ from edge_fl.wire.messages import (
     PROTOCOL,
     Evaluated,
     Failed,
+    Final,
     Finished,
     Gathered,
     Gone,
     Hello,
+    Keep,
     Offer,
     Refused,
     Register,
@@ -63,7 +66,8 @@ _POLL_SECONDS, _SENDING_SECONDS = 0.2, 0.005  # the latter while chunks wait for
 _TICK_SECONDS, _REMIND_SECONDS = 0.25, 5.0
 _REST_SECONDS = 30.0  # for which a device that declined is let be
 _BURST = 64  # events taken at a time: looking at the round after each of thousands would take longer than they do
-_LINGER_SECONDS = (1.0, 5.0)
+_LINGER_SECONDS = (1.0, 5.0, 300.0)  # in any case, for who is gone, and for who fetches the final model
+_SERVED_SECONDS = 5.0  # after a device asked for a part of it, in which it may ask for another
 _MOST_SAMPLES = 2**31 - 1
 _LONGEST_REASON = 500  # characters of what a device says
 
@@ -143,6 +147,8 @@ class Gateway:
         self._sender = Sender(connection.publish, topics.chunk)
         self._ticked = 0.0  # monotonic seconds
         self._over: Finished | None = None
+        self._final: FinalModel | None = None
+        self._served = -math.inf  # when a device asked for a part of it last
         self._poll: Poll[Any] | None = None  # the newest
 
     @staticmethod
@@ -217,10 +223,18 @@ class Gateway:
         self._intake.clear()
         self._publish(self._topics.all, self._over)
 
-    def farewell(self, rounds: int) -> None:
-        """Tell the devices for a while, and longer if one is reconnecting just now: it would wait for ever."""
-        shortest, longest = (time.monotonic() + seconds for seconds in _LINGER_SECONDS)
-        while (now := time.monotonic()) < shortest or (now < longest and self.registry.lost(now, 0.0)):
+    def farewell(self, rounds: int, final: FinalModel) -> None:
+        """Tell the devices for a while, and longer if one is reconnecting just now, as it would wait for ever, or still
+        fetches the ``final`` model.
+        """
+        self._final = final
+        began = time.monotonic()
+        shortest, longest, latest = (began + seconds for seconds in _LINGER_SECONDS)
+        while (
+            (now := time.monotonic()) < shortest
+            or (now < longest and self.registry.lost(now, 0.0))
+            or now < min(self._served + _SERVED_SECONDS, latest)
+        ):
             self.finish(rounds)
             self.pump()
 
@@ -310,6 +324,8 @@ class Gateway:
                     self._take_answer(client, message)
                 case Failed() as message:
                     self._take_failure(client, message)
+                case Keep(run=run):
+                    self._deliver(client, run)
                 case Gone() if self.registry.get(client) is not None:
                     self.registry.gone(client, time.monotonic())
                     self._presence.gone(client)
@@ -365,6 +381,15 @@ class Gateway:
         if chunks is None or self.registry.get(client) is None:
             raise FrameError("unknown-content", f"'{client}' wants {want.digest[:12]}, which is not given out.")
         self.sent[client] += self._sender.serve(self._topics.down(client), chunks, want)
+        self._served = time.monotonic()
+
+    def _deliver(self, client: str, run: str) -> None:
+        """Give out the final model to a device that keeps it; one that asks too early asks again."""
+        device = self.registry.get(client)
+        if self._final is not None and device is not None and run == self._folder.run:
+            frame, width, statistics = self._final.of(client, device.profile)
+            self._served = time.monotonic()
+            self._send(client, Final(run, self._contents.offer_change(frame), width, statistics))
 
     # --- answers without an update
 

@@ -53,6 +53,11 @@ class GlobalModel:
         """
         return encode_frame(self._header(), Pattern.full(self.layout), self.outcome)
 
+    def narrowed_frame(self, weights: Weights, width: int) -> bytes:
+        """Of ``weights`` in place of its own, the first units of ``width`` (thousandths), without dropped columns."""
+        header = msgspec.structs.replace(self._header(), mode="units")
+        return encode_frame(header, Pattern.prefix(self.layout, width), weights)
+
     @property
     def outcome(self) -> Weights:
         """What the run gives if it ends now: full tensors by name."""

@@ -25,12 +25,14 @@ from edge_fl.wire.messages import (
     Evaluate,
     Evaluated,
     Failed,
+    Final,
     Finished,
     FromDevice,
     Gather,
     Gathered,
     Gone,
     Hello,
+    Keep,
     Measured,
     Offer,
     Refused,
@@ -282,6 +284,8 @@ def _messages() -> list[FromDevice | ToDevice]:
         Failed("run-1", 3, "19", "The loss is no longer finite.", "evaluate"),
         Gone(),
         Finished("run-1", 20),
+        Keep("run-1"),
+        Final("run-1", Ref(DIGEST, 1500), width=600, statistics=600),
     ]
 
 

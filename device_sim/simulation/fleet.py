@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.acceptance import check_update, expected_of
+from broker.final_model import FinalModel
 from broker.fleet import Counted
 from broker.model import GlobalModel
 from broker.observer import Observer
@@ -223,8 +224,8 @@ class SimulatedFleet:
         """Nobody still trains as a round begins."""
         return None
 
-    def farewell(self, rounds: int) -> None:
-        """Nobody waits for it."""
+    def farewell(self, rounds: int, final: FinalModel) -> None:
+        """Nobody waits for it, and nobody keeps a model."""
 
 
 def _seconds(trained: Trained, tier: int) -> float:

@@ -10,12 +10,13 @@ from edge_fl.agent.capabilities import registration
 from edge_fl.agent.conversation import Conversation, Superseded
 from edge_fl.agent.failure import failure_of
 from edge_fl.agent.held_model import HeldModel
+from edge_fl.agent.kept_model import KeptModel, read_model, write_model
 from edge_fl.agent.rehearsal import rehearse
 from edge_fl.agent.state import StateFolder
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
 from edge_fl.core.content import Ref
-from edge_fl.core.errors import BundleError, DataError, EdgeFLError, RefusedError
+from edge_fl.core.errors import BundleError, DataError, EdgeFLError, FrameError, RefusedError, StateError
 from edge_fl.core.layout import Layout
 from edge_fl.core.log import log_fields
 from edge_fl.core.server_half import State
@@ -28,11 +29,12 @@ from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.training.evaluation import evaluated
 from edge_fl.training.update import Update, make_update
 from edge_fl.transport.connection import BrokerAddress
-from edge_fl.wire.frame import Frame, largest_frame
+from edge_fl.wire.frame import Frame, decode_frame, largest_frame
 from edge_fl.wire.messages import (
     Evaluate,
     Evaluated,
     Failed,
+    Finished,
     Gather,
     Gathered,
     Measured,
@@ -46,6 +48,7 @@ __all__ = ["Agent", "AgentSettings"]
 _log = logging.getLogger(__name__)
 _LARGEST_MANIFEST = 16 << 20  # bytes
 _LARGEST_PROGRAM = 256 << 20
+_FINAL_SECONDS, _FETCH_SECONDS = 10.0, 300.0  # for the answer of who gives out the final model, and for the model
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class AgentSettings:
 
     ``tier`` is its class of hardware (0, 1, ...), ``once`` ends the process with the run, ``connect_timeout`` are
     the seconds for which the first connection is tried (afterwards the agent never gives up). ``test_share`` of its
-    samples are held out of training (:class:`edge_fl.data.held_out.HeldOut`).
+    samples are held out of training (:class:`edge_fl.data.held_out.HeldOut`). With ``keep_model`` the final model of a
+    run is kept in the state folder, in the place of the one before (:mod:`edge_fl.agent.kept_model`).
     """
 
     broker: BrokerAddress
@@ -67,6 +71,7 @@ class AgentSettings:
     connect_timeout: float = 15.0
     fleet: str = "edge-fl"
     test_share: float = 0.0
+    keep_model: bool = False
 
 
 class Agent:
@@ -110,6 +115,7 @@ class Agent:
         self._runtime: tuple[Registered, Runtime] | None = None
         self._measured: Measured | None = None  # of the newest rehearsals
         self._model = HeldModel()
+        self._over: Finished | None = None  # of the run whose final model was asked for
 
     def run(self) -> None:
         """Serve until the run ends (``once``) or for ever.
@@ -129,6 +135,7 @@ class Agent:
                 self._talk.listen()
                 try:
                     self._follow()
+                    self._keep_model()
                 except Superseded:
                     continue
                 if self._talk.finished is not None and self._settings.once:
@@ -172,7 +179,7 @@ class Agent:
         def wanted() -> bool:
             return self._talk.registered == registered
 
-        folder = self._folder.bundle(registered.manifest.digest)
+        folder = self._folder.bundle(registered.manifest.digest, besides=self._kept_manifest())
         try:
             return Bundle.load(folder, runtime=self._settings.runtime)
         except BundleError:
@@ -186,6 +193,42 @@ class Agent:
         write_atomically(folder / MANIFEST, raw)
         write_atomically(folder / SEAL, seal_of(raw))
         return Bundle.load(folder, runtime=self._settings.runtime)
+
+    def _keep_model(self) -> None:
+        """Once a run is over, keep what it gives; a coordinator that has gone by then is asked no second time."""
+        finished = self._talk.finished
+        if not self._settings.keep_model or finished is None or finished == self._over or self._runtime is None:
+            return
+        self._over, (registered, runtime) = finished, self._runtime
+        try:
+            final = self._talk.final(finished, _FINAL_SECONDS)
+        except Superseded:
+            _log.warning("the coordinator does not send the final model of run %s", finished.run)
+            return
+        until = time.monotonic() + _FETCH_SECONDS
+        largest = largest_frame(runtime.bundle.layout)
+        frame = self._talk.fetch(
+            final.model,
+            largest=largest,
+            wanted=lambda: self._talk.finished == finished and time.monotonic() < until,
+        )
+        try:
+            decode_frame(frame, runtime.bundle.layout)
+        except FrameError as error:
+            _log.warning("the final model of run %s is not kept: %s", finished.run, error)
+            return
+        kept = KeptModel(finished.run, registered.manifest.digest, final.width, final.statistics, frame)
+        write_model(self._folder.root, kept)
+        _log.info("kept the final model of run %s, width %g", finished.run, final.width / 1000)
+
+    def _kept_manifest(self) -> str | None:
+        """The digest of the bundle whose model is kept; a damaged model keeps nothing."""
+        try:
+            kept = read_model(self._folder.root)
+        except StateError as error:
+            _log.warning("%s", error)
+            return None
+        return None if kept is None else kept.manifest
 
     def _measure(self, registered: Registered, runtime: Runtime) -> None:
         """Tell the coordinator how long a step of each rehearsal takes here."""

@@ -1,6 +1,7 @@
 """A device's end of the conversation with its coordinator: what is wanted of it, and what it fetches and offers."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -13,12 +14,14 @@ from edge_fl.wire.messages import (
     Evaluate,
     Evaluated,
     Failed,
+    Final,
     Finished,
     FromDevice,
     Gather,
     Gathered,
     Gone,
     Hello,
+    Keep,
     Offer,
     Refused,
     Register,
@@ -72,6 +75,7 @@ class Conversation:
         self.registered: Registered | None = None
         self.task: Task | Evaluate | Gather | None = None
         self.finished: Finished | None = None
+        self._final: Final | None = None
         self._broker, self._client, self._introduce = broker, client, introduce
         topics = Topics(fleet)
         self._topics, self._up, down = topics, topics.up(client), topics.down(client)
@@ -159,6 +163,30 @@ class Conversation:
             content = self._arrived.pop(ref.digest, None)
         return content
 
+    def final(self, finished: Finished, patience: float) -> Final:
+        """Ask for the final model of a run that is over, again and again for ``patience`` seconds.
+
+        Raises
+        ------
+        RefusedError
+            As :meth:`listen`.
+        Superseded
+            When no answer came, or another run begins.
+        """
+        self._final, until, asked = None, time.monotonic() + patience, -math.inf
+        while (found := self._final_model()) is None:
+            now = time.monotonic()
+            if now > until or self.finished != finished:
+                raise Superseded
+            if now > asked + _OFFER_SECONDS[0]:
+                self.send(Keep(finished.run))
+                asked = now
+            self._pump()
+        return found
+
+    def _final_model(self) -> Final | None:
+        return self._final
+
     def upload(self, task: Task, frame: bytes) -> Verdict:
         """Offer an update until the coordinator says what became of it.
 
@@ -241,6 +269,8 @@ class Conversation:
                 if self.finished != message:
                     _log.info("run %s is over after %d rounds", message.run, message.rounds)
                 self.finished, self.task = message, None
+            case Final() as message if self._is_mine(message.run):
+                self._final = message
 
     def _hear(self, task: Task | Evaluate | Gather) -> None:
         """Take a task on, unless it is a repetition or was delayed; an answer that may be lost is given again."""

@@ -4,7 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from edge_fl.agent.agent import Agent, AgentSettings
+from edge_fl.agent.kept_model import Predictor, model_version
+from edge_fl.agent.state import state_home
 from edge_fl.data.given import samples_of
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import DataSource, open_source
@@ -41,7 +46,9 @@ class Device:
     id
         Its name in the fleet.
     state
-        The folder of its state; None for ``~/.local/state/edge-fl/ID``.
+        The folder of its state; None for ``~/.local/state/edge-fl/ID``, or as XDG_STATE_HOME has it.
+    keep_model
+        Whether to keep the final model of each run, for :meth:`predict`.
     consent
         Called before anything is trained; raises DeclinedError where the device would rather not.
     settings
@@ -61,16 +68,40 @@ class Device:
         id: str,
         state: str | Path | None = None,
         once: bool = False,
+        keep_model: bool = False,
         consent: Callable[[], None] = lambda: None,
         **settings: Any,
     ) -> None:
-        folder = Path.home() / ".local/state/edge-fl" / id if state is None else Path(state)
-        own = AgentSettings(broker=BrokerAddress.parse(broker), client=id, state=folder, once=once, **settings)
-        self._agent = Agent(own, _source(data), consent=consent)
+        self._settings = AgentSettings(
+            broker=BrokerAddress.parse(broker),
+            client=id,
+            state=state_home() / id if state is None else Path(state),
+            once=once,
+            keep_model=keep_model,
+            **settings,
+        )
+        self._predictor: tuple[int, Predictor] | None = None
+        self._agent = Agent(self._settings, _source(data), consent=consent)
 
     def run(self) -> None:
         """Serve until the run ends (``once``) or for ever; raises as :meth:`edge_fl.agent.agent.Agent.run`."""
         self._agent.run()
+
+    def predict(self, x: ArrayLike) -> NDArray[np.float32]:
+        """Outputs ``[N, ...]`` of the final model that was kept last, at this device's width, for inputs ``[N, ...]``.
+
+        Raises
+        ------
+        StateError
+            When none was kept: the device runs without ``keep_model``, or no run has ended.
+        DataError
+            When ``x`` does not fit the model.
+        """
+        settings, version = self._settings, model_version(self._settings.state)
+        if self._predictor is None or self._predictor[0] != version:
+            found = Predictor(settings.state, settings.runtime, threads=settings.threads)
+            self._predictor = version, found
+        return self._predictor[1](x)
 
 
 def _source(data: Any) -> DataSource:

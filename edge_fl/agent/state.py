@@ -7,6 +7,7 @@ starts from the state before r, and a refused update leaves no trace.
 
 import fcntl
 import json
+import os
 import shutil
 import zipfile
 from pathlib import Path
@@ -19,7 +20,7 @@ from edge_fl.core.errors import StateError
 from edge_fl.core.server_half import State
 from edge_fl.wire.messages import check_id
 
-__all__ = ["MethodState", "StateFolder", "owner_of"]
+__all__ = ["MethodState", "StateFolder", "owner_of", "state_home"]
 
 _ROUND = "__round__"
 _IDENTITY = "identity.json"
@@ -61,9 +62,11 @@ class StateFolder:
         if owner != client:
             raise StateError(f"The state folder '{self.root}' belongs to client '{owner}', not to '{client}'.")
 
-    def bundle(self, digest: str) -> Path:
-        """Where the bundle whose manifest hashes to ``digest`` is kept; bundles of other digests are removed."""
-        return _alone(self.root / "bundles", digest)
+    def bundle(self, digest: str, besides: str | None = None) -> Path:
+        """Where the bundle is kept whose manifest hashes to ``digest``; others are removed, but for the one
+        ``besides``.
+        """
+        return _alone(self.root / "bundles", digest, besides)
 
     def method(self, run: str) -> "MethodState":
         """What methods remember of ``run``; what they remembered of others is removed."""
@@ -72,6 +75,12 @@ class StateFolder:
     def close(self) -> None:
         """Let another process have the folder."""
         self._lock.close()
+
+
+def state_home() -> Path:
+    """Where devices have their state folders unless they name one."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "edge-fl"
 
 
 def owner_of(root: Path) -> str | None:
@@ -134,10 +143,10 @@ class MethodState:
             raise StateError(f"'{self._staged}' cannot be removed: {error.strerror}.") from error
 
 
-def _alone(folder: Path, name: str) -> Path:
+def _alone(folder: Path, name: str, besides: str | None = None) -> Path:
     """The path of ``name`` in ``folder``, whose other entries are removed: a device's disk does not fill up."""
     for other in folder.iterdir() if folder.exists() else ():
-        if other.name != name:
+        if other.name not in (name, besides):
             shutil.rmtree(other, ignore_errors=True)
     return folder / name
 

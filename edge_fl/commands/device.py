@@ -48,6 +48,10 @@ def device(
     test_share: TestShare = 0.0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a train step may use.")] = 1,
     once: Annotated[bool, typer.Option("--once", help="Exit when the run is over.")] = False,
+    keep_model: Annotated[
+        bool,
+        typer.Option("--keep-model", help="Keep the final model in the state folder, for edge_fl.Device.predict."),
+    ] = False,
     least_battery: Annotated[
         int | None, typer.Option(min=0, max=100, help="Decline a task below this percent, unless charged.")
     ] = None,
@@ -98,6 +102,7 @@ def device(
         connect_timeout=connect_timeout,
         fleet=fleet,
         test_share=test_share,
+        keep_model=keep_model,
     )
     conditions = Conditions(least_battery, unmetered, most_busy)
     with logging_to(log_file, log_format, client=client):

@@ -1,6 +1,5 @@
 """What the commands of a device read alike from their options."""
 
-import os
 import platform
 import re
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from edge_fl.agent.state import state_home
 from edge_fl.commands.options import runtime_name
 
 __all__ = ["ConnectTimeout", "Fleet", "Id", "RuntimeName", "State", "TestShare", "client_of", "state_of"]
@@ -31,14 +31,9 @@ def client_of(id: str | None, data: str) -> str:
 
 def state_of(state: Path | None, client: str) -> Path:
     """The device's state folder."""
-    return state if state is not None else _state_home() / client
+    return state if state is not None else state_home() / client
 
 
 def _default_id(data: str) -> str:
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{platform.node() or 'device'}-{data}")
     return name[-64:].strip("-.")  # the end tells devices of one host apart
-
-
-def _state_home() -> Path:
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "edge-fl"

@@ -19,12 +19,14 @@ __all__ = [
     "Evaluate",
     "Evaluated",
     "Failed",
+    "Final",
     "Finished",
     "FromDevice",
     "Gather",
     "Gathered",
     "Gone",
     "Hello",
+    "Keep",
     "Measured",
     "Offer",
     "Refused",
@@ -249,8 +251,26 @@ class Finished(_Message, frozen=True):
     rounds: int
 
 
-FromDevice = Register | Want | Offer | Evaluated | Gathered | Failed | Gone
-ToDevice = Hello | Registered | Refused | Task | Evaluate | Gather | Want | Verdict | Finished
+class Keep(_Message, frozen=True):
+    """Device to coordinator: the run is over, and I keep its final model."""
+
+    run: str
+
+
+class Final(_Message, frozen=True):
+    """Coordinator to device: the final model, as the frame of its first units of ``width`` (thousandths).
+
+    ``statistics`` is the width whose BatchNorm statistics suit it, where it has them for each.
+    """
+
+    run: str
+    model: Ref
+    width: _Width
+    statistics: _Width
+
+
+FromDevice = Register | Want | Offer | Evaluated | Gathered | Failed | Gone | Keep
+ToDevice = Hello | Registered | Refused | Task | Evaluate | Gather | Want | Verdict | Finished | Final
 
 _encoder = msgspec.msgpack.Encoder()
 _from_device = msgspec.msgpack.Decoder(FromDevice)

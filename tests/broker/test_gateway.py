@@ -27,10 +27,12 @@ from edge_fl.transport.transfer import chunks_of, cut
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
     PROTOCOL,
+    Final,
     Finished,
     FromDevice,
     Gone,
     Hello,
+    Keep,
     Measured,
     Offer,
     Refused,
@@ -378,6 +380,14 @@ def test_an_upload_that_a_buffered_run_has_under_way_at_its_end_is_broken_off(wi
     wire.device.publish(TOPICS.chunk(TOPICS.up(CLIENT), ref_of(content).digest, 0), cut(content)[0])
 
     assert wire.answer(Finished, register()) == Finished(RUN, ROUND)
+
+
+def test_no_model_is_given_out_before_a_run_is_over(wire: Wire) -> None:
+    wire.join()
+    for client, run in ((CLIENT, RUN), (CLIENT, "run-2"), ("stranger", RUN)):
+        wire.send(Keep(run), client)
+    wire.answer(Registered, register())
+    assert not any(isinstance(message, Final) for message in wire.received)
 
 
 def test_a_lost_acceptance_is_given_again_after_the_round_and_for_that_update_only(wire: Wire) -> None:

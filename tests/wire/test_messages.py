@@ -12,12 +12,14 @@ from edge_fl.wire.messages import (
     Evaluate,
     Evaluated,
     Failed,
+    Final,
     Finished,
     FromDevice,
     Gather,
     Gathered,
     Gone,
     Hello,
+    Keep,
     Offer,
     Refused,
     Register,
@@ -43,6 +45,7 @@ FROM_DEVICE: list[FromDevice] = [
     Gathered("r", 1, b"frame"),
     Failed("r", 1, "14", "no data"),
     Gone(),
+    Keep("r"),
 ]
 TO_DEVICE: list[ToDevice] = [
     Hello("r"),
@@ -54,6 +57,7 @@ TO_DEVICE: list[ToDevice] = [
     Want(DIGEST, ()),
     Verdict("r", 1, DIGEST, accepted=False, code="mask", reason="wrong count"),
     Finished("r", 20),
+    Final("r", Ref(DIGEST, 9), width=500, statistics=400),
 ]
 DEEP = b"\x91" * 100_000 + b"\xc0"
 

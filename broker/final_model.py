@@ -1,0 +1,42 @@
+"""The model that a run ends with, as each device can use it."""
+
+from broker.model import GlobalModel
+from broker.tiers import Tiers
+from edge_fl.core.selection import Weights
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.training.evaluator import Evaluator
+from edge_fl.wire.messages import Register
+
+__all__ = ["FinalModel"]
+
+
+class FinalModel:
+    """Frames of the first units of each block, one for each width that a tier evaluates.
+
+    Parameters
+    ----------
+    model
+        As it is after the last round.
+    weights
+        What the run gives of it: full tensors by name.
+    recipe, tiers
+        Say how wide a device's model is.
+    evaluator
+        Knows which BatchNorm statistics suit a width.
+    """
+
+    def __init__(
+        self, model: GlobalModel, weights: Weights, *, recipe: Recipe, tiers: Tiers, evaluator: Evaluator
+    ) -> None:
+        self._model, self._weights = model, weights
+        self._recipe, self._tiers, self._evaluator = recipe, tiers, evaluator
+        self._made: dict[int, tuple[bytes, int]] = {}
+
+    def of(self, client: str, profile: Register) -> tuple[bytes, int, int]:
+        """A device's frame, its width and the width of its statistics, both in thousandths."""
+        width = self._recipe.method.evaluated_width(self._tiers.of(client, profile))
+        if width not in self._made:
+            frame = self._model.narrowed_frame(self._weights, width)
+            self._made[width] = frame, self._evaluator.statistics(self._weights, width)
+        frame, statistics = self._made[width]
+        return frame, width, statistics

@@ -1,0 +1,101 @@
+"""Devices that keep the final model of a run, and predict with it."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+import edge_fl
+from broker.model import GlobalModel
+from broker.observer import Observer
+from broker.session import digest_of
+from edge_fl.agent.kept_model import KeptModel, Predictor, read_model, write_model
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import DataError, StateError
+from edge_fl.data.registry import load_dataset
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.transport.connection import BrokerAddress
+
+WIDTHS = [1000, 500]
+
+
+def plain_outputs(
+    weights: dict[str, NDArray[np.float32]], width: int, x: NDArray[np.float32]
+) -> NDArray[np.float64]:
+    """The digits perceptron's first units, as one would write them in numpy."""
+    hidden, units = x.reshape(len(x), 64).astype(np.float64), -(-width * 32 // 1000)
+    for layer in ("1", "3", "5"):
+        hidden = hidden @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
+        hidden = np.maximum(hidden, 0) * (np.arange(32) < units) if layer != "5" else hidden
+    return hidden
+
+
+def test_devices_predict_with_the_final_model_at_their_width(
+    system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path
+) -> None:
+    def device(number: int, *, keep: bool) -> edge_fl.Device:
+        state = tmp_path / f"state-{number}"
+        data = f"digits:{number}/3"
+        return edge_fl.Device(
+            str(embedded), data, id=f"d{number}", state=state, once=True, tier=number % 2, keep_model=keep
+        )
+
+    devices = [device(number, keep=number < 2) for number in range(3)]
+    threads = [threading.Thread(target=device.run, daemon=True) for device in devices]
+    for thread in threads:
+        thread.start()
+    config = system.config("fjord", rounds=2, min_clients=3, parameters={"widths": WIDTHS})
+    done = system.coordinate(config, tmp_path / "run", embedded, Observer())
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+    weights, x = load_file(done.weights), load_dataset("digits").test.x
+    for number, width in enumerate(WIDTHS):
+        outputs = devices[number].predict(x)
+        np.testing.assert_allclose(outputs, plain_outputs(weights, width, x), atol=1e-5)
+        np.testing.assert_array_equal(devices[number].predict(x[:7]), outputs[:7])
+        again = Predictor(tmp_path / f"state-{number}", "onnx")
+        assert (again.run, again.width) == (config.run, width / 1000)
+        np.testing.assert_array_equal(again(x), outputs)
+    kept = [read_model(tmp_path / f"state-{number}") for number in range(3)]
+    assert kept[0] is not None
+    assert kept[1] is not None
+    assert kept[2] is None
+    assert len(kept[1].frame) < 0.6 * len(kept[0].frame)  # no device fetches units that it cannot use
+    with pytest.raises(StateError, match="keeps no model: run the device with keep_model"):
+        devices[2].predict(x)
+
+
+@pytest.mark.parametrize(
+    ("x", "sentence"),
+    [
+        (np.zeros((3, 64), np.float32), r"shape \(N, 1, 8, 8\), not \(3, 64\)"),
+        (np.zeros((0, 1, 8, 8), np.float32), r"not \(0, 1, 8, 8\)"),
+        (np.array("no"), r"not \(\)"),
+        (np.full((1, 1, 8, 8), "no"), "takes inputs of float32, not <U2"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(
+    digits_bundle: Bundle, tmp_path: Path, x: NDArray[np.float32], sentence: str
+) -> None:
+    with pytest.raises(DataError, match=sentence):
+        predictor(digits_bundle, tmp_path)(x)
+
+
+def test_a_damaged_model_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "model.msgpack").write_bytes(b"\x85\xa3run")
+    with pytest.raises(StateError, match=r"model\.msgpack' is damaged"):
+        Predictor(tmp_path, "onnx")
+
+
+def predictor(bundle: Bundle, state: Path) -> Predictor:
+    """Of the bundle's own weights."""
+    model = GlobalModel(bundle.layout, bundle.weights(), recipe=open_recipe("fedavg", {}), run="r")
+    write_model(state, KeptModel("r", digest_of(bundle), 1000, 1000, model.narrowed_frame(model.weights, 1000)))
+    (state / "bundles").mkdir()
+    (state / "bundles" / digest_of(bundle)).symlink_to(bundle.root)
+    return Predictor(state, "onnx")
