@@ -1,5 +1,6 @@
 """`edge-fl fleet`: agents on emulated hardware."""
 
+import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -31,13 +32,15 @@ def fleet(
     from device_sim.emulation.emulation import EmulatedFleet
     from device_sim.emulation.fleet_file import read_fleet
     from edge_fl.core.errors import RunError
-    from edge_fl.transport.connection import BrokerAddress
+    from edge_fl.transport.connection import BrokerAddress, Connection
+    from edge_fl.wire.messages import Topics
 
     console = Console(stderr=True)
     root = output or Path("fleets") / time.strftime("%Y%m%d-%H%M%S")
+    address = BrokerAddress.parse(broker)
     emulated = EmulatedFleet(
         read_fleet(file),
-        address=BrokerAddress.parse(broker),
+        address=address,
         root=root,
         once=once,
         connect_timeout=connect_timeout,
@@ -48,6 +51,9 @@ def fleet(
         speeds = f"{link.down:.3g}/{link.up:.3g}"
         table.add_row(device.client, device.group.profile, f"{device.share:.4f}", str(device.memory_mb), speeds)
     console.print(table)
+    probe = Connection(address=address, client_id=f"fleet-{os.getpid()}", subscriptions=[Topics("edge-fl").all])
+    probe.open(timeout=connect_timeout)  # agents would name the links in between
+    probe.close()
     told: dict[str, str] = {}
     with emulated:
         running = True

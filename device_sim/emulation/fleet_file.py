@@ -1,5 +1,6 @@
 """The file that describes a fleet of emulated devices (docs/fleet.md)."""
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,8 @@ from edge_fl.core.errors import ConfigError, said
 from edge_fl.runtimes.base import runtime_names
 
 __all__ = ["Device", "FleetFile", "Group", "parse_fleet", "read_fleet"]
+
+_ROUNDING = 1e-9  # of shares that were meant to fill a machine
 
 Times = tuple[tuple[float, float], ...]
 """Seconds of the devices' time from ... to ..., since the fleet was started."""
@@ -140,12 +143,17 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def _check_shares(self, devices: tuple["Device", ...]) -> None:
         fastest, total = max(device.share for device in devices), sum(device.share for device in devices)
         cores = len(os.sched_getaffinity(0))
-        if total > cores or fastest > 1:
-            least = self.scale * max(total / cores, fastest)
+        if max(total / cores, fastest) > 1 + _ROUNDING:
+            least = _up(self.scale * max(total / cores, fastest), 1000)
             raise ConfigError(
-                f"The {len(devices)} devices need {total:.2f} cores, one of them {fastest:.2f}, and this machine has "
-                f"{cores}; a scale of {least:.3g} would do."
+                f"The {len(devices)} devices need {_up(total, 100):.2f} cores, one of them {_up(fastest, 100):.2f}, "
+                f"and this machine has {cores}; a scale of {least:g} would do."
             )
+
+
+def _up(value: float, parts: int) -> float:
+    """Rounded up, so that what a sentence says is never what would have been enough."""
+    return math.ceil(value * parts * (1 - _ROUNDING)) / parts
 
 
 @dataclass(frozen=True)

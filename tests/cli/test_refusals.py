@@ -219,3 +219,6 @@ def test_fleets(tmp_path: Path) -> None:
     refused(15, "does not describe a fleet: Expected `array`", "fleet", file)
     file.write_text("{")
     refused(15, "does not describe a fleet", "fleet", file)
+    file.write_text("data: digits\nscale: 100\ndevices: [{profile: phone-high}]")
+    nobody = ("--broker", "mqtt://127.0.0.1:1", "--connect-timeout", "0.3")
+    refused(16, "broker answers at mqtt://127.0.0.1:1: ", "fleet", file, *nobody)

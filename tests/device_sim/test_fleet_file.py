@@ -91,7 +91,9 @@ def test_shares_above_the_machine_are_refused_with_a_scale_that_would_do() -> No
     text = f"data: digits\ndevices: [{{profile: phone-high, count: {3 * cores}}}]"
     with pytest.raises(ConfigError, match=rf"this machine has {cores}; a scale of 3 would do"):
         parse_fleet(text.encode(), "here").members()
-    assert len(parse_fleet(f"{text}\nscale: 3.001".encode(), "here").members()) == 3 * cores
+    assert len(parse_fleet(f"{text}\nscale: 3".encode(), "here").members()) == 3 * cores
+    with pytest.raises(ConfigError, match=rf"need {cores}\.01 cores, .* has {cores}; a scale of 3 would do"):
+        parse_fleet(f"{text}\nscale: 2.999".encode(), "here").members()
     with pytest.raises(ConfigError, match=r"one of them 2\.00, and .* a scale of 1 would do"):
         parse_fleet(b"data: digits\nscale: 0.5\ndevices: [{profile: phone-high}]", "here").members()
 
