@@ -18,8 +18,9 @@ from PIL import Image
 from edge_fl.core.errors import DataError
 from edge_fl.data.idx import decode_idx, idx_shape
 from edge_fl.data.registry import Samples
+from edge_fl.data.sources._table import Columns
 from edge_fl.data.sources.base import checked_samples, open_source, source_names
-from edge_fl.data.sources.csv import Columns, decode_csv
+from edge_fl.data.sources.csv import decode_csv
 
 
 def opened(text: str) -> Samples:
@@ -41,7 +42,7 @@ def write(path: Path, content: str) -> Path:
 
 
 def test_sources_are_found_by_their_files() -> None:
-    assert source_names() == ["csv", "idx", "images", "npz", "python", "text"]
+    assert source_names() == ["csv", "idx", "images", "npz", "parquet", "python", "text"]
     assert "names no data; write a data set" in refusal("cvs:a.csv")
     assert "no data set 'cvs'" in refusal("cvs")
 
@@ -71,7 +72,7 @@ def test_csv(tmp_path: Path) -> None:
     ("content", "options", "sentence"),
     [
         ("", "", "holds no text"),
-        ("x,y\n1,2\n", "", "has no column 'label' in its first line: x, y"),
+        ("x,y\n1,2\n", "", "has no column 'label' among its columns: x, y"),
         ("x,x,label\n1,1,2\n", "", "has 2 columns 'x'"),
         ("label\n1\n", "", "no column but 'label'"),
         ("x,label\n", "", "holds no samples"),

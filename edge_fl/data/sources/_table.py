@@ -1,0 +1,139 @@
+"""What tables have in common: columns that are a class, targets, an owner or features."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.core.errors import DataError
+from edge_fl.data.class_names import read_class_names
+from edge_fl.data.registry import Samples
+from edge_fl.data.sources.base import FileSource, checked_samples, parse_shape, split_argument
+
+__all__ = ["Columns", "Decoded", "Placed", "TableSource"]
+
+
+class TableOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is where.
+
+    Parameters
+    ----------
+    label
+        The column of the class.
+    target
+        In place of a class: the columns of the numbers to learn, with commas between them.
+    owner
+        The column that says whose a sample is, for ``--partition owners``.
+    features
+        The columns of the input, in order, with commas between them; all others of the file where it is empty.
+    shape
+        Of one sample; a vector where it is empty.
+    classes
+        A file of class names, one a line, where the label is a name; else it is a number from 0.
+    """
+
+    label: str = ""
+    target: str = ""
+    owner: str = ""
+    features: str = ""
+    shape: str = ""
+    classes: str = ""
+
+
+class Placed(NamedTuple):
+    """Where the columns are, from 0; ``label`` and ``owner`` mean nothing where there is none."""
+
+    features: list[int]
+    targets: list[int]
+    label: int
+    owner: int
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column is what: a ``label`` or ``targets``, perhaps an ``owner``, and ``features`` (none: all others)."""
+
+    label: str
+    targets: tuple[str, ...] = ()
+    owner: str = ""
+    features: tuple[str, ...] = ()
+
+    def placed(self, head: Sequence[str], where: str) -> Placed:
+        """Find the columns among the names ``head``; raises DataError when one is missing, or there twice."""
+        own = [name for name in (self.label, *self.targets, self.owner) if name]
+        wanted = self.features or tuple(name for name in head if name not in own)
+        for name in (*own, *wanted):
+            if head.count(name) != 1:
+                often = "no column" if name not in head else f"{head.count(name)} columns"
+                raise DataError(f"{where} has {often} '{name}' among its columns: {', '.join(head)[:120]}.")
+        if not wanted:
+            raise DataError(f"{where} has no column but '{', '.join(own)}'; there is nothing to learn from.")
+        index = {name: at for at, name in enumerate(head)}
+        return Placed(
+            [index[name] for name in wanted],
+            [index[name] for name in self.targets],
+            index.get(self.label, -1),
+            index.get(self.owner, -1),
+        )
+
+
+class Decoded(NamedTuple):
+    """``[n, features]``, ``[n]`` or ``[n, targets]``, each row's number, and whose each is, if a column says so."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64] | NDArray[np.float32]
+    rows: Sequence[int]
+    owners: list[str] | None
+
+
+class TableSource(FileSource):
+    """A sample a row of one file.
+
+    Parameters
+    ----------
+    argument
+        ``PATH?OPTION=VALUE&OPTION=VALUE``, the fields of :class:`TableOptions`.
+    """
+
+    row: ClassVar[str] = "row"
+    """What an error calls one."""
+
+    def __init__(self, argument: str) -> None:
+        path, options = split_argument(argument, TableOptions)
+        super().__init__(path)
+        if options.label and options.target:
+            raise DataError(f"The data '{argument}' has a label or a target, not both: leave one out.")
+        self.columns = Columns(
+            label="" if options.target else options.label or "label",
+            targets=tuple(filter(None, options.target.split(","))),
+            owner=options.owner,
+            features=tuple(filter(None, options.features.split(","))),
+        )
+        self._shape = parse_shape(options.shape) if options.shape else None
+        self.classes = read_class_names(Path(options.classes) if options.classes else None)
+
+    @abstractmethod
+    def decode(self) -> Decoded:
+        """What the file's columns hold; raises DataError, which names the file, and the row that is wrong."""
+
+    def files(self) -> list[Path]:
+        """The one file."""
+        return [self.path]
+
+    def read(self) -> Samples:
+        """Its rows, in order."""
+        where, decoded = f"'{self.path}'", self.decode()
+        x = decoded.x
+        if self._shape is not None:
+            if np.prod(self._shape) != x.shape[1]:
+                raise DataError(
+                    f"{where} has {x.shape[1]} features a {self.row}, which cannot become {self._shape}."
+                )
+            x = x.reshape(len(x), *self._shape)
+        rows = decoded.rows
+        return checked_samples(x, decoded.y, where, place=lambda i: f"{self.row} {rows[i]}", owner=decoded.owners)
