@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from broker.embedded import EmbeddedBroker
+from broker.embedded import broker_of
 from broker.observer import Observer
 from broker.session import new_run_id
 from broker.session import serve as coordinate
@@ -13,7 +13,6 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.run import Run
-from edge_fl.transport.connection import BrokerAddress
 
 __all__ = ["serve"]
 
@@ -78,11 +77,12 @@ def serve(
     )
     root = Path("runs") / run if output is None else Path(output)
     with ExitStack() as stack:
-        embedded = broker == "embedded"
-        address = (
-            stack.enter_context(EmbeddedBroker(port=port)).address if embedded else BrokerAddress.parse(broker)
-        )
         coordinate(
-            bundle=found, config=config, root=root, address=address, observer=observer or Observer(), fleet=fleet
+            bundle=found,
+            config=config,
+            root=root,
+            address=lambda: broker_of(broker, port, stack),  # once all else is checked
+            observer=observer or Observer(),
+            fleet=fleet,
         )
     return Run.open(root)

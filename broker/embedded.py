@@ -8,6 +8,7 @@ import asyncio
 import logging
 import socket
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 from amqtt.broker import Broker
@@ -15,7 +16,7 @@ from amqtt.broker import Broker
 from edge_fl.core.errors import BrokerError, PortError
 from edge_fl.transport.connection import BrokerAddress
 
-__all__ = ["EmbeddedBroker"]
+__all__ = ["EmbeddedBroker", "broker_of"]
 
 _START_SECONDS = 20.0
 
@@ -112,3 +113,18 @@ def _free_port(host: str, port: int) -> int:
             ) from error
         taken: int = probe.getsockname()[1]
         return taken
+
+
+def broker_of(text: str, port: int, stack: ExitStack) -> BrokerAddress:
+    """The broker that ``embedded`` or ``mqtt://host:port`` names; the former listens on ``port`` until ``stack`` ends.
+
+    Raises
+    ------
+    ConfigError
+        When ``text`` names none.
+    PortError, BrokerError
+        When an embedded broker cannot listen.
+    """
+    return (
+        stack.enter_context(EmbeddedBroker(port=port)).address if text == "embedded" else BrokerAddress.parse(text)
+    )

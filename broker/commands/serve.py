@@ -146,7 +146,7 @@ def serve(
     """
     from rich.console import Console
 
-    from broker.embedded import EmbeddedBroker
+    from broker.embedded import broker_of
     from broker.live import view
     from broker.log_view import LogView
     from broker.observer import Observers
@@ -197,10 +197,7 @@ def serve(
     with ExitStack() as stack:
 
         def address() -> BrokerAddress:
-            embedded = broker == "embedded"
-            found = (
-                stack.enter_context(EmbeddedBroker(port=port)).address if embedded else BrokerAddress.parse(broker)
-            )
+            found = broker_of(broker, port, stack)
             console.print(f"broker {found}", highlight=False)
             return found
 

@@ -263,9 +263,9 @@ class Agent:
             _log.info("round %d: loss %.4f in %.2f s", task.round, update.loss, time.perf_counter() - started)
             state.stage(task.round, update.state)
             verdict = self._talk.upload(task, update.frame)
-        except RefusedError:
+        except (RefusedError, Superseded):
             raise
-        except EdgeFLError as error:
+        except Exception as error:  # a method or a metric of the owner's may raise anything
             self._talk.send(failure_of(task, error))
             return
         if verdict.accepted:
@@ -281,9 +281,9 @@ class Agent:
             self._consent()
             self._look_at_data(runtime.bundle.manifest)
             answer = self._score(task, runtime) if isinstance(task, Evaluate) else self._gather(task, runtime)
-        except RefusedError:
+        except (RefusedError, Superseded):
             raise
-        except EdgeFLError as error:
+        except Exception as error:  # a method or a metric of the owner's may raise anything
             answer = failure_of(task, error)
         self._talk.answer(task, answer)
 

@@ -3,7 +3,8 @@
 import logging
 from typing import Literal
 
-from edge_fl.core.errors import DeclinedError, EdgeFLError
+from edge_fl.core.errors import DeclinedError, EdgeFLError, RunError, said
+from edge_fl.core.registry import place_in_own_code
 from edge_fl.wire.messages import DECLINED, Evaluate, Failed, Gather, Task
 
 __all__ = ["failure_of"]
@@ -12,8 +13,12 @@ _log = logging.getLogger(__name__)
 _WHAT: dict[type, Literal["train", "evaluate", "gather"]] = {Task: "train", Evaluate: "evaluate", Gather: "gather"}
 
 
-def failure_of(task: Task | Evaluate | Gather, error: EdgeFLError) -> Failed:
-    """The message, of which the log is told, too."""
+def failure_of(task: Task | Evaluate | Gather, error: Exception) -> Failed:
+    """The message, of which the log is told, too; of what is not ours with the place in its owner's code."""
+    if not isinstance(error, EdgeFLError):
+        place = place_in_own_code(error)
+        _log.error("this error is not one of a task", exc_info=error)
+        error = RunError(f"{type(error).__name__}{f' in {place}' if place else ''}: {said(error)}.")
     what, declined = _WHAT[type(task)], isinstance(error, DeclinedError)
     if declined:
         _log.info("round %d: declined to %s: %s", task.round, what, error)

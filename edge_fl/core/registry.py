@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import traceback
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -16,9 +17,10 @@ from typing import Any, Generic, TypeVar
 
 from edge_fl.core.errors import ConfigError, said
 
-__all__ = ["Registry", "load_object"]
+__all__ = ["Registry", "load_object", "place_in_own_code"]
 
 _T = TypeVar("_T")
+_loaded: set[str] = set()  # files of the code that is not ours
 
 
 class Registry(Generic[_T]):
@@ -159,7 +161,14 @@ def load_object(spec: str) -> Any:
         raise ConfigError(f"'{module}' cannot be imported: {type(error).__name__}: {said(error)}.") from error
     if not hasattr(imported, name):
         raise ConfigError(f"'{module}' has no '{name}'.")
+    _loaded.add(getattr(imported, "__file__", None) or "")
     return getattr(imported, name)
+
+
+def place_in_own_code(error: BaseException) -> str | None:
+    """The file and line, the innermost, at which code that :func:`load_object` loaded raised ``error``."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f"'{f.filename}', line {f.lineno}" for f in reversed(frames) if f.filename in _loaded), None)
 
 
 def _of_file(path: Path) -> ModuleType:

@@ -17,6 +17,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
 from edge_fl.metrics.classification import TopK
+from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.evaluation import score
 from edge_fl.training.update import make_update
@@ -120,6 +121,42 @@ def test_a_task_that_cannot_be_done_is_told(stage: Stage, reason: str, changes: 
     (failed,) = [message for message in stage.heard if isinstance(message, Failed)]
     assert reason in failed.reason
     assert not stage.ended
+
+
+@pytest.mark.parametrize("name", ["mine.py:Mine", "package.module:Mine", "../fedavg", "fedavg+mine.py:Mine"])
+def test_a_task_that_names_code_is_refused_and_the_device_lives_on(
+    digits_bundle: Bundle, stage: Stage, name: str
+) -> None:
+    stage.join()
+    model = stage.give(frame(digits_bundle, "model", 0, digits_bundle.weights()))
+    stage.say(stage.task(method=name, model=model))
+    stage.hears(Failed)
+    failed = next(message for message in stage.heard if isinstance(message, Failed))
+    assert failed.code == "15"
+    assert "no code comes with a task" in failed.reason
+    stage.say(stage.task(round=2, model=stage.give(frame(digits_bundle, "model", 1, digits_bundle.weights()))))
+    stage.offered(2)
+
+
+def test_a_method_of_the_owners_that_raises_costs_its_task_alone(
+    digits_bundle: Bundle, stage: Stage, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(
+        "from edge_fl.methods.fedavg import METHOD\n"
+        "class Raises(METHOD):\n"
+        "    name = 'raises'\n"
+        "    def local(self, job):\n"
+        "        return 1 / 0\n"
+    )
+    use_code([f"{tmp_path}/own.py:Raises"])
+    stage.join()
+    model = stage.give(frame(digits_bundle, "model", 0, digits_bundle.weights(), method="raises"))
+    stage.say(stage.task(method="raises", model=model))
+    stage.hears(Failed)
+    failed = next(message for message in stage.heard if isinstance(message, Failed))
+    assert failed.reason == f"ZeroDivisionError in '{tmp_path}/own.py', line 5: division by zero."
+    stage.say(stage.task(round=2, model=stage.give(frame(digits_bundle, "model", 1, digits_bundle.weights()))))
+    stage.offered(2)
 
 
 def test_a_device_fetches_the_changes_since_its_model_and_those_alone(digits_bundle: Bundle, stage: Stage) -> None:

@@ -91,6 +91,22 @@ def test_a_broken_method_is_one_sentence_and_writes_nothing(
     assert not (tmp_path / "never").exists()
 
 
+def test_a_method_that_raises_in_a_run_is_one_sentence_with_the_place(
+    tmp_path: Path, digits_bundle: Bundle
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from edge_fl.methods.fedavg import METHOD\n"
+        "class Mine(METHOD):\n"
+        "    name = 'mine'\n"
+        "    def assign(self, ask):\n"
+        "        return {}['nothing']\n"
+    )
+    refused = simulate(tmp_path, digits_bundle, "--method", "mine.py:Mine", "-o", "run")
+    assert refused.returncode == 15
+    last = refused.stderr.strip().splitlines()[-1]
+    assert last == f"edge-fl: Your code in '{tmp_path}/mine.py', line 5, raises KeyError: 'nothing'."
+
+
 @pytest.mark.parametrize("name", ["mine.py:Mine", "package.module:Mine", "../fedavg", "fedavg+mine.py:Mine"])
 def test_a_task_names_plain_names_only(name: str) -> None:
     with pytest.raises(ConfigError, match="is no plain name of a method: no code comes with a task"):
