@@ -19,7 +19,7 @@ from statistics import geometric_mean, median
 MEAN, ROW = 1.03, 1.10
 PAGES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "codec": ((), ("encode / copy", "decode / copy")),
-    "aggregate": ((), ("aggregate / copy", "decode / copy")),
+    "aggregate": (("--repeats=8",), ("aggregate / copy", "decode / copy")),
     "step": (
         ("--model=digits-mlp", "--model=fashion-mnist-mlp", "--model=femnist-cnn", "--runtime=onnx"),
         ("full / eager", "half / full"),
@@ -76,19 +76,16 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=4, help="how often each checkout runs a page")
     parser.add_argument("--json", action="store_true", help="print the ratios as JSON")
     options = parser.parse_args()
-    ratios = {
-        page: compared(
-            page, options.old.resolve(), options.new.resolve(), turns=options.turns, python=options.python
-        )
-        for page in options.page or PAGES
-    }
+    old, new, ratios = options.old.resolve(), options.new.resolve(), {}
+    for page in options.page or PAGES:
+        rows = ratios[page] = compared(page, old, new, turns=options.turns, python=options.python)
+        if not options.json:
+            worst = max(rows.values())
+            print(f"{page}: geometric mean {geometric_mean(rows.values()):.3f}, worst {worst:.3f}", flush=True)
+            for name, ratio in rows.items():
+                print(f"    {ratio:.3f}  {name}", flush=True)
     if options.json:
         print(json.dumps(ratios, indent=1))
-    else:
-        for page, rows in ratios.items():
-            print(f"{page}: geometric mean {geometric_mean(rows.values()):.3f}, worst {max(rows.values()):.3f}")
-            for name, ratio in rows.items():
-                print(f"    {ratio:.3f}  {name}")
     return int(any(geometric_mean(r.values()) > MEAN or max(r.values()) > ROW for r in ratios.values()))
 
 
