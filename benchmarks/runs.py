@@ -213,7 +213,7 @@ def _simulation(run: Run, bundle: Bundle, root: Path, observer: Observer) -> Sim
 
 
 def _final(run: Run, simulation: Simulation) -> Final:
-    outcome, width = simulation.outcome, run.open().method.model_width
+    outcome, width = simulation.final_weights, run.open().method.model_width
     names = [tensor.name for tensor in simulation.bundle.layout.parameters]
     return Final(
         accuracy={each: _share_right(simulation, outcome, each) for each in run.scored},

@@ -27,7 +27,7 @@ _LARGEST_LOSS = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Expected:
-    """What the coordinator asked of one client; ``reach`` is the most by which it may change a parameter."""
+    """What the coordinator asked of one client; ``max_change`` is the most by which it may change a parameter."""
 
     layout: Layout
     recipe: Recipe
@@ -37,7 +37,7 @@ class Expected:
     client: str
     tier: int
     samples: int
-    reach: float
+    max_change: float
     assigned: Pattern | None = None
 
 
@@ -54,7 +54,7 @@ def expected_of(current: Round, client: str, samples: int, *, layout: Layout, re
         tier=current.tiers[client],
         samples=samples,
         assigned=assigned_pattern(task, layout),
-        reach=current.reach,
+        max_change=current.max_change,
     )
 
 
@@ -88,7 +88,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
         raise FrameError("loss", f"The update's loss is {header.loss}.")
     recipe.method.check(frame.pattern, expected.tier, expected.assigned)
     name, size = farthest(expected.layout, frame.values)
-    if size > expected.reach:
+    if size > expected.max_change:
         raise FrameError("diverged", f"The update changes '{name}' by {size:.1e}.")
     return frame
 

@@ -162,7 +162,7 @@ class Coordinator:
 
     def _end(self) -> Path:
         best = self._best.round if self._best is not None else 0
-        weights = self._folder.best(best) if best else self._model.outcome
+        weights = self._folder.best(best) if best else self._model.final_weights
         path = self._folder.finish(weights)
         final = FinalModel(self._model, weights, recipe=self._recipe, tiers=self._tiers, evaluator=self._evaluator)
         self._fleet.farewell(self._model.version, final)
@@ -177,7 +177,7 @@ class Coordinator:
     def train_round(self, number: int) -> TrainedRound:
         """Have clients train, and make the new model of their updates; nothing is evaluated or recorded as over."""
         started, fleet = self._fleet.now(), self._fleet
-        current = Round(number, self._model.version, self._pacing.quorum, self._model.reach)
+        current = Round(number, self._model.version, self._pacing.quorum, self._model.max_change)
         broken_off = self._pacing.begin(current, self._store.under_way(number), started)
         if broken_off is None and (needed := self._pacing.needed(number)):
             self._wait_for_devices(needed)
@@ -309,9 +309,11 @@ class Coordinator:
             on_devices=on_devices,
             gathered=gathered,
         )
-        self._folder.checkpoints.keep(number, self._model.weights, {**self._model.learned(), **fleet.learned()})
+        self._folder.checkpoints.keep(
+            number, self._model.weights, {**self._model.state_dict(), **fleet.state_dict()}
+        )
         if self._best is not None and self._best.see(metrics):
-            self._folder.keep_best(number, self._model.outcome)
+            self._folder.keep_best(number, self._model.final_weights)
         self._store.close_round(metrics, fleet.states())
         self._folder.close_round(metrics)
         if self._best is not None:
@@ -321,7 +323,7 @@ class Coordinator:
 
     def _evaluate(self, current: Round) -> tuple[Score | None, dict[int, TierScore]]:
         """Score the model here, and on devices where that is asked for."""
-        score = self._evaluator.score(self._model.outcome, self._recipe.method.model_width)
+        score = self._evaluator.score(self._model.final_weights, self._recipe.method.model_width)
         if not self._config.evaluate_on:
             return score, {}
         while self._returning():

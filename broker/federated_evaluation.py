@@ -64,7 +64,7 @@ class FederatedEvaluator:
         where there are too few others: each may take the whole deadline.
         """
         current = ScoreRound(round, metrics=self._evaluator.on_devices, manifest=self._manifest)
-        model, outcome = self._fleet.offer_model(self._model.outcome_frame()), self._model.outcome
+        model, outcome = self._fleet.offer_model(self._model.final_frame()), self._model.final_weights
         suited: dict[int, int] = {}  # by width, as many clients have one
         for client in self._pick(round, busy | self._silent):
             current.tiers[client] = self._tiers.of(client, self._fleet.registry[client].profile)

@@ -96,7 +96,7 @@ class Fleet(Protocol):
         """What methods remember of clients that live here, as the round's updates left it."""
         ...
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """What a run that is continued needs to know of the fleet after the round; nothing where it outlives."""
         ...
 

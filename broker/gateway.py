@@ -257,7 +257,7 @@ class Gateway:
         """None: devices keep their own."""
         return {}
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """Nothing: devices tell a coordinator that comes back."""
         return {}
 

@@ -6,12 +6,12 @@ from numpy.typing import NDArray
 
 from broker.sums import accumulator, device_here
 from edge_fl.aggregation.rules import Accumulator
-from edge_fl.core.divergence import reach
+from edge_fl.core.divergence import max_change
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import State
-from edge_fl.methods.base import Heard
+from edge_fl.methods.base import ClientReport
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.wire.downlink import changed
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
@@ -47,11 +47,11 @@ class GlobalModel:
         """The model as it goes to devices in the round that is to come."""
         return encode_frame(self._header(), Pattern.full(self.layout), self.weights)
 
-    def outcome_frame(self) -> bytes:
+    def final_frame(self) -> bytes:
         """What the run gives if it ends now, as it goes to devices: the very bytes of :meth:`frame`, unless the recipe
         gives another model than it trains.
         """
-        return encode_frame(self._header(), Pattern.full(self.layout), self.outcome)
+        return encode_frame(self._header(), Pattern.full(self.layout), self.final_weights)
 
     def narrowed_frame(self, weights: Weights, width: int) -> bytes:
         """Of ``weights`` in place of its own, the first units of ``width`` (thousandths), without dropped columns."""
@@ -59,14 +59,14 @@ class GlobalModel:
         return encode_frame(header, Pattern.prefix(self.layout, width), weights)
 
     @property
-    def outcome(self) -> Weights:
+    def final_weights(self) -> Weights:
         """What the run gives if it ends now: full tensors by name."""
-        return self._recipe.outcome(self.weights)
+        return self._recipe.final_weights(self.weights)
 
     @property
-    def reach(self) -> float:
+    def max_change(self) -> float:
         """The most by which an update may change any of its parameters."""
-        return reach(self.layout, self.weights)
+        return max_change(self.layout, self.weights)
 
     def changes_since(self, version: int) -> tuple[bytes, ...] | None:
         """Frames that lead from a ``version`` to the current one; None where the whole model is fewer bytes, or all
@@ -86,7 +86,9 @@ class GlobalModel:
         """
         recipe, number, heard = self._recipe, self.version + 1, total.heard
         change = total.sums.change(self.weights)
-        change |= recipe.advance(number, {tensor.name: change[tensor.name] for tensor in self.layout.parameters})
+        change |= recipe.server_update(
+            number, {tensor.name: change[tensor.name] for tensor in self.layout.parameters}
+        )
         self.version = number
         if recipe.sends_changes:
             self._follow({name: array.astype(np.float32) for name, array in change.items()})
@@ -95,18 +97,18 @@ class GlobalModel:
         recipe.method.learn(number, heard)
         return sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """What the recipe has learned, and the changes that devices may still ask for."""
         changes = {f"change.{i}": np.frombuffer(frame, np.uint8) for i, frame in enumerate(self._changes)}
-        return {**self._recipe.learned(), **changes}
+        return {**self._recipe.state_dict(), **changes}
 
-    def recall(self, version: int, weights: dict[str, NDArray[np.float32]], learned: State) -> None:
-        """Go on from a version, its weights, and what :meth:`learned` gave."""
+    def load_state_dict(self, version: int, weights: dict[str, NDArray[np.float32]], learned: State) -> None:
+        """Go on from a version, its weights, and what :meth:`state_dict` gave."""
         self.version, self.weights = version, weights
         self._changes = [
             learned[f"change.{i}"].tobytes() for i in range(sum(k.startswith("change.") for k in learned))
         ]
-        self._recipe.recall(self.layout, learned)
+        self._recipe.load_state_dict(self.layout, learned)
 
     def _follow(self, change: Weights) -> None:
         """Change as the devices will: by what is left of ``change`` after its encoding."""
@@ -150,7 +152,7 @@ class RoundSum:
     """
 
     def __init__(self, sums: Accumulator, version: int) -> None:
-        self.sums, self.heard = sums, list[Heard]()
+        self.sums, self.heard = sums, list[ClientReport]()
         self._version = version
 
     def add(self, tier: int, update: Frame, seconds: float | None = None) -> None:
@@ -163,7 +165,7 @@ class RoundSum:
         stale = self._version - header.version
         self.sums.add(update.selection, update.values, header.samples, (1 + stale) ** -0.5 if stale else 1)
         self.heard.append(
-            Heard(header.client, tier, header.samples, header.loss, update.pattern, update.sent, seconds)
+            ClientReport(header.client, tier, header.samples, header.loss, update.pattern, update.sent, seconds)
         )
 
 

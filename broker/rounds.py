@@ -35,7 +35,7 @@ class Report:
 class Round:
     """A round under way.
 
-    ``version`` is that of the model it trains, and ``reach`` how far an update may change its parameters; ``tasks``
+    ``version`` is that of the model it trains, and ``max_change`` how far an update may change a parameter; ``tasks``
     what each client was asked; ``excused`` the clients that are not waited for, and why; ``verdicts`` what was answered
     to each offer, to be repeated if the answer was lost. ``tiers`` are what the clients were asked to train in,
     ``resting`` until when those who declined are let be, and ``seconds`` how long after its first task a client's
@@ -46,7 +46,7 @@ class Round:
     number: int
     version: int
     quorum: int
-    reach: float
+    max_change: float
     deadline: float = 0.0
     tasks: dict[str, Task] = field(default_factory=dict)
     reports: dict[str, Report] = field(default_factory=dict)

@@ -205,7 +205,7 @@ def _coordinate(
     model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run)
     dense = len(model.frame())
     if finished := len(store.rounds()):
-        model.recall(finished, *folder.checkpoints.model(finished))
+        model.load_state_dict(finished, *folder.checkpoints.model(finished))
     tiers = open_tiers(config, bundle.layout)
     gateway = Gateway(
         bundle=bundle,

@@ -28,7 +28,7 @@ from edge_fl.data.partition import Kind, partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.data.sources.base import open_source
 from edge_fl.measure.models import mlp_layout
-from edge_fl.methods.base import Ask, Heard, Job, method_names, open_method
+from edge_fl.methods.base import Ask, ClientReport, Job, method_names, open_method
 from edge_fl.wire.context import Context
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.values import flatten
@@ -145,7 +145,7 @@ def patterns_of(name: str) -> Iterator[np.ndarray]:
             yield from local.sent.values()
             states[client] = local.state()
             loss = 3 - (number + tier) / 4
-            heard.append(Heard(client, tier, 10 + tier, loss, local.upload, seconds=1.0 + tier / 2))
+            heard.append(ClientReport(client, tier, 10 + tier, loss, local.upload, seconds=1.0 + tier / 2))
         server.learn(number, heard)
 
 
@@ -166,7 +166,7 @@ def frames_of(name: str, mask: str) -> Iterator[bytes]:
         if compressor.sends_changes:
             yield compressor.encode_change(numbers("sent", 300))
         change = {name: array.astype(np.float64) for name, array in model("change", number).items()}
-        yield from compressor.advance(number, change).values()
+        yield from compressor.server_update(number, change).values()
         yield compressor.shared()
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from broker.acceptance import Expected, check_update
 from broker.sums import accumulator
-from edge_fl.core.divergence import reach
+from edge_fl.core.divergence import max_change
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights
@@ -126,5 +126,5 @@ class _Updates:
         )
         frame = encode_frame(header, assigned or drawn, self._weights)
         return frame, Expected(
-            layout, self._recipe, "bench", 1, 0, client, 0, samples, reach(layout, self._weights), assigned
+            layout, self._recipe, "bench", 1, 0, client, 0, samples, max_change(layout, self._weights), assigned
         )

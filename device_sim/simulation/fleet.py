@@ -216,7 +216,7 @@ class SimulatedFleet:
         """Those of the round that was closed last."""
         return self._states
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """Nothing: every round begins alike."""
         return {}
 

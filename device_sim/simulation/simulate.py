@@ -137,7 +137,7 @@ class Simulation:
         learned: State = {}
         if finished:
             weights, learned = folder.checkpoints.model(len(finished))
-            model.recall(
+            model.load_state_dict(
                 len(finished), weights, {name: learned[name] for name in learned if not name.startswith(FLEET)}
             )
         parts = Parts(
@@ -251,9 +251,9 @@ class Simulation:
         return self._model.weights
 
     @property
-    def outcome(self) -> Weights:
+    def final_weights(self) -> Weights:
         """What the run would give if it ended now: full tensors by name."""
-        return self._model.outcome
+        return self._model.final_weights
 
     def score(self, weights: Weights, width: int) -> Score | None:
         """Evaluate the first units of a model, as :meth:`edge_fl.training.evaluator.Evaluator.score` does."""

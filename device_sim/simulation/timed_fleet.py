@@ -76,7 +76,7 @@ class TimedFleet(SimulatedFleet):
     run
         The run's id.
     learned
-        Of a run that goes on: what :meth:`learned` gave.
+        Of a run that goes on: what :meth:`state_dict` gave.
     """
 
     timed = True
@@ -234,7 +234,7 @@ class TimedFleet(SimulatedFleet):
 
     # --- what a run that goes on must know
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """The virtual time, and whatever is on its way."""
         kept = [self._keep(client, flight) for client, flight in sorted(self._flights.items())]
         return {_NOW: np.array(self._now), _FLIGHTS: np.frombuffer(msgspec.msgpack.encode(kept), np.uint8)}

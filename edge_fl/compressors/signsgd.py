@@ -59,7 +59,7 @@ class SignSgd(Compressor):
         """``vote``, where there is a step to vote on."""
         return "vote" if self.parameters.step else None
 
-    def advance(self, round: int, change: Change) -> Change:
+    def server_update(self, round: int, change: Change) -> Change:
         """The signs of a vote times the step."""
         del round
         step = self.parameters.step or 1.0

@@ -72,11 +72,11 @@ class Stc(Compressor):
         self._residual = values if self._residual is None else add(values, self._residual)
         return _take_largest(self._residual, self.parameters.down)
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """The server's residual (``[n]`` float32)."""
         return {} if self._residual is None else {"residual": self._residual}
 
-    def recall(self, layout: Layout, learned: State) -> None:
+    def load_state_dict(self, layout: Layout, learned: State) -> None:
         """Take the residual back."""
         del layout
         self._residual = learned["residual"].copy() if learned else None

@@ -120,7 +120,7 @@ class Tcs(Compressor):
         """The global mask of the coming round; empty where it has none."""
         return self._shared
 
-    def advance(self, round: int, change: Change) -> Change:
+    def server_update(self, round: int, change: Change) -> Change:
         """Note where the model changed most (eq. 6 and 14); the change with what is left of earlier ones (eq. 16)."""
         own = self.parameters
         self._shared = b"" if round < own.warmup else self._mask_of(change)
@@ -130,13 +130,13 @@ class Tcs(Compressor):
         self._momentum = {n: own.momentum * before[n] + g if n in before else g for n, g in change.items()}
         return dict(self._momentum)
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """The mask's bytes as they are shared, and the momentum by tensor."""
         momentum: State = {f"{_MOMENTUM}{name}": w for name, w in self._momentum.items()}
         return {"shared": np.frombuffer(bytearray(self._shared), dtype=np.uint8), **momentum}
 
-    def recall(self, layout: Layout, learned: State) -> None:
-        """Go on from what :meth:`learned` gave."""
+    def load_state_dict(self, layout: Layout, learned: State) -> None:
+        """Go on from what :meth:`state_dict` gave."""
         del layout
         self._shared = learned["shared"].tobytes() if "shared" in learned else b""
         self._momentum = {n.removeprefix(_MOMENTUM): w for n, w in learned.items() if n.startswith(_MOMENTUM)}

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from edge_fl.core.layout import Layout
 
-__all__ = ["farthest", "reach"]
+__all__ = ["farthest", "max_change"]
 
 _TIMES = 1000.0  # its largest weight: no training that learns anything comes near
 
 
-def reach(layout: Layout, weights: Mapping[str, NDArray[np.float32]]) -> float:
+def max_change(layout: Layout, weights: Mapping[str, NDArray[np.float32]]) -> float:
     """The most by which a round may change any parameter of a model, whose full tensors are ``weights``.
 
     Statistics go as far as the data do, and are not looked at.

@@ -23,7 +23,7 @@ gradient, with the other sign (Reddi et al., *Adaptive Federated Optimization*, 
 class ServerHalf:
     """The part of a method or a compressor that the server runs between rounds; by default it does nothing."""
 
-    def advance(self, round: int, change: Change) -> Change:
+    def server_update(self, round: int, change: Change) -> Change:
         """The change that the model is given in place of the one that the aggregation rule made of ``round``.
 
         May take note of either, and write to the arrays that it is given.
@@ -31,17 +31,17 @@ class ServerHalf:
         del round
         return change
 
-    def outcome(self, weights: Weights) -> Weights:
+    def final_weights(self, weights: Weights) -> Weights:
         """What a run that ended now would give, full tensors by name, of the model ``weights``; not written to.
 
         It is what is scored after each round, and at last written; training goes on from ``weights`` itself.
         """
         return weights
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """What was learned by now, for a run that is interrupted; empty where nothing is."""
         return {}
 
-    def recall(self, layout: Layout, learned: State) -> None:
-        """Go on from what :meth:`learned` gave."""
+    def load_state_dict(self, layout: Layout, learned: State) -> None:
+        """Go on from what :meth:`state_dict` gave."""
         del layout, learned

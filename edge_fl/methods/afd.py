@@ -34,7 +34,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.server_half import State
 from edge_fl.methods._sub_model import SubModelMethod, SubModelParameters, with_recurrent
-from edge_fl.methods.base import Ask, Heard
+from edge_fl.methods.base import Ask, ClientReport
 
 __all__ = ["METHOD", "Afd", "AfdParameters", "draw_by_score"]
 
@@ -93,7 +93,7 @@ class Afd(SubModelMethod):
             draw_by_score(ask.layout, self.dropout(ask.tier), scores + self.parameters.floor, stream)
         )
 
-    def learn(self, round: int, heard: Sequence[Heard]) -> None:
+    def learn(self, round: int, heard: Sequence[ClientReport]) -> None:
         """Score the sub-models of a closed round by how much their loss fell."""
         del round
         losses = defaultdict(list)
@@ -103,7 +103,7 @@ class Afd(SubModelMethod):
             learned = self._maps.setdefault(owner, _Map(np.zeros(pattern.layout.units)))
             learned.learn(float(np.mean(of_clients)), pattern)
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """Each owner's scores ``[J]``, last loss, and kept sub-model (``[J]`` bits) where there is one."""
         learned: dict[str, NDArray[Any]] = {}
         for owner, held in self._maps.items():
@@ -112,8 +112,8 @@ class Afd(SubModelMethod):
                 learned[f"kept|{owner}"] = held.kept.mask
         return learned
 
-    def recall(self, layout: Layout, learned: State) -> None:
-        """Open the maps that :meth:`learned` told."""
+    def load_state_dict(self, layout: Layout, learned: State) -> None:
+        """Open the maps that :meth:`state_dict` told."""
         for name in learned:
             what, _, owner = name.partition("|")
             if what == "scores":

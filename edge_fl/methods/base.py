@@ -29,9 +29,9 @@ __all__ = [
     "METHODS",
     "Ask",
     "AssignedHalf",
+    "ClientReport",
     "DropoutMethod",
     "DropoutParameters",
-    "Heard",
     "Job",
     "LocalHalf",
     "Method",
@@ -87,7 +87,7 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Heard:
+class ClientReport:
     """What the server half learns of one accepted update; ``sent`` is the frame's.
 
     ``seconds`` are from its task to its update: from the coordinator's restart, where the task is older, and None where
@@ -263,7 +263,7 @@ class Method(ServerHalf, ABC):
         del ask
         return None
 
-    def learn(self, round: int, heard: Sequence[Heard]) -> None:
+    def learn(self, round: int, heard: Sequence[ClientReport]) -> None:
         """Take note of a closed round's updates, in the order of client ids."""
         del round, heard
 

@@ -38,7 +38,7 @@ from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import State
 from edge_fl.core.share import Share
 from edge_fl.methods._bandit import Bandit
-from edge_fl.methods.base import Ask, AssignedHalf, DropoutMethod, DropoutParameters, Heard, Job, LocalHalf
+from edge_fl.methods.base import Ask, AssignedHalf, ClientReport, DropoutMethod, DropoutParameters, Job, LocalHalf
 
 __all__ = ["METHOD", "FedMp", "FedMpParameters", "unit_norms"]
 
@@ -128,7 +128,7 @@ class FedMp(DropoutMethod):
         ties = Stream.of(seed=ask.seed, purpose="fedmp-ties", client=ask.client, round=ask.round)
         return Pattern.highest(ask.layout, ratio, self._norms_of(ask), ties)
 
-    def learn(self, round: int, heard: Sequence[Heard]) -> None:
+    def learn(self, round: int, heard: Sequence[ClientReport]) -> None:
         """Let each client's ratio earn what the module says."""
         del round
         if self._fixed:
@@ -147,7 +147,7 @@ class FedMp(DropoutMethod):
                 bandit = bandit.learned(kept.index(update.pattern.counts), share, self.parameters.discount)
             self._known[owner] = _Known(bandit, update.loss)
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """Each client's bandit (``[n]`` float64 plays and rewards, ``[n - 1]`` bool cuts) and last loss, by tier; the
         largest reward.
         """
@@ -158,8 +158,8 @@ class FedMp(DropoutMethod):
             learned |= {f"cuts|{owner}": bandit.cuts, f"loss|{owner}": np.array(known.loss)}
         return learned
 
-    def recall(self, layout: Layout, learned: State) -> None:
-        """Go on with the bandits that :meth:`learned` told."""
+    def load_state_dict(self, layout: Layout, learned: State) -> None:
+        """Go on with the bandits that :meth:`state_dict` told."""
         del layout
         self._most = float(learned.get("most", 0.0))
         for name in learned:
@@ -190,7 +190,7 @@ class FedMp(DropoutMethod):
     def _of(self, client: str, tier: int, arms: int) -> _Known:
         return self._known.get(self._owner(client, tier)) or _Known(Bandit.of(arms), 0.0)
 
-    def _earned(self, update: Heard, mean: float) -> float | None:
+    def _earned(self, update: ClientReport, mean: float) -> float | None:
         """The fall of its loss over its distance from the round's mean time; None where either is unknown."""
         known = self._known.get(self._owner(update.client, update.tier))
         if known is None or known.loss <= 0 or update.seconds is None:

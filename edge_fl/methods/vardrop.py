@@ -45,7 +45,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import Change, State
-from edge_fl.methods.base import Heard, Job, LocalHalf, Method
+from edge_fl.methods.base import ClientReport, Job, LocalHalf, Method
 
 __all__ = ["METHOD", "VarDrop", "VarDropParameters"]
 
@@ -109,10 +109,10 @@ class _Adam:
         return moved
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What :meth:`recall` goes on from."""
+        """What :meth:`load_state_dict` goes on from."""
         return {"number": np.array(self._number), **self._moments}
 
-    def recall(self, state: State) -> None:
+    def load_state_dict(self, state: State) -> None:
         """Go on from :meth:`state`, among whatever else is in ``state``."""
         self._number = int(state.get("number", 0))
         self._moments = {name: array for name, array in state.items() if name.startswith("exp_avg")}
@@ -128,7 +128,7 @@ class _Local(LocalHalf):
         self._rates = held or _first_rates(job, parameters)
         self._anew: Weights = self._rates
         self._adam = _Adam(parameters, parameters.rate_lr)
-        self._adam.recall(job.state)
+        self._adam.load_state_dict(job.state)
 
     @property
     def slots(self) -> Weights:
@@ -222,12 +222,12 @@ class VarDrop(Method):
         """Take up the device's log alpha."""
         return _Local(job, self.parameters)
 
-    def advance(self, round: int, change: Change) -> Change:
+    def server_update(self, round: int, change: Change) -> Change:
         """Adam's step, or the average as it is."""
         del round
         return self._adam.moved(change) if self.parameters.server == "adam" else change
 
-    def learn(self, round: int, heard: Sequence[Heard]) -> None:
+    def learn(self, round: int, heard: Sequence[ClientReport]) -> None:
         """Count the devices that send each entry, by the last update of each."""
         del round
         for update in heard:
@@ -235,7 +235,7 @@ class VarDrop(Method):
                 self._layout = update.pattern.layout
                 self._count(update.client, np.packbits(update.sent))
 
-    def outcome(self, weights: Weights) -> Weights:
+    def final_weights(self, weights: Weights) -> Weights:
         """The model without the entries that more than half of the devices drop."""
         if self._layout is None:
             return weights
@@ -246,13 +246,13 @@ class VarDrop(Method):
             start += tensor.size
         return pruned
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """Adam's state, and each device's last mask, packed."""
         return {**self._adam.state(), **{f"{_SENT}{client}": mask for client, mask in self._masks.items()}}
 
-    def recall(self, layout: Layout, learned: State) -> None:
+    def load_state_dict(self, layout: Layout, learned: State) -> None:
         """Go on with both."""
-        self._adam.recall(learned)
+        self._adam.load_state_dict(learned)
         for name, mask in learned.items():
             if name.startswith(_SENT):
                 self._layout = layout

@@ -52,16 +52,16 @@ class Recipe:
             return self.compressor.name
         return SPARSE if self.method.sparse else FLOAT32
 
-    def advance(self, round: int, change: Change) -> Change:
+    def server_update(self, round: int, change: Change) -> Change:
         """What the model is given in place of ``change``: the method's word first, then the compressor's."""
         for _, part in self._parts():
-            change = part.advance(round, change)
+            change = part.server_update(round, change)
         return change
 
-    def outcome(self, weights: Weights) -> Weights:
+    def final_weights(self, weights: Weights) -> Weights:
         """What a run that ended now would give of the model ``weights``."""
         for _, part in self._parts():
-            weights = part.outcome(weights)
+            weights = part.final_weights(weights)
         return weights
 
     @property
@@ -73,15 +73,17 @@ class Recipe:
         """What goes to every device with the model of the coming round, for the compressor; empty for nothing."""
         return b"" if self.compressor is None else self.compressor.shared()
 
-    def learned(self) -> State:
+    def state_dict(self) -> State:
         """What both parts have learned on the server."""
-        return {f"{prefix}{name}": held for prefix, part in self._parts() for name, held in part.learned().items()}
+        return {
+            f"{prefix}{name}": held for prefix, part in self._parts() for name, held in part.state_dict().items()
+        }
 
-    def recall(self, layout: Layout, learned: State) -> None:
-        """Go on from what :meth:`learned` gave."""
+    def load_state_dict(self, layout: Layout, learned: State) -> None:
+        """Go on from what :meth:`state_dict` gave."""
         for prefix, part in self._parts():
             own = {key.removeprefix(prefix): held for key, held in learned.items() if key.startswith(prefix)}
-            part.recall(layout, own)
+            part.load_state_dict(layout, own)
 
     def _parts(self) -> tuple[tuple[str, ServerHalf], ...]:
         method: tuple[tuple[str, ServerHalf], ...] = (("method.", self.method),)

@@ -10,7 +10,7 @@ from edge_fl.runs.metrics import RoundMetrics
 __all__ = ["draw_run"]
 
 
-def draw_run(rounds: Sequence[RoundMetrics], path: Path, *, title: str, dense: int) -> None:
+def draw_run(rounds: Sequence[RoundMetrics], path: Path, *, title: str, dense: int | None) -> None:
     """Draw a run to ``path`` (PNG, SVG or PDF, as its name ends).
 
     Parameters
@@ -18,7 +18,7 @@ def draw_run(rounds: Sequence[RoundMetrics], path: Path, *, title: str, dense: i
     rounds
         All that are finished.
     dense
-        Bytes of an update that drops nothing.
+        Bytes of an update that drops nothing; None where nobody knows.
     """
     import matplotlib as mpl
 
@@ -74,7 +74,7 @@ def _draw_loss(panel: Any, rounds: Sequence[RoundMetrics]) -> None:
     panel.legend(frameon=False)
 
 
-def _draw_sizes(panel: Any, rounds: Sequence[RoundMetrics], dense: int) -> None:
+def _draw_sizes(panel: Any, rounds: Sequence[RoundMetrics], dense: int | None) -> None:
     """A box a tier: median, quartiles and extremes of its clients' updates."""
     sizes: dict[int, list[float]] = {}
     for metrics in rounds:
@@ -82,6 +82,8 @@ def _draw_sizes(panel: Any, rounds: Sequence[RoundMetrics], dense: int) -> None:
             sizes.setdefault(metrics.tiers.get(client, 0), []).append(size / 1000)
     tiers = sorted(sizes)
     panel.boxplot([sizes[tier] for tier in tiers], whis=(0, 100), tick_labels=[f"tier {tier}" for tier in tiers])
-    panel.axhline(dense / 1000, color="tab:red", linestyle="--", label="dense FedAvg update")
-    panel.set(title="Bytes of an update", ylabel="kB, encoded frames", ylim=(0, dense / 1000 * 1.15))
-    panel.legend(frameon=False)
+    panel.set(title="Bytes of an update", ylabel="kB, encoded frames", ylim=(0, None))
+    if dense is not None:
+        panel.axhline(dense / 1000, color="tab:red", linestyle="--", label="dense FedAvg update")
+        panel.set(ylim=(0, dense / 1000 * 1.15))
+        panel.legend(frameon=False)

@@ -103,8 +103,9 @@ class Run:
         from edge_fl.runs.plot import draw_run
 
         target = self.folder / "plot.png" if path is None else Path(path)
-        sizes = [size for metrics in self.metrics for size in metrics.uplink.values()]
-        draw_run(self.metrics, target, title=repr(self), dense=max(sizes, default=1))
+        weights = self.folder / "weights.safetensors"
+        dense = weights.stat().st_size if weights.exists() else None  # but for some bytes of either's header
+        draw_run(self.metrics, target, title=repr(self), dense=dense)
         return target
 
     def compare(self, *others: "Run", path: str | Path = "compare.html") -> Path:

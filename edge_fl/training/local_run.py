@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import LABEL_MASK
-from edge_fl.core.divergence import farthest, reach
+from edge_fl.core.divergence import farthest, max_change
 from edge_fl.core.errors import RunError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
@@ -138,7 +138,7 @@ class LocalRun:
                 f"The weights of client '{self._job.client}' are no longer finite; lower the step size."
             )
         name, size = farthest(layout, delta)
-        if size > reach(layout, before):
+        if size > max_change(layout, before):
             raise RunError(
                 f"The training of client '{self._job.client}' changed '{name}' by {size:.1e}; lower the step size."
             )

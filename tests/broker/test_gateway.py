@@ -126,7 +126,7 @@ class Wire:
     def join(self) -> Round:
         """Register, and be asked in a round."""
         self.answer(Registered, register())
-        current = Round(ROUND, VERSION, quorum=1, reach=1000.0)
+        current = Round(ROUND, VERSION, quorum=1, max_change=1000.0)
         model = self.gateway.open_round(current, self.model_frame())
         current.tasks[CLIENT] = Task(
             run=RUN,

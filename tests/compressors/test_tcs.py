@@ -130,7 +130,7 @@ def test_rounds_of_two_clients_are_the_paper_s_by_hand(
             sent.append(hand.client(n, number, delta, kept.tolist()))
             assert dict(zip(kept[back != 0].tolist(), back[back != 0], strict=True)) == sent[-1]
             np.testing.assert_array_equal(residuals[n], hand.errors[n])
-        change = server.advance(number, tensors(summed / 2))
+        change = server.server_update(number, tensors(summed / 2))
         expected = hand.server(number, sent)
         np.testing.assert_array_equal(np.concatenate([g.reshape(-1) for g in change.values()]), expected)
         assert server.shared() == (mask_of(sorted(hand.mask), D) if hand.mask else b"")
@@ -140,7 +140,7 @@ def test_rounds_of_two_clients_are_the_paper_s_by_hand(
 def test_fairness_gives_every_layer_its_share_and_no_more_than_k_in_all() -> None:
     server = tcs(global_ratio=0.2, fairness="plf", global_minimum=0.05)
     steep = np.where(np.arange(D) < SIZES[0], 1.0, 0.0) + 1e-3 * np.arange(D) / D  # the first layer has it all
-    server.advance(1, tensors(steep))
+    server.server_update(1, tensors(steep))
     mask = Tcs.decompress(memoryview(ones(server.shared())), Context(FULL.selection, 2, server.shared())) == 1
     counts = [int(part.sum()) for part in np.split(mask, np.cumsum(SIZES)[:-1])]
     assert all(count >= 0.05 * size for count, size in zip(counts, SIZES, strict=True))
@@ -166,7 +166,7 @@ def ones(shared: bytes) -> bytes:
 
 def test_masks_have_k_entries_of_equal_ones_the_first() -> None:
     server = tcs(global_ratio=0.1)
-    server.advance(1, tensors(np.zeros(D)))
+    server.server_update(1, tensors(np.zeros(D)))
     assert server.shared() == mask_of(list(range(round(0.1 * D))), D)
 
 
@@ -261,7 +261,7 @@ def test_a_device_refuses_a_mask_that_is_none(shared: bytes) -> None:
 def test_a_mask_of_any_share_fits_a_model_frame(ratio: float) -> None:
     server = tcs(global_ratio=ratio)
     for change in (np.arange(2_000_000.0), np.random.default_rng(0).standard_normal(2_000_000)):
-        server.advance(1, {"t": change})
+        server.server_update(1, {"t": change})
         assert len(server.shared()) <= 2_000_000 // 4  # bytes that largest_frame has room for
 
 
@@ -273,11 +273,11 @@ def test_a_mask_of_any_share_fits_a_model_frame(ratio: float) -> None:
 def test_another_server_goes_on_from_what_was_learned(momentum: float, rounds: int) -> None:
     one, other = tcs(momentum=momentum, warmup=1), tcs(momentum=momentum, warmup=1)
     for number in range(1, rounds + 1):
-        one.advance(number, tensors(normal(D, number).astype(np.float64)))
-    other.recall(LAYOUT, one.learned())
+        one.server_update(number, tensors(normal(D, number).astype(np.float64)))
+    other.load_state_dict(LAYOUT, one.state_dict())
     assert other.shared() == one.shared()
     last = tensors(normal(D, 9).astype(np.float64))
-    expected, change = one.advance(rounds + 1, last), other.advance(rounds + 1, last)
+    expected, change = one.server_update(rounds + 1, last), other.server_update(rounds + 1, last)
     for name, array in expected.items():
         np.testing.assert_array_equal(change[name], array)
         assert np.array_equal(array, last[name]) == (momentum == 0 or rounds == 0)

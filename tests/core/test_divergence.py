@@ -9,7 +9,7 @@ from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.divergence import farthest, reach
+from edge_fl.core.divergence import farthest, max_change
 from edge_fl.core.errors import RunError
 from edge_fl.core.layout import Block, Layout, Segment, Tensor
 from edge_fl.runs.config import RunConfig
@@ -30,8 +30,8 @@ def of(w: list[float], v: list[float], var: float = 0.0) -> dict[str, np.ndarray
 
 
 def test_it_goes_by_the_largest_parameter_whatever_the_statistics_are() -> None:
-    assert reach(LAYOUT, of([0, -0.5, 0], [0.1, 0, 0], var=1e9)) == 1000
-    assert reach(LAYOUT, of([0, -4, 0], [3, 0, 0])) == 4000
+    assert max_change(LAYOUT, of([0, -0.5, 0], [0.1, 0, 0], var=1e9)) == 1000
+    assert max_change(LAYOUT, of([0, -4, 0], [3, 0, 0])) == 4000
     assert farthest(LAYOUT, of([1, 2, 3], [0, -7, 6], var=1e9)) == ("v", 7.0)
     nothing = {"w": np.zeros(0, np.float32), "v": np.float32([2]), "var": np.zeros(0, np.float32)}
     assert farthest(LAYOUT, nothing) == ("v", 2.0)

@@ -14,7 +14,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.afd import draw_by_score
-from edge_fl.methods.base import Ask, Heard, Job, Method, open_method
+from edge_fl.methods.base import Ask, ClientReport, Job, Method, open_method
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
 LOSSES = st.lists(st.floats(0.125, 10, width=16), min_size=1, max_size=12)
@@ -26,8 +26,8 @@ def assign(method: Method, client: str, round: int, tier: int = 0) -> Pattern:
     return pattern
 
 
-def heard(client: str, loss: float, pattern: Pattern, tier: int = 0, samples: int = 10) -> Heard:
-    return Heard(client, tier, samples, loss, pattern)
+def heard(client: str, loss: float, pattern: Pattern, tier: int = 0, samples: int = 10) -> ClientReport:
+    return ClientReport(client, tier, samples, loss, pattern)
 
 
 def drawn(scores: NDArray[np.float64], owner: str, round: int) -> Pattern:
@@ -121,7 +121,7 @@ def test_of_one_map_and_several_sub_models_each_scores_by_its_own_losses() -> No
     method.learn(1, [heard("a", 4.0, first)])
     method.learn(2, [heard("a", 2.0, first), heard("b", 1.0, second), heard("c", 2.0, second)])
     expected = first.mask * 0.5 + second.mask * (2.0 - 1.5) / 2.0
-    np.testing.assert_allclose(method.learned()["scores||0"], expected)
+    np.testing.assert_allclose(method.state_dict()["scores||0"], expected)
     assert assign(method, "a", 3) == second
 
 

@@ -10,7 +10,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Block, Layout, Segment, Tensor
 from edge_fl.core.pattern import Pattern, kept_counts
 from edge_fl.measure.models import mlp_layout, random_weights
-from edge_fl.methods.base import Ask, Heard, Job, Method, open_method
+from edge_fl.methods.base import Ask, ClientReport, Job, Method, open_method
 from edge_fl.methods.fedmp import unit_norms
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
@@ -86,19 +86,19 @@ def ask(method: Method, client: str, round: int, tier: int = 0) -> Pattern:
     return pattern
 
 
-def heard(client: str, loss: float, pattern: Pattern, seconds: float | None, tier: int = 0) -> Heard:
-    return Heard(client, tier, 10, loss, pattern, seconds=seconds)
+def heard(client: str, loss: float, pattern: Pattern, seconds: float | None, tier: int = 0) -> ClientReport:
+    return ClientReport(client, tier, 10, loss, pattern, seconds=seconds)
 
 
 def test_a_bandits_rounds_earn_the_fall_of_the_loss_over_how_far_the_time_is_from_the_mean() -> None:
     method = open_method("fedmp", {"ratio": "bandit", "dropout": [600], "granularity": 200, "discount": 0.5})
     first = {client: ask(method, client, 1) for client in "ab"}
     method.learn(1, [heard("a", 4.0, first["a"], 1.0), heard("b", 2.0, first["b"], 3.0)])
-    assert not method.learned()["plays|0|a"].any()  # there is no loss that it could have fallen from
+    assert not method.state_dict()["plays|0|a"].any()  # there is no loss that it could have fallen from
 
     second = {client: ask(method, client, 2) for client in "ab"}
     method.learn(2, [heard("a", 3.0, second["a"], 1.0), heard("b", 1.8, second["b"], 3.0)])
-    learned = method.learned()
+    learned = method.state_dict()
     # Both are half the mean away from it: a earns 0.25 / 0.5, the most, and b 0.1 / 0.5.
     assert learned["most"] == 0.5
     assert learned["rewards|0|a"].sum() == 1
@@ -110,22 +110,22 @@ def test_a_bandits_rounds_earn_the_fall_of_the_loss_over_how_far_the_time_is_fro
     # Whose time is not known learns nothing; b's time is the mean, and 0.09 / 0.1 is more than ever.
     third = {client: ask(method, client, 3) for client in "ab"}
     method.learn(3, [heard("a", 1.5, third["a"], None), heard("b", 0.91 * 1.8, third["b"], 2.0)])
-    assert method.learned()["plays|0|a"].sum() == 1
-    assert method.learned()["plays|0|b"].sum() == 1.5
-    assert method.learned()["most"] == pytest.approx(0.9)
-    assert method.learned()["rewards|0|b"].sum() == pytest.approx(0.5 * 0.4 + 1)
+    assert method.state_dict()["plays|0|a"].sum() == 1
+    assert method.state_dict()["plays|0|b"].sum() == 1.5
+    assert method.state_dict()["most"] == pytest.approx(0.9)
+    assert method.state_dict()["rewards|0|b"].sum() == pytest.approx(0.5 * 0.4 + 1)
 
     # A loss that rises earns nothing, which is known then; the most is discounted.
     fourth = ask(method, "a", 4)
     method.learn(4, [heard("a", 9.0, fourth, 1.0)])
-    assert method.learned()["plays|0|a"].sum() == 1.5
-    assert method.learned()["rewards|0|a"].sum() == 0.5
-    assert method.learned()["most"] == pytest.approx(0.45)
+    assert method.state_dict()["plays|0|a"].sum() == 1.5
+    assert method.state_dict()["rewards|0|a"].sum() == 0.5
+    assert method.state_dict()["most"] == pytest.approx(0.45)
 
     # Within a tenth of the mean all times are alike.
     fifth = {client: ask(method, client, 5) for client in "ab"}
     method.learn(5, [heard("a", 8.1, fifth["a"], 0.95), heard("b", 0.91 * 1.62, fifth["b"], 1.05)])
-    assert method.learned()["rewards|0|a"].sum() == pytest.approx(0.5 * 0.5 + 1)
+    assert method.state_dict()["rewards|0|a"].sum() == pytest.approx(0.5 * 0.5 + 1)
 
 
 def test_a_bandit_prunes_what_weighs_least_of_the_rounds_model_and_its_client_trains_that() -> None:
@@ -150,11 +150,11 @@ def test_a_bandit_of_each_tier_is_remembered() -> None:
     for number in range(1, 5):
         patterns = {client: ask(method, client, number, tier) for tier, client in enumerate("ab")}
         method.learn(number, [heard(c, 3.0 / number, patterns[c], 1.0 + t, tier=t) for t, c in enumerate("ab")])
-    assert method.learned()["plays|0|a"].shape == (3,)
-    assert method.learned()["plays|1|b"].shape == (5,)  # 0.4 and 0.5 leave as many
-    other.recall(LAYOUT, method.learned())
+    assert method.state_dict()["plays|0|a"].shape == (3,)
+    assert method.state_dict()["plays|1|b"].shape == (5,)  # 0.4 and 0.5 leave as many
+    other.load_state_dict(LAYOUT, method.state_dict())
     assert [ask(other, c, 5, t) for t, c in enumerate("ab")] == [ask(method, c, 5, t) for t, c in enumerate("ab")]
-    assert other.learned().keys() == method.learned().keys()
+    assert other.state_dict().keys() == method.state_dict().keys()
 
 
 def test_ratios_that_leave_as_many_units_are_one_arm() -> None:

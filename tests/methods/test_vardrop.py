@@ -288,7 +288,7 @@ def test_the_servers_adam_is_torchs_and_a_recalled_one_goes_on() -> None:
 def test_the_majority_of_each_devices_last_mask_prunes_what_a_run_gives_and_nothing_else() -> None:
     weights = random_weights(LAYOUT, 0)
     model = start(open_recipe("vardrop", {}))
-    assert model.outcome is model.weights  # before the first round
+    assert model.final_weights is model.weights  # before the first round
     closed(
         model,
         [
@@ -309,9 +309,9 @@ def test_the_majority_of_each_devices_last_mask_prunes_what_a_run_gives_and_noth
 
 def restarted(model: GlobalModel, parameters: dict[str, Any]) -> GlobalModel:
     """As a run that was interrupted goes on."""
-    learned = {name: np.array(array) for name, array in model.learned().items()}
+    learned = {name: np.array(array) for name, array in model.state_dict().items()}
     again = start(open_recipe("vardrop", parameters))
-    again.recall(model.version, model.weights, learned)
+    again.load_state_dict(model.version, model.weights, learned)
     return again
 
 
@@ -321,7 +321,7 @@ def dropped(model: GlobalModel) -> list[tuple[int, int]]:
     for name, array in model.outcome.items():
         assert np.array_equal(array[array != 0], model.weights[name][array != 0])
         assert name == FIRST or array.all()
-    return [tuple(place) for place in np.argwhere(model.outcome[FIRST] == 0).tolist()]
+    return [tuple(place) for place in np.argwhere(model.final_weights[FIRST] == 0).tolist()]
 
 
 # --- refusals
