@@ -45,8 +45,8 @@ def figures(root: Path, page: str, python: str) -> dict[str, float]:
         raise SystemExit(f"`edge-fl bench {page}` fails in {root}: {done.stderr.strip().splitlines()[-1]}")
     found: dict[str, float] = {}
     for number, row in enumerate(json.loads(done.stdout)["rows"]):
-        words = [value for value in row.values() if isinstance(value, str) and value]
-        name = ", ".join([str(number), *words[:3]])
+        words = [value for column, value in row.items() if isinstance(value, str) and column != "goals"]
+        name = ", ".join([str(number), *words])
         found |= {f"{name}: {c}": row[c] for c in columns if isinstance(row.get(c), int | float)}
     if not found:
         raise SystemExit(f"`edge-fl bench {page}` has none of the columns {', '.join(columns)}.")

@@ -16,6 +16,7 @@ from edge_fl.core.errors import RefusedError
 from edge_fl.core.pattern import Pattern
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
+from edge_fl.methods.base import METHODS
 from edge_fl.metrics.classification import TopK
 from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import open_runtime
@@ -139,8 +140,9 @@ def test_a_task_that_names_code_is_refused_and_the_device_lives_on(
 
 
 def test_a_method_of_the_owners_that_raises_costs_its_task_alone(
-    digits_bundle: Bundle, stage: Stage, tmp_path: Path
+    digits_bundle: Bundle, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(METHODS, "_used", {})  # no other test is to know the method
     (tmp_path / "own.py").write_text(
         "from edge_fl.methods.fedavg import METHOD\n"
         "class Raises(METHOD):\n"

@@ -343,13 +343,14 @@ def test_python(tmp_path: Path) -> None:
     ("content", "sentence"),
     [
         ("def read():\n    raise OSError('the sensor\\nis gone')", "read' raised OSError: the sensor is gone."),
-        ("def read():\n    raise SystemExit", "read' raised SystemExit."),
+        ("def read():\n    raise SystemExit", "read' raised SystemExit"),
         ("def read():\n    return 5", "is an object of type 'int', not a pair"),
         ("def read():\n    return [[1.0]], [0.5, 1.0]", "both need as many samples"),
-        ("read = 5", "has no function 'read'"),
-        ("1 / 0", "mine.py' cannot be imported: it raised ZeroDivisionError: division by zero."),
-        ("exit(3)", "it raised SystemExit: 3."),
-        ("def", "it raised SyntaxError"),
+        ("read = 5", "mine.py:read' is no function"),
+        ("write = 5", "mine.py' has no 'read'"),
+        ("1 / 0", "mine.py' cannot be imported: ZeroDivisionError: division by zero."),
+        ("exit(3)", "cannot be imported: SystemExit: 3."),
+        ("def", "cannot be imported: SyntaxError"),
     ],
 )
 def test_python_that_is_refused(tmp_path: Path, content: str, sentence: str) -> None:
@@ -359,7 +360,7 @@ def test_python_that_is_refused(tmp_path: Path, content: str, sentence: str) -> 
 def test_python_that_is_not_there() -> None:
     assert "There is no Python file 'nowhere.py'" in refusal("python:nowhere.py:read")
     assert "ModuleNotFoundError: No module named 'no_such_module'" in refusal("python:no_such_module:read")
-    assert "names no function" in refusal("python:nowhere.py")
+    assert "names no object" in refusal("python:nowhere.py")
 
 
 # --- what changes
