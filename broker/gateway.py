@@ -381,7 +381,8 @@ class Gateway:
         if chunks is None or self.registry.get(client) is None:
             raise FrameError("unknown-content", f"'{client}' wants {want.digest[:12]}, which is not given out.")
         self.sent[client] += self._sender.serve(self._topics.down(client), chunks, want)
-        self._served = time.monotonic()
+        if self._final is not None:
+            self._served = time.monotonic()
 
     def _deliver(self, client: str, run: str) -> None:
         """Give out the final model to a device that keeps it; one that asks too early asks again."""

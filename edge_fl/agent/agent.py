@@ -206,20 +206,20 @@ class Agent:
             _log.warning("the coordinator does not send the final model of run %s", finished.run)
             return
         until = time.monotonic() + _FETCH_SECONDS
-        largest = largest_frame(runtime.bundle.layout)
-        frame = self._talk.fetch(
-            final.model,
-            largest=largest,
-            wanted=lambda: self._talk.finished == finished and time.monotonic() < until,
-        )
+        layout = runtime.bundle.layout
         try:
-            decode_frame(frame, runtime.bundle.layout)
-        except FrameError as error:
+            frame = self._talk.fetch(
+                final.model,
+                largest=largest_frame(layout),
+                wanted=lambda: self._talk.finished == finished and time.monotonic() < until,
+            )
+            decode_frame(frame, layout)
+            kept = KeptModel(finished.run, registered.manifest.digest, final.width, final.statistics, frame)
+            write_model(self._folder.root, kept)
+        except (FrameError, StateError) as error:
             _log.warning("the final model of run %s is not kept: %s", finished.run, error)
-            return
-        kept = KeptModel(finished.run, registered.manifest.digest, final.width, final.statistics, frame)
-        write_model(self._folder.root, kept)
-        _log.info("kept the final model of run %s, width %g", finished.run, final.width / 1000)
+        else:
+            _log.info("kept the final model of run %s, width %g", finished.run, final.width / 1000)
 
     def _kept_manifest(self) -> str | None:
         """The digest of the bundle whose model is kept; a damaged model keeps nothing."""
