@@ -36,7 +36,8 @@ def _config_option(parameters: Sequence[Any], path: str, below: Container[str]) 
 
     def read(context: typer.Context, file: Path | None) -> None:
         if file is not None:
-            given = _table(file, path)
+            root = context.find_root()
+            given = _table(file, path, root.command.list_commands(root))  # type: ignore[attr-defined]
             context.default_map = {
                 _find(known, name, path, file).name: _values(known[name], value)
                 for name, value in given.items()
@@ -69,14 +70,19 @@ def _names(parameter: Any) -> list[str]:
     return [name[2:] for name in parameter.opts if name.startswith("--")] or [str(parameter.name)]
 
 
-def _table(file: Path, path: str) -> Mapping[str, Any]:
-    """The table of the command called ``path``; nothing where the file has options of other commands alone."""
+def _table(file: Path, path: str, commands: Sequence[str]) -> Mapping[str, Any]:
+    """The table of the command called ``path``; nothing where the file has options of other ``commands`` alone."""
     try:
         found: Any = tomllib.loads(file.read_text())
     except OSError as error:
         raise ConfigError(f"'{file}' cannot be read: {said(error)}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{file}' is no TOML: {said(error)}.") from error
+    if unknown := [name for name in found if name not in commands]:
+        hint = get_close_matches(unknown[0], commands, 1) or [path.split(maxsplit=1)[0]]
+        raise ConfigError(
+            f"'{file}' has '{unknown[0]}', which is no command: options are in tables such as [{hint[0]}]."
+        )
     for name in path.split():
         found = found.get(name, {})
         if not isinstance(found, dict):

@@ -27,9 +27,12 @@ def toy(*given: str) -> dict[str, Any]:
     ) -> dict[str, Any]:
         return locals()
 
-    command: Any = typer.main.get_command(app)
-    take_defaults(command, "toy")
-    found: dict[str, Any] = command.main(list(given), prog_name="toy", standalone_mode=False)
+    @app.command()
+    def serve() -> None: ...
+
+    group: Any = typer.main.get_command(app)
+    take_defaults(group.commands["toy"], "toy")
+    found: dict[str, Any] = group.main(["toy", *given], prog_name="edge-fl", standalone_mode=False)
     return found
 
 
@@ -67,6 +70,8 @@ def test_tables_of_other_commands_are_left_alone(file: Path) -> None:
         ("[toy]\nclient-per-round = 3", "'client-per-round', in .* no option .* perhaps 'clients-per-round'"),
         ("[toy]\nhelp = true", "'help', in .* is no option of `edge-fl toy`"),
         ("[toy.below]\nlr = 3", "'below', in .* is no option"),
+        ("[sevre]\nrounds = 3", "has 'sevre', which is no command: options are in tables such as \\[serve\\]"),
+        ("rounds = 3", "has 'rounds', which is no command: options are in tables such as \\[toy\\]"),
         ("toy = 3", "options of a command are a table, \\[toy\\]"),
         ("[toy", "is no TOML: "),
     ],
