@@ -316,9 +316,9 @@ def restarted(model: GlobalModel, parameters: dict[str, Any]) -> GlobalModel:
 
 
 def dropped(model: GlobalModel) -> list[tuple[int, int]]:
-    """Where the outcome's first weight is zero; everything else is as it was."""
+    """Where the first of the final weights is zero; everything else is as it was."""
     assert all(array.all() for array in model.weights.values())
-    for name, array in model.outcome.items():
+    for name, array in model.final_weights.items():
         assert np.array_equal(array[array != 0], model.weights[name][array != 0])
         assert name == FIRST or array.all()
     return [tuple(place) for place in np.argwhere(model.final_weights[FIRST] == 0).tolist()]
