@@ -28,7 +28,7 @@ from exporter.output_noise import describe_outputs
 from exporter.parity import check_parity
 from exporter.report import Findings, examine
 from exporter.source import Source
-from exporter.steps import build_step
+from exporter.steps import STEPS
 from exporter.target import Target, check_target
 from exporter.widths import costs_at
 
@@ -117,7 +117,7 @@ def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Der
 
 
 def _lowered(source: Source, target: Target, report: Report) -> dict[str, Lowered]:
-    steps = tuple(build_step(variant, source) for variant in target.variants)
+    steps = tuple(STEPS.find(variant)(source) for variant in target.variants)
     try:
         widths = program_widths(source.layout, target.widths)
         request = Request(steps, build_evaluation(source), widths, target.batch)

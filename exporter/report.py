@@ -9,7 +9,7 @@ from exporter.derive import Derivation
 from exporter.kernels import MissingKernel, find_missing_kernels
 from exporter.lower import Report
 from exporter.source import Source
-from exporter.steps import build_step
+from exporter.steps import STEPS
 from exporter.target import Target
 from exporter.widths import costs_at
 
@@ -72,7 +72,7 @@ def examine(source: Source, target: Target, derivation: Derivation, report: Repo
 def _missing(runtime: str, source: Source, target: Target) -> tuple[MissingKernel, ...] | None:
     found: dict[MissingKernel, None] = {}
     for variant in target.variants:
-        kernels = find_missing_kernels(runtime, build_step(variant, source), batch=target.batch)
+        kernels = find_missing_kernels(runtime, STEPS.find(variant)(source), batch=target.batch)
         if kernels is None:
             return None
         found.update(dict.fromkeys(kernels))

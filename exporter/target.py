@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Input, Optimizer
-from edge_fl.core.errors import ConfigError, DataError, RuntimeMissingError
+from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.data.registry import DatasetInfo
 from exporter.accept import Fit
-from exporter.lower import runtime_names
+from exporter.lower import LOWERINGS
 
 __all__ = ["Target", "check_target"]
 
@@ -35,7 +35,7 @@ class Target:
     loss
         By name, or ``path/to/file.py:function`` (:func:`exporter.losses.find_loss`).
     variants
-        Kinds of train steps (:func:`exporter.steps.step_names`).
+        Kinds of train steps (:func:`exporter.steps.STEPS`).
     class_names, metadata
         The user's own, for the manifest: one name a class, or none.
     scores
@@ -86,8 +86,7 @@ def check_target(target: Target) -> None:
     if not target.runtimes:
         raise ConfigError("No runtime is named: a bundle needs programs for at least one.")
     for name in target.runtimes:
-        if name not in runtime_names():
-            raise RuntimeMissingError(f"There is no runtime '{name}'; there are {', '.join(runtime_names())}.")
+        LOWERINGS.check(name)
     if not target.variants:
         raise ConfigError("No train step is named: a bundle needs at least one, such as 'plain'.")
     if target.batch < 1:

@@ -15,16 +15,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from edge_fl.core.errors import ConfigError, said
+from edge_fl.core.errors import ConfigError, EdgeFLError, said
 
-__all__ = ["Registry", "load_object", "place_in_own_code"]
+__all__ = ["Named", "Registry", "load_object", "place_in_own_code"]
 
 _T = TypeVar("_T")
+_SHARED = {"base", "capabilities"}  # modules of such packages that hold none of the kind
 _loaded: set[str] = set()  # files of the code that is not ours
 
 
-class Registry(Generic[_T]):
-    """What there is of one kind.
+class Named(Generic[_T]):
+    """What there is of one kind, a module each.
 
     Parameters
     ----------
@@ -34,12 +35,88 @@ class Registry(Generic[_T]):
         The package of ours, whose modules are found by their names (``__`` stands for ``+``).
     attribute
         What such a module defines.
+    group
+        The entry points of installed packages; None for those called as the package.
+    error
+        What is raised where there is none of a name, or it is not installed.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        package: str,
+        attribute: str,
+        *,
+        group: str | None = None,
+        error: type[EdgeFLError] = ConfigError,
+    ) -> None:
+        self._kind, self._package, self._attribute = kind, package, attribute
+        self._group, self._error = group or package, error
+        self._used: dict[str, tuple[str, _T]] = {}  # by name: where it is from, and itself
+
+    def names(self) -> list[str]:
+        """All that can be found, without importing any."""
+        return sorted({*_modules(self._package), *_entry_points(self._group), *self._used})
+
+    def find(self, name: str) -> _T:
+        """The one of this name.
+
+        Raises
+        ------
+        EdgeFLError
+            ``error`` when there is none, or it needs what is not installed.
+        ConfigError
+            When two packages have one, or an installed one cannot be imported.
+        """
+        if name in self._used:
+            return self._used[name][1]
+        self.check(name)
+        points = _entry_points(self._group).get(name, ())
+        if name in _modules(self._package):
+            if points:
+                raise ConfigError(
+                    f"edge-fl and {points[0]} both bring a {self._kind} '{name}'; uninstall the latter."
+                )
+            return self._ours(name)
+        if len(points) > 1:
+            raise ConfigError(
+                f"Two packages bring a {self._kind} '{name}': {' and '.join(points)}; uninstall one."
+            )
+        loaded = self._checked(load_object(points[0]), points[0])
+        self._used[name] = points[0], loaded
+        return loaded
+
+    def check(self, name: str) -> None:
+        """Raise ``error`` when there is none of this name, without importing any."""
+        if name not in self.names():
+            raise self._error(f"There is no {self._kind} '{name}'; there are {', '.join(self.names()) or 'none'}.")
+
+    def _ours(self, name: str) -> _T:
+        try:
+            module = importlib.import_module(f"{self._package}.{_modules(self._package)[name]}")
+        except ImportError as error:
+            raise self._error(f"The {self._kind} '{name}' needs what is not installed here: {error}.") from error
+        found: _T = getattr(module, self._attribute)
+        return found
+
+    def _checked(self, found: Any, spec: str) -> _T:
+        if not callable(found):
+            raise ConfigError(f"'{spec}' is no {self._kind}: it must be a function.")
+        checked: _T = found
+        return checked
+
+
+class Registry(Named[type[_T]]):
+    """Classes of one kind, those of a person's own files among them.
+
+    Parameters
+    ----------
     base
         The class that each must extend.
     needs
         What each must define besides the abstract methods.
-    group
-        The entry points of installed packages; None for those called as the package.
+    kind, package, attribute, group, error
+        :class:`Named`'s.
     """
 
     def __init__(
@@ -51,43 +128,10 @@ class Registry(Generic[_T]):
         *,
         needs: tuple[str, ...] = (),
         group: str | None = None,
+        error: type[EdgeFLError] = ConfigError,
     ) -> None:
-        self._kind, self._package, self._attribute, self._base = kind, package, attribute, base
-        self._needs, self._group = needs, group or package
-        self._used: dict[str, tuple[str, type[_T]]] = {}  # by name: where it is from, and itself
-
-    def names(self) -> list[str]:
-        """All that can be found, without importing any."""
-        return sorted({*_modules(self._package), *_entry_points(self._group), *self._used})
-
-    def find(self, name: str) -> type[_T]:
-        """The one of this name.
-
-        Raises
-        ------
-        ConfigError
-            When there is none, two packages have one, or an installed one cannot be imported.
-        """
-        if name in self._used:
-            return self._used[name][1]
-        points = _entry_points(self._group).get(name, ())
-        if name in _modules(self._package):
-            if points:
-                raise ConfigError(
-                    f"edge-fl and {points[0]} both bring a {self._kind} '{name}'; uninstall the latter."
-                )
-            module = importlib.import_module(f"{self._package}.{_modules(self._package)[name]}")
-            found: type[_T] = getattr(module, self._attribute)
-            return found
-        if not points:
-            raise ConfigError(f"There is no {self._kind} '{name}'; there are {', '.join(self.names()) or 'none'}.")
-        if len(points) > 1:
-            raise ConfigError(
-                f"Two packages bring a {self._kind} '{name}': {' and '.join(points)}; uninstall one."
-            )
-        loaded = self._checked(load_object(points[0]), points[0])
-        self._used[name] = points[0], loaded
-        return loaded
+        super().__init__(kind, package, attribute, group=group, error=error)
+        self._base, self._needs = base, needs
 
     def use(self, spec: str) -> str:
         """Load ``file.py:OBJECT`` or ``module:OBJECT``, and make it known under its own ``name``, which is returned.
@@ -112,14 +156,15 @@ class Registry(Generic[_T]):
         """Whether ``found`` is a class of this kind."""
         return isinstance(found, type) and issubclass(found, self._base)
 
-    def _checked(self, found: object, spec: str) -> type[_T]:
+    def _checked(self, found: Any, spec: str) -> type[_T]:
         if not self.is_one(found):
             raise ConfigError(f"'{spec}' is no {self._kind}: it must be a subclass of {self._base.__name__}.")
         unset = [name for name in self._needs if not hasattr(found, name)]
         missing = sorted([*getattr(found, "__abstractmethods__", ()), *unset])
         if missing:
             raise ConfigError(f"The {self._kind} '{spec}' lacks {', '.join(missing)}.")
-        return found  # type: ignore[return-value]
+        checked: type[_T] = found
+        return checked
 
 
 @cache
@@ -127,7 +172,7 @@ def _modules(package: str) -> dict[str, str]:
     """Our modules by the names they are asked for by."""
     folders = importlib.import_module(package).__path__
     names = [module.name for module in pkgutil.iter_modules(folders)]
-    return {name.replace("__", "+"): name for name in names if name != "base" and not name.startswith("_")}
+    return {name.replace("__", "+"): name for name in names if name not in _SHARED and not name.startswith("_")}
 
 
 @cache

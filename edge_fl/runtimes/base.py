@@ -4,8 +4,6 @@ A runtime knows no more than how to load one program: a callable from arrays to 
 the bundle's manifest, and :class:`TrainStep` and :class:`Evaluation` read it there.
 """
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,22 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl import runtimes
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import NEW, TENSOR, Bundle, Program
 from edge_fl.core.errors import EdgeFLError, MemoryLimitError, RunError, RuntimeMissingError, said
+from edge_fl.core.registry import Registry
 from edge_fl.core.selection import Weights
 from edge_fl.core.width_statistics import one_hot
 
 __all__ = [
+    "RUNTIMES",
     "Compiled",
     "Evaluation",
     "Runtime",
     "Stepped",
     "TrainStep",
-    "find_runtime",
     "open_runtime",
-    "runtime_names",
 ]
 
 Compiled = Callable[[Sequence[NDArray[Any]]], list[NDArray[np.float32]]]
@@ -277,27 +274,15 @@ def _padded(array: NDArray[Any], size: int) -> NDArray[Any]:
     return padded
 
 
-def runtime_names() -> list[str]:
-    """The runtimes this version knows, installed or not."""
-    names = (module.name for module in pkgutil.iter_modules(runtimes.__path__))
-    return sorted(name for name in names if name != "base" and not name.startswith("_"))
-
-
-def find_runtime(name: str) -> type[Runtime]:
-    """The runtime ``name``; raises RuntimeMissingError where there is none, or it is not installed here."""
-    if name not in runtime_names():
-        raise RuntimeMissingError(f"There is no runtime '{name}'; there are {', '.join(runtime_names())}.")
-    try:
-        module = importlib.import_module(f"edge_fl.runtimes.{name}")
-    except ImportError as error:
-        raise RuntimeMissingError(f"The runtime '{name}' is not installed here: {error}.") from error
-    runtime: type[Runtime] = module.RUNTIME
-    return runtime
+RUNTIMES: Registry[Runtime] = Registry(
+    "runtime", "edge_fl.runtimes", "RUNTIME", Runtime, error=RuntimeMissingError
+)
+"""What this version knows, installed or not."""
 
 
 def open_runtime(name: str, bundle: Bundle, *, threads: int = 1) -> Runtime:
     """Open ``bundle`` in the runtime ``name``; raises RuntimeMissingError where that cannot be."""
-    if name in runtime_names() and name not in bundle.manifest.programs:
+    if name in RUNTIMES.names() and name not in bundle.manifest.programs:
         held = ", ".join(sorted(bundle.manifest.programs))
         raise RuntimeMissingError(f"The bundle holds programs for {held}, not for '{name}'.")
-    return find_runtime(name)(bundle, threads=threads)
+    return RUNTIMES.find(name)(bundle, threads=threads)

@@ -125,9 +125,9 @@ def export(
     shapes = (input_shape, classes, target_shape)
     data = (default if shapes == (None, None, None) and dataset is None else dataset, *shapes)
     from exporter.export import check_model, count_programs, export_bundle
-    from exporter.lower import runtime_names
+    from exporter.lower import LOWERINGS
 
-    runtimes = tuple(dict.fromkeys(runtime or (runtime_names() if check else ["onnx"])))
+    runtimes = tuple(dict.fromkeys(runtime or (LOWERINGS.names() if check else ["onnx"])))
     target = target_for(data, name or _named(model), runtimes, options)
     if check:
         with progress("checking", len(runtimes) + 2) as report:

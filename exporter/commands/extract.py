@@ -84,6 +84,7 @@ def _bundle_of(run: "Run") -> Path:
 
 def _trained(run: "Run") -> "Trained":
     """What a run's folder holds; an interrupted run's too, as far as it came."""
+    from edge_fl.methods.capabilities import TrainsWidths, model_width
     from edge_fl.recipes.own import use_code
     from edge_fl.recipes.recipe import open_recipe
     from exporter.extract.extract import Trained
@@ -97,8 +98,8 @@ def _trained(run: "Run") -> "Trained":
         method=config.method,
         round=last.round if last else 0,
         scores=last.scores if last else {},
-        width=method.model_width,
-        ordered=method.ordered,
+        width=model_width(method),
+        ordered=isinstance(method, TrainsWidths) and method.ordered,
     )
 
 

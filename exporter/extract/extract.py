@@ -21,7 +21,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_weights, trained_width, without_rows
 from exporter.extract.card import About, Card, check_names
-from exporter.extract.formats import Format, find_format
+from exporter.extract.formats import FORMATS, Format
 from exporter.extract.forward import load_forward
 from exporter.extract.narrow import Narrowed, chosen_units
 from exporter.extract.parity import check_file, expected_outputs, random_inputs
@@ -96,8 +96,9 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     """
     manifest = bundle.manifest
     check_names(wanted.class_names, wanted.metadata, manifest.classes)
-    chosen = find_format(wanted.runtime)
-    path = _placed(output, chosen.SUFFIX)
+    with quiet():
+        chosen = FORMATS.find(wanted.runtime)
+    path = _placed(output, chosen.suffix)
     _check_weights(bundle, trained.weights)
     if wanted.width > trained.width:
         raise ConfigError(
@@ -115,7 +116,7 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     )
     x = random_inputs(bundle)
     expected = expected_outputs(bundle, pattern, trained.weights, x, width=statistics)
-    about = _about(bundle, trained, wanted, pattern, outputs=expected.shape[1:], batch=chosen.BATCH)
+    about = _about(bundle, trained, wanted, pattern, outputs=expected.shape[1:], batch=chosen.batch)
     with quiet():
         model = _narrowed(bundle, pattern, trained.weights, statistics)
         data = chosen.save(_exported(model, torch.from_numpy(x), chosen), about.properties())
@@ -158,8 +159,8 @@ def _narrowed(bundle: Bundle, pattern: Pattern, weights: Weights, width: int) ->
 
 
 def _exported(model: Narrowed, x: torch.Tensor, chosen: Format) -> ExportedProgram:
-    if chosen.BATCH is not None:
-        return torch.export.export(model, (x[: chosen.BATCH],), strict=False)
+    if chosen.batch is not None:
+        return torch.export.export(model, (x[: chosen.batch],), strict=False)
     return torch.export.export(model, (x,), dynamic_shapes=({0: Dim.DYNAMIC},), strict=False)
 
 

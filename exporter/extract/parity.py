@@ -63,7 +63,7 @@ def check_file(bundle: Bundle, data: bytes, kind: Format, x: NDArray[Any], expec
     ParityError
         When it exceeds :data:`exporter.limits.LIMIT`.
     """
-    size = kind.BATCH or len(x)
+    size = kind.batch or len(x)
     with tempfile.TemporaryDirectory() as scratch:
         run = _loaded(bundle, Path(scratch), data, kind)
         pieces = [run([x[start : start + size]]) for start in range(0, len(x), size)]
@@ -80,10 +80,10 @@ def check_file(bundle: Bundle, data: bytes, kind: Format, x: NDArray[Any], expec
 
 def _loaded(bundle: Bundle, folder: Path, data: bytes, kind: Format) -> Compiled:
     """The file in the runtime that devices train in, as the only program of a bundle."""
-    program = Program(f"model{kind.SUFFIX}", "eval", ("x",), ("outputs",), batch=kind.BATCH)
+    program = Program(f"model{kind.suffix}", "eval", ("x",), ("outputs",), batch=kind.batch)
     (folder / program.file).write_bytes(data)
-    alone = Bundle(folder, msgspec.structs.replace(bundle.manifest, programs={kind.RUNTIME: (program,)}))
-    return open_runtime(kind.RUNTIME, alone).load(program)
+    alone = Bundle(folder, msgspec.structs.replace(bundle.manifest, programs={kind.runtime: (program,)}))
+    return open_runtime(kind.runtime, alone).load(program)
 
 
 def _opened(bundle: Bundle) -> Runtime:

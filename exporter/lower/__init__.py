@@ -1,7 +1,5 @@
 """Lowerings, one file a runtime, found by name: each has ``lower(request, report)``."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,11 +7,12 @@ from edge_fl.core.bundle import Program
 from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import kept_counts, prefix_counts
-from exporter import lower
+from edge_fl.core.registry import Named
 from exporter.quiet import quiet
 from exporter.source import Step, Traceable
 
 __all__ = [
+    "LOWERINGS",
     "DropoutWidth",
     "Lowered",
     "Report",
@@ -21,7 +20,6 @@ __all__ = [
     "kept_at",
     "lower_for",
     "program_widths",
-    "runtime_names",
 ]
 
 Report = Callable[[str], None]
@@ -72,10 +70,10 @@ def program_widths(layout: Layout, widths: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(width for width, _ in found)
 
 
-def runtime_names() -> list[str]:
-    """The runtimes this version can export for."""
-    names = (module.name for module in pkgutil.iter_modules(lower.__path__))
-    return sorted(name for name in names if not name.startswith("_"))
+LOWERINGS: Named[Callable[[Request, Report], Lowered]] = Named(
+    "runtime", "exporter.lower", "lower", group="edge_fl.lowerings", error=RuntimeMissingError
+)
+"""The runtimes this version can export for; an installed one needs an entry point of ``edge_fl.runtimes``, too."""
 
 
 def lower_for(runtimes: tuple[str, ...], request: Request, report: Report) -> dict[str, Lowered]:
@@ -89,18 +87,11 @@ def lower_for(runtimes: tuple[str, ...], request: Request, report: Report) -> di
         When a runtime has no kernel for an operation of the model.
     """
     for name in runtimes:
-        if name not in runtime_names():
-            raise RuntimeMissingError(f"There is no runtime '{name}'; there are {', '.join(runtime_names())}.")
+        LOWERINGS.check(name)
     return {name: _lower(name, request, report) for name in runtimes}
 
 
 def _lower(runtime: str, request: Request, report: Report) -> Lowered:
     with quiet():
-        try:
-            module = importlib.import_module(f"exporter.lower.{runtime}")
-        except ImportError as error:
-            raise RuntimeMissingError(
-                f"Exporting for '{runtime}' needs what is not installed: {error}."
-            ) from error
-        lowered: Lowered = module.lower(request, lambda text: report(f"{runtime}: {text}"))
-    return lowered
+        lower = LOWERINGS.find(runtime)
+        return lower(request, lambda text: report(f"{runtime}: {text}"))

@@ -1,7 +1,6 @@
 """Bundles that benchmarks run: exported once, and kept for as long as the exporter is the same."""
 
 import hashlib
-import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -12,9 +11,9 @@ import msgspec
 import exporter
 from edge_fl.core.bundle import PLAIN_SGD, SEAL, Bundle, Optimizer
 from edge_fl.core.errors import RuntimeMissingError
-from edge_fl.runtimes.base import runtime_names
+from edge_fl.runtimes.base import RUNTIMES
 from exporter.export import export_bundle
-from exporter.lower import runtime_names as exportable
+from exporter.lower import LOWERINGS
 from exporter.measure.cases import Case
 from exporter.quiet import quiet
 
@@ -26,7 +25,7 @@ def chosen_runtimes(names: Sequence[str]) -> tuple[str, ...]:
 
     Raises RuntimeMissingError when one of the names cannot.
     """
-    installed = [name for name in runtime_names() if name in exportable() and _importable(name)]
+    installed = [name for name in RUNTIMES.names() if name in LOWERINGS.names() and _importable(name)]
     missing = [name for name in names if name not in installed]
     if missing:
         raise RuntimeMissingError(
@@ -92,8 +91,8 @@ def _short(optimizer: Optimizer) -> str:
 def _importable(name: str) -> bool:
     try:
         with quiet():
-            importlib.import_module(f"edge_fl.runtimes.{name}")
-            importlib.import_module(f"exporter.lower.{name}")
-    except ImportError:
+            RUNTIMES.find(name)
+            LOWERINGS.find(name)
+    except RuntimeMissingError:
         return False
     return True

@@ -19,7 +19,7 @@ from torch import nn
 
 from edge_fl.core.bundle import CLASS_INDEX, Input, Optimizer
 from edge_fl.core.errors import ParityError
-from edge_fl.runtimes.base import runtime_names
+from edge_fl.runtimes.base import RUNTIMES
 from exporter.decompositions import pooling
 from exporter.export import Target, export_bundle
 from exporter.limits import ADAM_LIMIT, LIMIT
@@ -58,7 +58,7 @@ def target(what: Architecture, runtime: str, optimizer: Optimizer) -> Target:
 
 
 def cases() -> Iterator[ParameterSet]:
-    for (i, runtime), (j, model) in itertools.product(enumerate(runtime_names()), enumerate(ZOO)):
+    for (i, runtime), (j, model) in itertools.product(enumerate(RUNTIMES.names()), enumerate(ZOO)):
         for k, optimizer in enumerate(OPTIMIZERS):
             turn = (i + j) % len(OPTIMIZERS) == k and (runtime != "executorch_training" or model in SMALL)
             yield pytest.param(runtime, model, optimizer, marks=() if turn else pytest.mark.matrix)

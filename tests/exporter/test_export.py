@@ -21,7 +21,7 @@ from exporter.losses import find_loss
 from exporter.lower import Request, lower_for
 from exporter.parity import check_parity
 from exporter.source import Source
-from exporter.steps import build_step
+from exporter.steps import STEPS
 from exporter.zoo import mlp
 from tests.exporter import models
 
@@ -107,7 +107,7 @@ def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
     )
     wrong = replace(right, scaled=())
     honest = export_bundle(model, target("torch_eager"), tmp_path / "honest")
-    request = Request((build_step("plain", wrong),), build_evaluation(wrong), (1000, 500), 6)
+    request = Request((STEPS.find("plain")(wrong),), build_evaluation(wrong), (1000, 500), 6)
     files = {program.file: data for program, data in lower_for(("torch_eager",), request, print)["torch_eager"]}
     files["weights.safetensors"] = honest.read("weights.safetensors")
     broken = Bundle.save(tmp_path / "broken", honest.manifest, files)

@@ -467,5 +467,5 @@ def test_without_the_runtimes_compiler_the_sentence_names_it(run: Path, bundle: 
     )
 
     assert done.returncode == 18
-    assert "Extracting for 'executorch' needs what is not installed" in done.stderr
+    assert "The runtime 'executorch' needs what is not installed here" in done.stderr
     assert not (tmp_path / "out").exists()

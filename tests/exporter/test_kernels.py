@@ -11,7 +11,7 @@ from exporter.derive import derive
 from exporter.kernels import MissingKernel, find_missing_kernels
 from exporter.losses import find_loss
 from exporter.source import Source
-from exporter.steps import build_step
+from exporter.steps import STEPS
 from exporter.zoo import find_model
 
 
@@ -39,13 +39,13 @@ def interpolating() -> nn.Module:
 @pytest.mark.parametrize("name", ["digits-mlp", "femnist-cnn"])
 def test_onnx_has_every_kernel_of_the_zoo(name: str, variant: str) -> None:
     small = find_model(name).narrowed
-    step = build_step(variant, source(small.build(), small.input_shape, small.classes))
+    step = STEPS.find(variant)(source(small.build(), small.input_shape, small.classes))
 
     assert find_missing_kernels("onnx", step, batch=3) == ()
 
 
 def test_a_gradient_is_laid_to_the_module_whose_forward_it_is_of() -> None:
-    step = build_step("plain", source(interpolating(), (1, 5, 5), 3))
+    step = STEPS.find("plain")(source(interpolating(), (1, 5, 5), 3))
     missing = MissingKernel("aten.upsample_nearest2d_backward.default", "1", "expand and reshape")
 
     assert find_missing_kernels("onnx", step, batch=3) == (missing,)
@@ -53,6 +53,6 @@ def test_a_gradient_is_laid_to_the_module_whose_forward_it_is_of() -> None:
 
 def test_a_runtime_that_lists_no_kernels_is_not_guessed_at() -> None:
     assert (
-        find_missing_kernels("ort_training", build_step("plain", source(nn.Linear(6, 3), (6,), 3)), batch=3)
+        find_missing_kernels("ort_training", STEPS.find("plain")(source(nn.Linear(6, 3), (6,), 3)), batch=3)
         is None
     )

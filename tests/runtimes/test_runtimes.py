@@ -12,13 +12,13 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import EdgeFLError, RuntimeMissingError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
-from edge_fl.runtimes.base import Runtime, open_runtime, runtime_names
+from edge_fl.runtimes.base import RUNTIMES, Runtime, open_runtime
 
-RUNTIMES = ("onnx", "executorch", "torch_eager")
+NAMES = ("onnx", "executorch", "torch_eager")
 WIDTHS = (1000, 500)
 
 
-@pytest.fixture(params=RUNTIMES)
+@pytest.fixture(params=NAMES)
 def runtime(request: pytest.FixtureRequest, digits_bundle: Bundle) -> Runtime:
     return open_runtime(request.param, digits_bundle)
 
@@ -42,7 +42,7 @@ def trained(runtime: Runtime, dropouts: tuple[int, ...]) -> dict[str, NDArray[np
 
 def test_every_runtime_trains_to_the_same_weights(digits_bundle: Bundle) -> None:
     dropouts = tuple(1000 - width for width in WIDTHS * 2)
-    results = [trained(open_runtime(name, digits_bundle), dropouts) for name in RUNTIMES]
+    results = [trained(open_runtime(name, digits_bundle), dropouts) for name in NAMES]
 
     for name, array in results[0].items():
         assert not np.array_equal(array, digits_bundle.weights()[name])
@@ -59,7 +59,7 @@ def test_what_a_runtime_raises_in_a_step_is_told_in_a_sentence(runtime: Runtime)
         step(weights, batch(), lr=0.1)
 
 
-@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_runtime_goes_with_its_last_reference_and_not_when_garbage_is_collected(
     name: str, digits_bundle: Bundle
 ) -> None:
@@ -143,7 +143,7 @@ def test_a_width_that_the_bundle_does_not_hold_is_refused_with_those_it_does(dig
 
 
 def test_a_runtime_of_which_nothing_is_known_is_refused(digits_bundle: Bundle) -> None:
-    assert runtime_names() == ["executorch", "executorch_training", "onnx", "ort_training", "torch_eager"]
+    assert RUNTIMES.names() == ["executorch", "executorch_training", "onnx", "ort_training", "torch_eager"]
     with pytest.raises(RuntimeMissingError, match="no runtime 'tflite'"):
         open_runtime("tflite", digits_bundle)
 

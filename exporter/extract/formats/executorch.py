@@ -7,16 +7,13 @@ from executorch.exir import to_edge_transform_and_lower
 from torch.export import ExportedProgram
 
 from edge_fl.core.errors import UnsupportedModelError
+from exporter.extract.formats import Format
 from exporter.sentence import first_line
 
-__all__ = ["BATCH", "RUNTIME", "SUFFIX", "save"]
-
-SUFFIX = ".pte"
-BATCH = 1
-RUNTIME = "executorch"
+__all__ = ["FORMAT"]
 
 
-def save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
+def _save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
     """A ``.pte`` file, which has no place for ``properties``."""
     del properties
     try:
@@ -26,3 +23,6 @@ def save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
         raise UnsupportedModelError(
             f"ExecuTorch cannot compile an operation of the model: {first_line(error)}."
         ) from error
+
+
+FORMAT = Format(suffix=".pte", batch=1, runtime="executorch", save=_save)

@@ -5,18 +5,18 @@ from collections.abc import Mapping
 import onnx
 from torch.export import ExportedProgram
 
+from exporter.extract.formats import Format
 from exporter.lower.onnx import translate
 
-__all__ = ["BATCH", "RUNTIME", "SUFFIX", "save"]
-
-SUFFIX = ".onnx"
-BATCH = None
-RUNTIME = "onnx"
+__all__ = ["FORMAT"]
 
 
-def save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
+def _save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
     """A model from ``x`` to ``outputs``, with ``properties`` as its metadata."""
     model = translate(exported, ["x"], ["outputs"])
     onnx.helper.set_model_props(model, dict(properties))
     onnx.checker.check_model(model, full_check=True)
     return bytes(model.SerializeToString())
+
+
+FORMAT = Format(suffix=".onnx", batch=None, runtime="onnx", save=_save)

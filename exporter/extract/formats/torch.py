@@ -7,17 +7,19 @@ from collections.abc import Mapping
 import torch
 from torch.export import ExportedProgram
 
-__all__ = ["BATCH", "RUNTIME", "SUFFIX", "save"]
+from exporter.extract.formats import Format
 
-SUFFIX = ".pt2"
-BATCH = None
-RUNTIME = "torch_eager"
+__all__ = ["FORMAT"]
+
 _PROPERTIES = "properties.json"
 
 
-def save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
+def _save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
     """A ``.pt2`` file, with ``properties`` as the extra file ``properties.json``."""
     exported.example_inputs = None
     file = io.BytesIO()
     torch.export.save(exported, file, extra_files={_PROPERTIES: json.dumps(dict(properties))})
     return file.getvalue()
+
+
+FORMAT = Format(suffix=".pt2", batch=None, runtime="torch_eager", save=_save)

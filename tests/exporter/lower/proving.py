@@ -15,7 +15,7 @@ from exporter.export import Target, export_bundle
 from exporter.losses import find_loss
 from exporter.parity import check_parity
 from exporter.source import Source
-from exporter.steps import build_step
+from exporter.steps import STEPS
 from tests.exporter import models
 
 WIDTHS = (1000, 500)
@@ -106,7 +106,7 @@ def exported(name: str, runtime: str, root: Path) -> tuple[Source, Bundle]:
 def prove(source: Source, bundle: Bundle, runtime: str, optimizer: Optimizer, root: Path) -> None:
     """Raise ParityError unless the same files train with another optimiser: they give gradients only."""
     source = replace(source, optimizer=optimizer)
-    step = build_step("plain", source)
+    step = STEPS.find("plain")(source)
     programs = tuple(
         msgspec.structs.replace(program, inputs=step.inputs, outputs=step.outputs)
         if program.kind == "step"

@@ -19,7 +19,7 @@ from exporter.export import export_bundle
 from exporter.limits import ADAM_LIMIT
 from exporter.losses import find_loss
 from exporter.source import Source
-from exporter.steps import build_step
+from exporter.steps import STEPS
 from exporter.steps.vardrop import kl_divergence, noisy_outputs
 from exporter.target import Target
 from tests.exporter import models
@@ -92,7 +92,7 @@ def test_log_alpha_of_useless_weights_grows_when_training_on_data() -> None:
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 3))
     known = source(model, 8)
-    step = build_step("vardrop", known)
+    step = STEPS.find("vardrop")(known)
     values = dict(zip(step.inputs, step.example(known.full, 100), strict=True))
     values.update({f"tensor.{name}": tensor.detach() for name, tensor in model.named_parameters()})
     values.update({n: torch.zeros_like(t) for n, t in values.items() if n.startswith("exp_avg")})
