@@ -27,8 +27,8 @@ def compare(
 
     Example: edge-fl compare runs/fedavg runs/fedbiad -o compare.html
     """
+    from edge_fl.runs.compare import cell, comparison
     from edge_fl.runs.compare import compare as write_comparison
-    from edge_fl.runs.compare import comparison
     from edge_fl.runs.run import Run
 
     opened = [Run.open(run) for run in runs]
@@ -38,9 +38,5 @@ def compare(
         typer.echo(json_module.dumps({"page": str(path), "runs": rows}))
         return
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    show_table("Runs", columns, [[_shown(row.get(column)) for column in columns] for row in rows])
+    show_table("Runs", columns, [[cell(row.get(column)) for column in columns] for row in rows])
     typer.echo(f"{path}")
-
-
-def _shown(value: object) -> object:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value

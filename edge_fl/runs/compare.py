@@ -14,7 +14,7 @@ from edge_fl.metrics.text import is_percent
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.runs.run import Run
 
-__all__ = ["compare", "comparison"]
+__all__ = ["cell", "compare", "comparison"]
 
 _MIB = 1 << 20
 
@@ -112,7 +112,7 @@ def _page(runs: Sequence[Run], picture: bytes) -> str:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_cell(row.get(column)))}</td>" for column in columns) + "</tr>"
+        "<tr>" + "".join(f"<td>{html.escape(cell(row.get(column)))}</td>" for column in columns) + "</tr>"
         for row in rows
     )
     return (
@@ -125,5 +125,6 @@ def _page(runs: Sequence[Run], picture: bytes) -> str:
     )
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
+    """A value of a row of :func:`comparison` for people."""
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -5,11 +5,11 @@ import pytest
 from edge_fl.commands.options import parameters_of, runtime_name
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.recipe import open_recipe
-from edge_fl.runtimes.base import runtime_names
+from edge_fl.runtimes.base import RUNTIMES
 
 
 def test_a_runtime_may_be_written_with_a_dash() -> None:
-    assert {runtime_name(name.replace("_", "-")) for name in runtime_names()} == set(runtime_names())
+    assert {runtime_name(name.replace("_", "-")) for name in RUNTIMES.names()} == set(RUNTIMES.names())
 
 
 def test_options_of_a_method_become_its_parameters() -> None:

@@ -1,7 +1,6 @@
 import gzip
 import hashlib
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -78,10 +77,8 @@ def test_a_file_is_downloaded_once_with_a_progress_bar(
 
 
 def refused(file: RemoteFile) -> str:
-    started = time.monotonic()
     with pytest.raises(DataError) as caught:
         read_file(file, None)
-    assert time.monotonic() - started < 5
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -43,12 +43,9 @@ def test_what_is_published_as_the_connection_breaks_is_dropped(monkeypatch: pyte
     end.close()
 
 
-def test_a_listener_that_is_no_broker_is_told_within_the_timeout() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as dumb:
-        started = time.monotonic()
-        with pytest.raises(BrokerError, match="does not speak MQTT"):
-            connection(BrokerAddress(*dumb.getsockname())).open(timeout=1)
-        assert time.monotonic() - started < 10
+def test_a_listener_that_is_no_broker_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as dumb, pytest.raises(BrokerError, match="does not speak MQTT"):
+        connection(BrokerAddress(*dumb.getsockname())).open(timeout=1)
 
 
 @pytest.mark.parametrize(
