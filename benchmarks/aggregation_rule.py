@@ -13,7 +13,7 @@ from edge_fl.methods.fedbiad import FedBiadParameters
 
 __all__ = ["BOUNDARIES", "LOCAL_STEPS", "RATES", "RULES", "bench_aggregation_rule"]
 
-RULES = ("holders", "zeros", "delta")
+RULES = ("holders", "zeros", "mean")
 RATES = (0.05, 0.1)
 LOCAL_STEPS = (20, 60)
 BOUNDARIES = (30, 0)
@@ -55,7 +55,7 @@ def bench_aggregation_rule(
         + "".join(f" --local-steps {steps}" for steps in local_steps)
         + "".join(f" --stage-boundary {boundary}" for boundary in boundaries),
         about="FedBIAD's eq. (10) as printed counts a dropped row as zeros (rule `zeros`); `holders` takes each row's "
-        "mean over those who hold it, `delta` counts a dropped row as unchanged. Scaled is whether kept activations "
+        "mean over those who hold it, `mean` counts a dropped row as unchanged. Scaled is whether kept activations "
         "are multiplied by 1 / (1 - p) in local training. Stage one, in which a client whose loss rises draws another "
         "pattern and leaves rows behind that it has trained, ends with round R_b, 55 in the paper; with R_b = 0 "
         "there is none, nothing is ever scored, and rows are drawn once a round. In mode `units` the columns that a "

@@ -19,6 +19,7 @@ from edge_fl.core.bundle import Bundle, Optimizer
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.core.selection import Weights
 from edge_fl.data.partition import Kind
+from edge_fl.methods.capabilities import MasksLabels, model_width
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
@@ -92,10 +93,9 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             )
         return case
 
-    def in_effect(self) -> list[dict[str, Any]]:
-        """All the parameters that each tier trains with, defaults too."""
-        recipe = self.open()
-        return [recipe.for_tier(tier) for tier in range(self.tiers)]
+    def in_effect(self) -> dict[str, Any]:
+        """All the parameters that it trains with, defaults too."""
+        return self.open().parameters
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,12 +126,12 @@ class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a run has found, or the sentence with which it failed.
 
-    ``in_effect`` are all parameters by tier at the time, so that a run is made again when a default has changed, and
+    ``in_effect`` are all parameters at the time, so that a run is made again when a default has changed, and
     ``dense`` the bytes of a frame that drops nothing. ``final`` is there where the run has widths to be scored.
     """
 
     run: Run
-    in_effect: list[dict[str, Any]]
+    in_effect: dict[str, Any]
     dense: int = 0
     rounds: list[Measured] = []
     failed: str = ""
@@ -149,7 +149,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return key_of(self.run, self.in_effect)
 
 
-def key_of(run: Run, in_effect: list[dict[str, Any]]) -> bytes:
+def key_of(run: Run, in_effect: dict[str, Any]) -> bytes:
     """What tells a run from all others: everything that it is made of, however its parameters were given, or how often
     it was looked at.
     """
@@ -172,7 +172,7 @@ def bundle_of(run: Run, cache: Path, report: Callable[[str], None]) -> Bundle:
         optimizer=optimizer,
         variants=variants,
         statistics=statistics,
-        masks_labels=method.masks_labels,
+        masks_labels=isinstance(method, MasksLabels) and method.masks_labels,
     )
 
 
@@ -213,7 +213,7 @@ def _simulation(run: Run, bundle: Bundle, root: Path, observer: Observer) -> Sim
 
 
 def _final(run: Run, simulation: Simulation) -> Final:
-    outcome, width = simulation.final_weights, run.open().method.model_width
+    outcome, width = simulation.final_weights, model_width(run.open().method)
     names = [tensor.name for tensor in simulation.bundle.layout.parameters]
     return Final(
         accuracy={each: _share_right(simulation, outcome, each) for each in run.scored},

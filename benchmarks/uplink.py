@@ -9,6 +9,7 @@ from benchmarks.figures import accuracy_figures, by_dataset, deviation, differen
 from benchmarks.grid import Choice, Entry, Filled, Filling, entry, fill
 from benchmarks.paper_tables import METHODS_1, METHODS_2, setting_text
 from benchmarks.plots import panels
+from edge_fl.compressors.base import WarmsUp
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.table import Picture, Result, Row
 from edge_fl.recipes.presets import PRESETS, expanded
@@ -61,7 +62,7 @@ def _entry(choice: Choice, dataset: str, method: str) -> Entry:
     recipe, parameters = expanded(method, {})
     made = entry(choice, dataset, recipe, {"method": method}, parameters)
     compressor = made.runs[0].open().compressor
-    warmup = 0 if compressor is None else compressor.warmup_rounds
+    warmup = compressor.warmup_rounds if isinstance(compressor, WarmsUp) else 0
     if choice.rounds - _tail(choice.rounds) < warmup:
         raise ConfigError(
             f"The last tenth of {choice.rounds} rounds is not past the warm-up of '{method}', which takes {warmup}: "

@@ -14,10 +14,10 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.metrics.base import Metric
 from edge_fl.recipes.recipe import Recipe
-from edge_fl.training.batch_statistics import gathered, own_row
+from edge_fl.training.batch_statistics import collectable, own_row
 from edge_fl.training.update import assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
-from edge_fl.wire.messages import Evaluate, Evaluated, Gather
+from edge_fl.wire.messages import CollectStatistics, Evaluate, Evaluated
 
 __all__ = ["Expected", "check_score", "check_statistics", "check_update", "expected_of"]
 
@@ -43,15 +43,15 @@ class Expected:
 
 def expected_of(current: Round, client: str, samples: int, *, layout: Layout, recipe: Recipe) -> Expected:
     """What ``current`` asked of a client that registered so many ``samples``: in this round, or an earlier one."""
-    task, started = current.tasks[client], current.round_of(client)
+    task = current.parts[client].task
     return Expected(
         layout=layout,
         recipe=recipe,
         run=task.run,
-        round=started,
-        version=current.version - (current.number - started),
+        round=task.round,
+        version=current.version - (current.number - task.round),
         client=client,
-        tier=current.tiers[client],
+        tier=task.tier,
         samples=samples,
         assigned=assigned_pattern(task, layout),
         max_change=current.max_change,
@@ -118,9 +118,9 @@ def check_score(answer: Evaluated, held_out: int, metrics: Sequence[Metric], man
 
 
 def check_statistics(
-    content: bytes, asked: Evaluate | Gather, *, client: str, samples: int, manifest: Manifest
+    content: bytes, asked: Evaluate | CollectStatistics, *, client: str, samples: int, manifest: Manifest
 ) -> Frame:
-    """Decode gathered statistics and hold them against what was ``asked`` of a client that registered ``samples``.
+    """Decode collected statistics and hold them against what was ``asked`` of a client that registered ``samples``.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def _check_rows(frame: Frame, manifest: Manifest, width: int) -> None:
     """Statistics alone, of the row of ``width`` alone, and no variance below 0."""
     if frame.sent is None or frame.sent.any():
         raise FrameError("statistics", "The frame holds parameters, where statistics alone belong.")
-    wanted = {tensor.name for tensor in gathered(manifest)}
+    wanted = {tensor.name for tensor in collectable(manifest)}
     for tensor in manifest.layout.tensors:
         if tensor.role != "statistic":
             continue

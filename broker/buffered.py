@@ -8,7 +8,6 @@ from broker.pacing import ATTEMPTS, LATE, LOST, Ask, Decision, Wait
 from broker.registry import Registry
 from broker.rounds import Round
 from broker.store import UnderWay
-from edge_fl.compressors.base import Compressor
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
@@ -55,8 +54,8 @@ class Buffered:
         flying, self._begun, self._busy, self._filled = self._flying, now, None, False
         self._times.clear()
         for client in flying.outstanding():
-            current.tasks[client], current.tiers[client] = flying.tasks[client], flying.tiers[client]
-            current.asked_at[client] = flying.asked_at.get(client, now)
+            part = flying.parts[client]
+            current.ask(client, part.task, now if part.asked_at is None else part.asked_at)
         if broken_off is None:
             return None
         standing = {
@@ -89,9 +88,9 @@ class Buffered:
     def _next(self, current: Round, there: Registry, now: float) -> float:
         """When somebody is late or lost, rested, or was missed for too long."""
         awaited, deadline = current.outstanding(), self._config.deadline
-        times = [current.asked_at.get(client, self._begun) + deadline for client in awaited]
+        times = [self._asked_at(current, client) + deadline for client in awaited]
         times += there.losses(awaited, self._config.gone_after, now)
-        times += [until for until in current.resting.values() if until > now]
+        times += [part.rests_until for part in current.parts.values() if part.rests_until > now]
         if not awaited and self._busy is not None:
             times.append(self._busy + self._config.wait)
         return min(times)
@@ -101,8 +100,12 @@ class Buffered:
         for client in current.outstanding():
             if client in lost:
                 current.excuse(client, LOST)
-            elif current.asked_at.get(client, self._begun) < late:
+            elif self._asked_at(current, client) < late:
                 current.excuse(client, LATE)
+
+    def _asked_at(self, current: Round, client: str) -> float:
+        at = current.parts[client].asked_at
+        return self._begun if at is None else at
 
     def _fill(self, current: Round, there: Registry, now: float) -> list[str]:
         """Whom to ask for free places: those who failed again, where nobody else is left."""
@@ -111,13 +114,14 @@ class Buffered:
             return []
         done, times = current.unavailable(now), self._times
         idle = [client for client in there.present() if client not in done and not current.awaits(client)]
-        pool = [c for c in idle if c not in current.tasks] or [c for c in idle if times[c] < ATTEMPTS]
+        pool = [c for c in idle if c not in current.parts] or [c for c in idle if times[c] < ATTEMPTS]
         if not pool:
             return []
         picked = self._selection.pick(pool, free, round=current.number, attempt=times.total())
         times.update(picked)
         for client in picked:
-            current.asked_at.pop(client, None)
+            if client in current.parts:
+                current.parts[client].asked_at = None  # its time begins anew
         return picked
 
     def took(self, current: Round, there: Registry, now: float) -> dict[str, float]:
@@ -129,9 +133,8 @@ class Buffered:
 
 def check_buffered(recipe: Recipe) -> None:
     """Refuse what takes all devices to know of every round: ConfigError."""
-    compressor = recipe.compressor
-    if compressor is not None and (recipe.sends_changes or type(compressor).shared is not Compressor.shared):
+    if recipe.compressor is not None and (recipe.sends_changes or recipe.shares):
         raise ConfigError(
-            f"'{compressor.name}' tells devices something in every round that those of a buffered run may miss; choose "
-            "another compressor, or leave --buffer out."
+            f"'{recipe.compressor.name}' tells devices something in every round that those of a buffered run may "
+            "miss; choose another compressor, or leave --buffer out."
         )

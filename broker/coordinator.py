@@ -10,13 +10,12 @@ from broker.client_selection import ClientSelection
 from broker.federated_evaluation import FederatedEvaluator
 from broker.final_model import FinalModel
 from broker.fleet import Fleet
-from broker.gathering import gather
 from broker.model import GlobalModel, RoundSum
 from broker.observer import Observer
 from broker.pacing import LATE, OVERDUE, Ask, Decision, Devices, Pacing, Synchronous, Wait
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
-from broker.statistics_round import gathers
+from broker.statistics_round import collect_statistics, collects
 from broker.store import Store, UnderWay
 from broker.summary import RunSummary
 from broker.tasks import make_task
@@ -24,6 +23,7 @@ from broker.tiers import Tiers
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import RunError
+from edge_fl.methods.capabilities import model_width
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
@@ -170,9 +170,9 @@ class Coordinator:
 
     def _run_round(self, number: int) -> RoundMetrics:
         trained = self.train_round(number)
-        gathered = self._gather(number)
+        collected = self._collect(number)
         score, on_devices = self._evaluate(trained.current) if self._config.evaluates(number) else (None, {})
-        return self._close(trained, gathered, score, on_devices)
+        return self._close(trained, collected, score, on_devices)
 
     def train_round(self, number: int) -> TrainedRound:
         """Have clients train, and make the new model of their updates; nothing is evaluated or recorded as over."""
@@ -185,7 +185,7 @@ class Coordinator:
         if broken_off is not None:
             self._take_up(current, broken_off)
         if self._pacing.carries and fleet.outlives:
-            self._store.ask(0, current.tasks, current.tiers)  # of those who still train, once more
+            self._store.ask(0, {client: part.task for client, part in current.parts.items()})  # who still trains
         while (decision := self._decide(current)) != "close":
             match decision:
                 case Ask(clients, attempt):
@@ -227,10 +227,10 @@ class Coordinator:
 
     def _take_up(self, current: Round, broken_off: UnderWay) -> None:
         """Go on with a round that was broken off: its tasks stand, and whoever registers hears of his again."""
-        current.tasks |= broken_off.tasks
-        current.tiers |= broken_off.tiers
+        for client, task in broken_off.tasks.items():
+            current.ask(client, task, None)
         for client, judged in broken_off.judged.items():
-            current.verdicts[client] = judged.verdict(self._folder.run, current.round_of(client))
+            current.parts[client].verdict = judged.verdict(self._folder.run, current.round_of(client))
             path = self._folder.updates(current.number)
             report = Report(judged.samples, judged.loss, judged.size, path, judged.offset)
             if judged.code:
@@ -247,16 +247,12 @@ class Coordinator:
 
     def _hand_out(self, current: Round, picked: list[str], model: Ref, attempt: int) -> None:
         """Ask these clients, in the tier that they can do, once the record has it."""
-        for client in picked:  # whose update of an earlier attempt may still come is asked for no other
-            current.tiers.setdefault(client, self._tiers.of(client, self._fleet.registry[client].profile))
         tasks = {client: self._task(client, current, model) for client in picked}
         if self._fleet.outlives:
-            self._store.ask(attempt, tasks, current.tiers)
+            self._store.ask(attempt, tasks)
         self._observer.round_started(current.number, [*current.outstanding(), *picked])
         for client, task in tasks.items():
-            current.excused.pop(client, None)
-            current.asked_at.setdefault(client, self._fleet.now())
-            current.tasks[client] = task
+            current.ask(client, task, self._fleet.now())
         self._fleet.ask(tasks)
 
     def _task(self, client: str, current: Round, model: Ref) -> Task:
@@ -265,7 +261,7 @@ class Coordinator:
             self._recipe,
             self._model.layout,
             client=client,
-            tier=current.tiers[client],
+            tier=self._tier(client, current),
             round=current.number,
             accepted=self._fleet.registry[client].accepted,
             model=model,
@@ -273,26 +269,32 @@ class Coordinator:
             changes=self._fleet.changes_for(client, self._model),
         )
 
+    def _tier(self, client: str, current: Round) -> int:
+        """Whose update of an earlier attempt may still come is asked for no other."""
+        if client in current.parts:
+            return current.parts[client].task.tier
+        return self._tiers.of(client, self._fleet.registry[client].profile)
+
     def _total(self, current: Round, took: dict[str, float]) -> RoundSum:
         """The updates in the order of client ids, whatever the order of arrival; one in memory at a time."""
         total, recipe = current.sums or self._model.begin(), self._recipe
         for client, report in sorted(current.reports.items()):
             if report.path is not None:
                 frame = decode_frame(report.content(), self._model.layout, recipe.shared(), recipe.decoders)
-                total.add(current.tiers[client], frame, took.get(client))
+                total.add(current.parts[client].task.tier, frame, took.get(client))
         return total
 
     def _close(
         self,
         trained: TrainedRound,
-        gathered: dict[int, int],
+        collected: dict[int, int],
         score: Score | None,
         on_devices: dict[int, TierScore],
     ) -> RoundMetrics:
         """Record the round, and keep its model."""
         current, fleet, uplink = trained.current, self._fleet, trained.uplink
         number, counted = current.number, fleet.counted()
-        tiers = {client: current.tiers[client] for client in sorted(current.tiers) if not current.awaits(client)}
+        tiers = {client: part.task.tier for client, part in sorted(current.parts.items()) if not part.awaited}
         metrics = RoundMetrics(
             round=number,
             seconds=fleet.now() - trained.started,
@@ -301,13 +303,13 @@ class Coordinator:
             train_loss=trained.loss,
             uplink=uplink,
             downlink=dict(sorted(counted.sent.items())),
-            excused=dict(current.excused),
+            excused=current.excused,
             rejections=counted.rejections,
             tiers=tiers,
             took=dict(sorted(trained.took.items())) if fleet.timed else {},
             stale={client: number - first for client in uplink if (first := current.round_of(client)) < number},
             on_devices=on_devices,
-            gathered=gathered,
+            collected=collected,
         )
         self._folder.checkpoints.keep(
             number, self._model.weights, {**self._model.state_dict(), **fleet.state_dict()}
@@ -323,7 +325,7 @@ class Coordinator:
 
     def _evaluate(self, current: Round) -> tuple[Score | None, dict[int, TierScore]]:
         """Score the model here, and on devices where that is asked for."""
-        score = self._evaluator.score(self._model.final_weights, self._recipe.method.model_width)
+        score = self._evaluator.score(self._model.final_weights, model_width(self._recipe.method))
         if not self._config.evaluate_on:
             return score, {}
         while self._returning():
@@ -331,13 +333,13 @@ class Coordinator:
         busy = {client for client, reason in current.excused.items() if reason in OVERDUE}
         return score, self._on_devices.scores(current.number, busy)
 
-    def _gather(self, number: int) -> dict[int, int]:
-        """Give the final model the BatchNorm statistics of the devices' data, where the method has them gathered."""
-        if number < self._config.rounds or not gathers(self._recipe.method, self._manifest):
+    def _collect(self, number: int) -> dict[int, int]:
+        """Give the final model the BatchNorm statistics of the devices' data, where the method has them collected."""
+        if number < self._config.rounds or not collects(self._recipe.method, self._manifest):
             return {}
         while self._returning():
             self._fleet.pump()
-        return gather(
+        return collect_statistics(
             number,
             config=self._config,
             method=self._recipe.method,

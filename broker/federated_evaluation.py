@@ -9,6 +9,7 @@ from broker.tiers import Tiers
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.randomness import Stream
+from edge_fl.methods.capabilities import evaluated_width
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import TierScore
@@ -21,7 +22,7 @@ __all__ = ["FederatedEvaluator"]
 class FederatedEvaluator:
     """Asks ``config.evaluate_on`` devices for their scores of what the run would give if it ended now.
 
-    Each evaluates the first units of every block, as many as its tier is to have (``Method.evaluated_width``).
+    Each evaluates the first units of every block, as many as its tier is to have (``evaluated_width``).
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ class FederatedEvaluator:
         suited: dict[int, int] = {}  # by width, as many clients have one
         for client in self._pick(round, busy | self._silent):
             current.tiers[client] = self._tiers.of(client, self._fleet.registry[client].profile)
-            width = self._recipe.method.evaluated_width(current.tiers[client])
+            width = evaluated_width(self._recipe.method, current.tiers[client])
             if width not in suited:
                 suited[width] = self._evaluator.statistics(outcome, width)
             current.tasks[client] = self._task(client, round, model, width=width, statistics=suited[width])

@@ -3,6 +3,7 @@
 from broker.model import GlobalModel
 from broker.tiers import Tiers
 from edge_fl.core.selection import Weights
+from edge_fl.methods.capabilities import evaluated_width
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.training.evaluator import Evaluator
 from edge_fl.wire.messages import Register
@@ -34,7 +35,7 @@ class FinalModel:
 
     def of(self, client: str, profile: Register) -> tuple[bytes, int, int]:
         """A device's frame, its width and the width of its statistics, both in thousandths."""
-        width = self._recipe.method.evaluated_width(self._tiers.of(client, profile))
+        width = evaluated_width(self._recipe.method, self._tiers.of(client, profile))
         if width not in self._made:
             frame = self._model.narrowed_frame(self._weights, width)
             self._made[width] = frame, self._evaluator.statistics(self._weights, width)

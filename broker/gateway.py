@@ -36,11 +36,11 @@ from edge_fl.transport.transfer import Sender
 from edge_fl.wire.messages import (
     DECLINED,
     PROTOCOL,
+    CollectedStatistics,
     Evaluated,
     Failed,
     Final,
     Finished,
-    Gathered,
     Gone,
     Hello,
     Keep,
@@ -162,7 +162,7 @@ class Gateway:
         The models that clients were asked to train before it, and have not yet, can be had too.
         """
         self._intake.open_round(current)
-        return self._contents.offer_model(model, {task.model.digest for task in current.tasks.values()})
+        return self._contents.offer_model(model, {part.task.model.digest for part in current.parts.values()})
 
     def offer_model(self, model: bytes) -> Ref:
         """Give out this ``model`` frame and no other."""
@@ -320,7 +320,7 @@ class Gateway:
                     self._serve(client, message)
                 case Offer() as message:
                     self._intake.consider(client, message)
-                case (Evaluated() | Gathered()) as message:
+                case (Evaluated() | CollectedStatistics()) as message:
                     self._take_answer(client, message)
                 case Failed() as message:
                     self._take_failure(client, message)
@@ -404,7 +404,7 @@ class Gateway:
                 return
             current.excuse(client, f"{word}: {reason}")
             if word == "declined":
-                current.resting[client] = time.monotonic() + _REST_SECONDS
+                current.parts[client].rests_until = time.monotonic() + _REST_SECONDS
         else:
             if poll is None or failed.round != poll.number or not poll.awaits(client):
                 return
@@ -412,7 +412,7 @@ class Gateway:
         _log.warning("round %d: '%s' %s to %s: %s", failed.round, client, word, failed.what, reason)
         self._observer.device(client, word)
 
-    def _take_answer(self, client: str, answer: Evaluated | Gathered) -> None:
+    def _take_answer(self, client: str, answer: Evaluated | CollectedStatistics) -> None:
         device, poll = self.registry.get(client), self._poll
         if device is None:
             raise FrameError("unregistered", "The client is not registered.")

@@ -75,7 +75,7 @@ class Intake:
         """What the round asked a client that it still awaits."""
         if self.round is None or not self.round.awaits(client):
             return None
-        return self.round.tasks[client]
+        return self.round.parts[client].task
 
     def open_round(self, current: Round) -> None:
         """Take updates of ``current`` from now on."""
@@ -114,6 +114,7 @@ class Intake:
     def consider(self, client: str, offer: Offer) -> None:
         """Fetch an offered update, or say why not; an answer that was lost is given again."""
         current, device = self.round, self._registry.get(client)
+        part = None if current is None else current.parts.get(client)
         if device is None:
             self._judge(client, offer, "unregistered", "The client is not registered.")
         elif current is None or (offer.run, offer.round) != (self._folder.run, current.round_of(client)):
@@ -121,12 +122,12 @@ class Intake:
                 self._judge(client, offer)
             else:
                 self._judge(client, offer, "late", f"Round {offer.round} of run '{offer.run}' is not under way.")
-        elif client in current.verdicts and current.verdicts[client].digest == offer.update.digest:
-            self._verdicts.append((client, current.verdicts[client]))
-            current.excuse(client, f"rejected: {current.verdicts[client].reason}")
-        elif client not in current.tasks:
+        elif part is None:
             self._judge(client, offer, "not-selected", f"The client was not asked in round {current.number}.")
-        elif client in current.reports:
+        elif part.verdict is not None and part.verdict.digest == offer.update.digest:
+            self._verdicts.append((client, part.verdict))
+            current.excuse(client, f"rejected: {part.verdict.reason}")
+        elif part.report is not None:
             self._judge(client, offer, "duplicate", "Another update of this round was taken already.")
         elif offer.update.size == 0:
             self._judge(client, offer, "truncated", "The update has 0 bytes.")
@@ -152,7 +153,7 @@ class Intake:
             frame = check_update(content, asked)
         except FrameError as error:
             self._judged[client] = Judged(digest, error.code, str(error))
-            current.verdicts[client] = self._judge(client, offer, error.code, str(error))
+            current.parts[client].verdict = self._judge(client, offer, error.code, str(error))
             current.excuse(client, f"rejected: {error}")
             self._observer.device(client, "rejected")
             return
@@ -170,8 +171,9 @@ class Intake:
 
     def _accept(self, current: Round, device: Device, offer: Offer, report: Report) -> None:
         current.report(device.client, report)
-        if device.client in current.asked_at:
-            current.seconds[device.client] = time.monotonic() - current.asked_at[device.client]
+        part = current.parts[device.client]
+        if part.asked_at is not None:
+            part.seconds = time.monotonic() - part.asked_at
         device.accepted, device.digest = offer.round, offer.update.digest
         self._judged[device.client] = Judged(
             device.digest,
@@ -181,7 +183,7 @@ class Intake:
             size=report.size,
             trained=offer.round,
         )
-        current.verdicts[device.client] = self._judge(device.client, offer)
+        part.verdict = self._judge(device.client, offer)
         self._observer.device(device.client, "accepted")
 
     def _judge(self, client: str, offer: Offer, code: str = "", reason: str = "") -> Verdict:

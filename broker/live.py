@@ -24,10 +24,10 @@ __all__ = ["LiveView", "PlainView", "view"]
 _COLOURS = {
     "training": "yellow",
     "evaluating": "yellow",
-    "gathering": "yellow",
+    "collecting": "yellow",
     "accepted": "green",
     "evaluated": "green",
-    "gathered": "green",
+    "collected": "green",
     "late": "red",
     "rejected": "red",
     "failed": "red",
@@ -37,7 +37,7 @@ _COLOURS = {
 _LINES = 40  # devices shown at the most: drawing a thousand takes longer than the time until the next picture
 _ROUNDS = 5  # the time that is left is told by so many rounds
 _NAMED = 10  # clients named in a sentence, at the most
-_POLLS = ("evaluating", "gathering")  # what devices are at that are asked between rounds
+_POLLS = ("evaluating", "collecting")  # what devices are at that are asked between rounds
 _FIRST = ("rejected", "failed", "gone", "late", "training", *_POLLS)  # shown before others, where not all are
 
 

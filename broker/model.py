@@ -6,12 +6,13 @@ from numpy.typing import NDArray
 
 from broker.sums import accumulator, device_here
 from edge_fl.aggregation.rules import Accumulator
+from edge_fl.compressors.base import SendsChanges
 from edge_fl.core.divergence import max_change
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import State
-from edge_fl.methods.base import ClientReport
+from edge_fl.methods.capabilities import ClientReport
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.wire.downlink import changed
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
@@ -94,7 +95,7 @@ class GlobalModel:
             self._follow({name: array.astype(np.float32) for name, array in change.items()})
         else:
             self.weights = {name: _moved(old, change[name]) for name, old in self.weights.items()}
-        recipe.method.learn(number, heard)
+        recipe.learn(number, heard)
         return sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)
 
     def state_dict(self) -> State:
@@ -114,6 +115,7 @@ class GlobalModel:
         """Change as the devices will: by what is left of ``change`` after its encoding."""
         pattern, sender = Pattern.full(self.layout), self._recipe.compressor
         assert sender is not None
+        assert isinstance(sender, SendsChanges)
         section = sender.encode_change(flatten(Selection.of(pattern, "units"), change))
         frame = encode_frame(self._header(sender.name), pattern, change, section)
         self.weights = changed(self.weights, decode_frame(frame, self.layout, decoders=self._recipe.decoders))

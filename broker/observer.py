@@ -23,7 +23,7 @@ class Observer:
 
     def device(self, client: str, status: str) -> None:
         """A device's part in the round changed: training, accepted, rejected, failed, declined, evaluating, evaluated,
-        gathering, gathered, gone.
+        collecting, collected, gone.
         """
 
     def rejected(self, client: str, code: str, reason: str) -> None:

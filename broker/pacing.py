@@ -148,8 +148,8 @@ class Synchronous:
             current.excuse(client, LATE)
         present, done = there.present(), current.unavailable(now)
         missing = self._config.clients_per_round - len(current.reports)
-        fresh = [client for client in present if client not in current.tasks]
-        again = [client for client in present if client in current.tasks and client not in done]
+        fresh = [client for client in present if client not in current.parts]
+        again = [client for client in present if client in current.parts and client not in done]
         number, attempt = current.number, self._attempt
         picked = self._selection.pick(fresh, missing, round=number, attempt=attempt)
         picked += self._selection.pick(again, missing - len(picked), round=number, attempt=attempt)

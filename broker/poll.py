@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from edge_fl.core.errors import FrameError
-from edge_fl.wire.messages import Evaluate, Evaluated, Gather, Gathered, Register
+from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Evaluate, Evaluated, Register
 
 __all__ = ["Poll"]
 
-_Answer = TypeVar("_Answer", Evaluated, Gathered)
+_Answer = TypeVar("_Answer", Evaluated, CollectedStatistics)
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Poll(ABC, Generic[_Answer]):
     """What a device is at that was asked, and what it has done once its answer was taken."""
 
     number: int
-    tasks: dict[str, Evaluate | Gather] = field(default_factory=dict)
+    tasks: dict[str, Evaluate | CollectStatistics] = field(default_factory=dict)
     tiers: dict[str, int] = field(default_factory=dict)
     answers: dict[str, _Answer] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
@@ -46,7 +46,7 @@ class Poll(ABC, Generic[_Answer]):
         """Those of them that were last sent their task before ``since``."""
         return sorted(client for client in self.outstanding() if self.sent_at[client] < since)
 
-    def take(self, client: str, answer: Evaluated | Gathered, profile: Register) -> bool:
+    def take(self, client: str, answer: Evaluated | CollectedStatistics, profile: Register) -> bool:
         """Count the answer of a client that registered as ``profile`` says.
 
         Returns

@@ -1,5 +1,6 @@
 """One round: who was asked, who answered, and when it may be closed. No network and no clock of its own."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -7,7 +8,7 @@ from typing import Literal
 from broker.model import RoundSum
 from edge_fl.wire.messages import Task, Verdict
 
-__all__ = ["Report", "Round"]
+__all__ = ["Part", "Report", "Round"]
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,41 @@ class Report:
 
 
 @dataclass
+class Part:
+    """One client's part in a round: what it was asked, and what became of that.
+
+    ``asked_at`` is when it was first asked, in seconds on the fleet's clock (None: by a process that is no more), and
+    ``seconds`` how long after that its update was there. ``report`` is of the update that was taken. ``excused`` says
+    why the client is not waited for, and is empty while it may be. ``verdict`` was answered to its last offer, to be
+    repeated if the answer was lost. Before ``rests_until`` one that declined is not asked again.
+    """
+
+    task: Task
+    asked_at: float | None = None
+    seconds: float | None = None
+    report: Report | None = None
+    excused: str = ""
+    verdict: Verdict | None = None
+    rests_until: float = -math.inf
+
+    @property
+    def awaited(self) -> bool:
+        """Whether the client is still to be heard of."""
+        return self.report is None and not self.excused
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been judged, for better or worse: asking again would bring the same update."""
+        return self.report is not None or self.verdict is not None
+
+
+@dataclass
 class Round:
     """A round under way.
 
-    ``version`` is that of the model it trains, and ``max_change`` how far an update may change a parameter; ``tasks``
-    what each client was asked; ``excused`` the clients that are not waited for, and why; ``verdicts`` what was answered
-    to each offer, to be repeated if the answer was lost. ``tiers`` are what the clients were asked to train in,
-    ``resting`` until when those who declined are let be, and ``seconds`` how long after its first task a client's
-    update was there. ``deadline``, ``resting`` and ``asked_at`` (first) are seconds on the fleet's clock. ``sums`` are
-    of updates that are added as they come, in the order of ids, where a fleet has them so.
+    ``version`` is that of the model it trains, ``max_change`` how far an update may change a parameter, and
+    ``deadline`` seconds on the fleet's clock. ``parts`` are those of the clients that were asked. ``sums`` are of
+    updates that are added as they come, in the order of ids, where a fleet has them so.
     """
 
     number: int
@@ -48,52 +75,60 @@ class Round:
     quorum: int
     max_change: float
     deadline: float = 0.0
-    tasks: dict[str, Task] = field(default_factory=dict)
-    reports: dict[str, Report] = field(default_factory=dict)
-    excused: dict[str, str] = field(default_factory=dict)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
-    tiers: dict[str, int] = field(default_factory=dict)
-    asked_at: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    resting: dict[str, float] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
     sums: RoundSum | None = None
+
+    @property
+    def reports(self) -> dict[str, Report]:
+        """The updates taken, by client."""
+        return {client: part.report for client, part in self.parts.items() if part.report is not None}
+
+    @property
+    def excused(self) -> dict[str, str]:
+        """Why clients are not waited for."""
+        return {client: part.excused for client, part in self.parts.items() if part.excused}
+
+    def ask(self, client: str, task: Task, now: float | None) -> None:
+        """Wait for this client, from ``now`` on where it was not asked before."""
+        part = self.parts.setdefault(client, Part(task))
+        part.task, part.excused = task, ""
+        part.asked_at = now if part.asked_at is None else part.asked_at
 
     def outstanding(self) -> list[str]:
         """The clients still to be heard of."""
-        return [client for client in self.tasks if self.awaits(client)]
+        return [client for client, part in self.parts.items() if part.awaited]
 
     def round_of(self, client: str) -> int:
         """Which round this client was asked in: an earlier one, where updates are buffered."""
-        return self.tasks[client].round if client in self.tasks else self.number
+        return self.parts[client].task.round if client in self.parts else self.number
 
     def awaits(self, client: str) -> bool:
         """Whether this client is still to be heard of."""
-        return client in self.tasks and client not in self.reports and client not in self.excused
-
-    def done(self) -> frozenset[str]:
-        """The clients that have been judged, for better or worse: asking them again would bring the same update."""
-        return frozenset(self.reports) | frozenset(self.verdicts)
+        return client in self.parts and self.parts[client].awaited
 
     def unavailable(self, now: float) -> frozenset[str]:
         """The clients that are not to be asked now: those who are done, and those who declined a moment ago."""
-        return self.done() | {client for client, until in self.resting.items() if now < until}
+        return frozenset(client for client, part in self.parts.items() if part.done or now < part.rests_until)
 
     def report(self, client: str, report: Report) -> None:
         """Count an accepted update, also of a client that was given up."""
-        self.excused.pop(client, None)
-        self.reports[client] = report
+        self.parts[client].report, self.parts[client].excused = report, ""
 
     def excuse(self, client: str, reason: str) -> None:
         """Wait for this client no longer."""
         if self.awaits(client):
-            self.excused[client] = reason
+            self.parts[client].excused = reason
 
     def took(self, now: float) -> dict[str, float]:
         """Seconds from each client's task to its update, or until now where none was taken."""
-        return {client: self.seconds.get(client, now - at) for client, at in self.asked_at.items()}
+        return {
+            client: now - part.asked_at if part.seconds is None else part.seconds
+            for client, part in self.parts.items()
+            if part.asked_at is not None
+        }
 
     def progress(self, now: float, lost: set[str]) -> Literal["open", "complete", "short"]:
         """Whether the round may be closed (``complete``), must find more clients (``short``), or goes on."""
-        if now < self.deadline and any(self.awaits(client) and client not in lost for client in self.tasks):
+        if now < self.deadline and any(client not in lost for client in self.outstanding()):
             return "open"
         return "complete" if len(self.reports) >= self.quorum else "short"

@@ -20,13 +20,14 @@ from broker.observer import Observer
 from broker.programs import missing_program
 from broker.run_folder import RunFolder, check_no_run, run_of
 from broker.settings import RunSettings
-from broker.statistics_round import gathers
+from broker.statistics_round import collects
 from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.errors import BundleError, ConfigError, StateError
 from edge_fl.methods.base import Method
+from edge_fl.methods.capabilities import ChecksBundle, MasksLabels, TrainsWidths
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig, begun
@@ -242,14 +243,14 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
     ``tiers`` is how many tiers there are, None where it is not known: then it is as many as the method tells apart.
     """
     method, _ = recipe.method, recipe.rule
-    if reason := method.unfit(bundle.manifest):
+    if isinstance(method, ChecksBundle) and (reason := method.unfit(bundle.manifest)):
         raise ConfigError(reason)
-    if config.keep_best is not None and gathers(method, bundle.manifest):
+    if config.keep_best is not None and collects(method, bundle.manifest):
         raise ConfigError(
-            f"'{method.name}' gathers BatchNorm's statistics after the last round, and earlier models lack them: leave "
-            "--keep-best out."
+            f"'{method.name}' collects BatchNorm's statistics after the last round, and earlier models lack them: "
+            "leave --keep-best out."
         )
-    if method.masks_labels and bundle.manifest.loss == "cross_entropy":
+    if isinstance(method, MasksLabels) and method.masks_labels and bundle.manifest.loss == "cross_entropy":
         _log.warning(
             "'%s' would leave out the classes that a client has no samples of, which this bundle's loss cannot; "
             "export it with --loss masked_cross_entropy",
@@ -267,7 +268,8 @@ def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int) -> None:
     if all(reasons):
         raise ConfigError(reasons[0])
     held = bundle.manifest.statistic_widths
-    missing = sorted(set(method.statistic_widths(tier)) - set(held), reverse=True)
+    widths = method.statistic_widths(tier) if isinstance(method, TrainsWidths) else ()
+    missing = sorted(set(widths) - set(held), reverse=True)
     if held and missing:
         raise ConfigError(
             f"'{method.name}' needs BatchNorm statistics of the widths {_words(missing)} in tier {tier}, and the "

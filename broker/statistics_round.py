@@ -1,36 +1,40 @@
-"""BatchNorm statistics gathered from devices once training is over: what was asked, and what the answers come to."""
+"""BatchNorm statistics collected from devices once training is over: what was asked, and what the answers come to."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from broker.acceptance import check_statistics
+from broker.fleet import Fleet
+from broker.model import GlobalModel
 from broker.poll import Poll
+from broker.tiers import Tiers
 from edge_fl.core.bundle import Manifest
-from edge_fl.core.content import Ref
 from edge_fl.core.selection import Weights
 from edge_fl.methods.base import Method
+from edge_fl.methods.capabilities import CollectsStatistics, evaluated_width
 from edge_fl.runs.config import RunConfig
-from edge_fl.training.batch_statistics import gathered, own_row
+from edge_fl.training.batch_statistics import collectable, own_row
 from edge_fl.wire.frame import Frame
-from edge_fl.wire.messages import Gather, Gathered, Register
+from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Register
 
-__all__ = ["StatisticsRound", "ask", "gathers", "widths_asked"]
+__all__ = ["StatisticsRound", "collect_statistics", "collects", "widths_asked"]
 
 
 @dataclass
-class StatisticsRound(Poll[Gathered]):
+class StatisticsRound(Poll[CollectedStatistics]):
     """The statistics of the model after the last round; ``frames`` are those of the answers."""
 
-    kind = Gathered
-    statuses = ("gathering", "gathered")
+    kind = CollectedStatistics
+    statuses = ("collecting", "collected")
 
     manifest: Manifest = field(kw_only=True)
     frames: dict[str, Frame] = field(default_factory=dict)
 
-    def check(self, client: str, answer: Gathered, profile: Register) -> None:
+    def check(self, client: str, answer: CollectedStatistics, profile: Register) -> None:
         """As :func:`broker.acceptance.check_statistics`; the frame is kept."""
         task = self.tasks[client]
         self.frames[client] = check_statistics(
@@ -38,7 +42,7 @@ class StatisticsRound(Poll[Gathered]):
         )
 
     def samples(self) -> dict[int, int]:
-        """How many samples were gathered at each width (thousandths)."""
+        """How many samples are behind the statistics of each width (thousandths)."""
         found: dict[int, int] = {}
         for client, frame in sorted(self.frames.items()):
             width = self.tasks[client].width
@@ -46,12 +50,12 @@ class StatisticsRound(Poll[Gathered]):
         return found
 
     def combined(self, weights: Weights) -> dict[str, NDArray[np.float32]]:
-        """Full ``weights`` with the mean of what clients gathered, weighted by their samples.
+        """Full ``weights`` with the mean of what clients collected, weighted by their samples.
 
-        It is summed in float64 in the order of ids. Entries that nobody gathered stay as they are.
+        It is summed in float64 in the order of ids. Entries that nobody collected stay as they are.
         """
         result = dict(weights)
-        for tensor in gathered(self.manifest):
+        for tensor in collectable(self.manifest):
             sums, counts = np.zeros(tensor.shape), np.zeros(tensor.shape)
             for client in sorted(self.frames):
                 frame = self.frames[client]
@@ -69,9 +73,9 @@ class StatisticsRound(Poll[Gathered]):
         return result
 
 
-def gathers(method: Method, manifest: Manifest) -> bool:
-    """Whether a run of ``method`` on that bundle ends with gathering statistics."""
-    return method.gathers_statistics and bool(gathered(manifest))
+def collects(method: Method, manifest: Manifest) -> bool:
+    """Whether a run of ``method`` on that bundle ends with collecting statistics."""
+    return isinstance(method, CollectsStatistics) and method.collects_statistics and bool(collectable(manifest))
 
 
 def widths_asked(method: Method, manifest: Manifest, tiers: Mapping[str, int]) -> dict[str, int]:
@@ -80,13 +84,36 @@ def widths_asked(method: Method, manifest: Manifest, tiers: Mapping[str, int]) -
     Its own tier's where BatchNorm has statistics for each width. Where it has one set for all, they belong to the
     widest model there is, and only clients that can run that are asked.
     """
-    widths = {client: method.evaluated_width(tier) for client, tier in tiers.items()}
+    widths = {client: evaluated_width(method, tier) for client, tier in tiers.items()}
     if manifest.statistic_widths:
         return widths
     widest = max(widths.values(), default=0)
     return {client: width for client, width in widths.items() if width == widest}
 
 
-def ask(config: RunConfig, round: int, model: Ref, width: int) -> Gather:
-    """What a client is asked; a coordinator adds the changes that lead to the model."""
-    return Gather(config.run, round, model, width, config.batch, config.seed, since=round)
+def collect_statistics(
+    round: int,
+    *,
+    config: RunConfig,
+    method: Method,
+    manifest: Manifest,
+    model: GlobalModel,
+    fleet: Fleet,
+    tiers: Tiers,
+) -> dict[int, int]:
+    """Ask every device that is there for statistics of ``model`` after its last ``round``, and give the model them.
+
+    Returns
+    -------
+    How many samples are behind the statistics of each width (thousandths).
+    """
+    current, registry = StatisticsRound(round, manifest=manifest), fleet.registry
+    ref = fleet.offer_model(model.frame())
+    current.tiers = {client: tiers.of(client, registry[client].profile) for client in registry.present()}
+    for client, width in widths_asked(method, manifest, current.tiers).items():
+        changes = fleet.changes_for(client, model)
+        task = CollectStatistics(config.run, round, ref, width, config.batch, config.seed, since=round)
+        current.tasks[client] = msgspec.structs.replace(task, since=round - len(changes or ()), changes=changes)
+    fleet.poll(current, deadline=config.deadline, gone_after=config.gone_after)
+    model.weights = current.combined(model.weights)
+    return current.samples()

@@ -78,7 +78,7 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
         rounds = store.rounds()
         open_round = store.under_way(len(rounds) + 1)
         tiers = {client: tier for metrics in rounds for client, tier in metrics.tiers.items()}
-        tiers |= {} if open_round is None else open_round.tiers
+        tiers |= {} if open_round is None else {client: task.tier for client, task in open_round.tasks.items()}
         seen = read_presence(root)
         return RunStatus(
             run=config.run,

@@ -63,13 +63,12 @@ class Rejected(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class UnderWay:
-    """A round that was broken off: whom it asked, in which tier and attempt last, what became of the updates, and
+    """A round that was broken off: whom it asked, in which attempt last, what became of the updates, and
     rejections.
     """
 
     attempt: int
     tasks: dict[str, Task]
-    tiers: dict[str, int]
     judged: dict[str, Judged]
     rejections: Counter[str]
 
@@ -174,15 +173,14 @@ class Store:
 
     # --- the round under way
 
-    def ask(self, attempt: int, tasks: Mapping[str, Task], tiers: Mapping[str, int]) -> None:
-        """Keep what clients are about to be asked, each in a tier, in an attempt (0, 1, ...) at the round."""
+    def ask(self, attempt: int, tasks: Mapping[str, Task]) -> None:
+        """Keep what clients are about to be asked in an attempt (0, 1, ...) at the round."""
         rows = [
             {
                 "run": self._run,
                 "round": task.round,
                 "client": client,
                 "attempt": attempt,
-                "tier": tiers[client],
                 "task": msgspec.msgpack.encode(task),
             }
             for client, task in tasks.items()
@@ -248,7 +246,6 @@ class Store:
             return UnderWay(
                 attempt=max(row["attempt"] for row in asked),
                 tasks={row["client"]: msgspec.msgpack.decode(row["task"], type=Task) for row in asked},
-                tiers={row["client"]: row["tier"] for row in asked},
                 judged={
                     row["client"]: Judged(*(row[name] for name in Judged.__struct_fields__)) for row in judged
                 },

@@ -4,7 +4,7 @@ from sqlalchemy import BigInteger, Column, Float, ForeignKey, Integer, LargeBina
 
 __all__ = ["SCHEMA", "asked", "devices", "metadata", "rejections", "rounds", "runs", "schema", "updates"]
 
-SCHEMA = 2
+SCHEMA = 3
 
 metadata = MetaData()
 
@@ -49,10 +49,9 @@ asked = Table(
     Column("round", Integer, primary_key=True),
     Column("client", String(64), primary_key=True),
     Column("attempt", Integer, nullable=False),
-    Column("tier", Integer, nullable=False),
     Column("task", LargeBinary, nullable=False),
 )
-"""What the clients of the round under way were asked, in which tier, and in which of its attempts (0, 1, ...)."""
+"""What the clients of the round under way were asked, and in which of its attempts (0, 1, ...)."""
 
 updates = Table(
     "edge_fl_updates",

@@ -41,11 +41,12 @@ def make_task(
         accepted=accepted,
         model=model,
         method=recipe.name,
-        parameters=recipe.for_tier(tier),
+        parameters=recipe.parameters,
         steps=config.local_steps,
         batch=config.batch,
         lr=config.lr_of(round),
         seed=config.seed,
+        tier=tier,
         since=round - 1 - len(changes or ()),
         changes=changes,
     )

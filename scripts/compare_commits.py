@@ -46,10 +46,13 @@ NEEDED_OPTIONS: Mapping[str, Sequence[str]] = {
 }
 """By command, options that NEW cannot do without. A checkout whose ``--help`` does not name one does not get it."""
 
-CHANGED_ARGUMENTS: Mapping[str, tuple[str, str]] = {"--set=width=800": ("--config", "--set=width=0.8")}
+CHANGED_ARGUMENTS: Mapping[str, tuple[str, str]] = {
+    "--set=width=800": ("--config", "--set=width=0.8"),
+    "--rule=delta": ("--config", "--rule=mean"),
+}
 """Arguments that are written otherwise in a checkout whose ``--help`` names an option: that option, and how."""
 
-RENAMED_FIELDS: Mapping[str, str] = {"accuracy": "scores.accuracy"}
+RENAMED_FIELDS: Mapping[str, str] = {"accuracy": "scores.accuracy", "gathered": "collected"}
 """Fields of OLD's records, and what NEW calls them."""
 
 NEW_FIELDS: frozenset[str] = frozenset({"summary.loss", "summary.train_loss"})
@@ -558,7 +561,7 @@ class Tap:
                 found[f"{side} {client} {frame['header']['kind']} {frame['header']['round']}"] = frame
         for client, message in self._messages:
             told = msgspec.msgpack.decode(message[4:]) if len(message) > 4 else {}
-            if told.get("type") == "gathered":
+            if told.get("type") in ("gathered", "collected_statistics"):
                 found[f"up {client} statistics"] = parts_of(told["frame"])
         return found
 

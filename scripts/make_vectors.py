@@ -22,14 +22,14 @@ from edge_fl.core.selection import Selection
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import (
     PROTOCOL,
+    CollectedStatistics,
+    CollectStatistics,
     Evaluate,
     Evaluated,
     Failed,
     Final,
     Finished,
     FromDevice,
-    Gather,
-    Gathered,
     Gone,
     Hello,
     Keep,
@@ -86,7 +86,7 @@ def vectors() -> dict[str, bytes]:
         files[f"frames/{name}.bin"] = frame
         files[f"frames/{name}.json"] = _text(_describe(frame))
     for message in _messages():
-        name = f"messages/{type(message).__name__.lower()}"
+        name = f"messages/{type(message).__struct_config__.tag}"
         files[f"{name}.bin"] = encode_message(message)
         files[f"{name}.json"] = _text(msgspec.to_builtins(message))
     return files
@@ -250,6 +250,7 @@ def _messages() -> list[FromDevice | ToDevice]:
             batch=20,
             lr=0.1,
             seed=7,
+            tier=1,
             mask="seed",
             pattern=bytes(range(10)),
             since=1,
@@ -267,7 +268,7 @@ def _messages() -> list[FromDevice | ToDevice]:
             changes=(Ref(DIGEST, 1500),),
         ),
         Evaluated("run-1", 3, samples=1500, loss=0.625, sums={"accuracy": (1125.0, 1500.0)}),
-        Gather(
+        CollectStatistics(
             run="run-1",
             round=20,
             model=Ref(DIGEST, 3 * CHUNK_SIZE + 1),
@@ -277,7 +278,7 @@ def _messages() -> list[FromDevice | ToDevice]:
             since=19,
             changes=(Ref(DIGEST, 1500),),
         ),
-        Gathered("run-1", 20, frame=bytes(range(10))),
+        CollectedStatistics("run-1", 20, frame=bytes(range(10))),
         Want(DIGEST, (0, 1, 3)),
         Offer("run-1", 3, Ref(DIGEST, 530_000)),
         Verdict("run-1", 3, DIGEST, accepted=False, code="pattern", reason="The pattern keeps 3 units, not 4."),
@@ -296,11 +297,12 @@ def _rehearsal() -> Task:
         accepted=0,
         model=Ref("0" * 64, 0),
         method="fjord",
-        parameters={"widths": [600, 400, 200]},
+        parameters={"widths": [1000, 800, 600, 400, 200]},
         steps=20,
         batch=20,
         lr=0.1,
         seed=7,
+        tier=2,
     )
 
 

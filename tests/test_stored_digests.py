@@ -9,18 +9,20 @@ import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 import numpy as np
 import pytest
 
 from broker.client_selection import ClientSelection
 from edge_fl.aggregation.rules import Accumulator, find_rule, rule_names
 from edge_fl.aggregation.sums import CpuSumming
-from edge_fl.compressors.base import DECODERS, compressor_names, open_compressor
+from edge_fl.compressors.base import DECODERS, SendsChanges, Shares, compressor_names, open_compressor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Selection
+from edge_fl.core.server_half import UpdatesModel, Weighting
 from edge_fl.data.batcher import batches
 from edge_fl.data.cuts import CUTS
 from edge_fl.data.held_out import HeldOut
@@ -28,7 +30,8 @@ from edge_fl.data.partition import Kind, partition
 from edge_fl.data.registry import load_dataset
 from edge_fl.data.sources.base import open_source
 from edge_fl.measure.models import mlp_layout
-from edge_fl.methods.base import Ask, ClientReport, Job, method_names, open_method
+from edge_fl.methods.base import Ask, Job, method_names, open_method
+from edge_fl.methods.capabilities import ClientReport, LearnsFromReports, SelectsEntries, TrainsSlots
 from edge_fl.wire.context import Context
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.values import flatten
@@ -133,20 +136,22 @@ def patterns_of(name: str) -> Iterator[np.ndarray]:
         weights, heard = model("start", number), []
         for tier, client in enumerate(CLIENTS):
             assigned = server.assign(Ask(LAYOUT, client, tier, number, SEED, weights))
-            device = open_method(server.name, server.for_tier(tier))
+            device = open_method(server.name, msgspec.to_builtins(server.parameters))
             noise = {"samples": 50, "batch": 4, "output_noise": LAYOUT.parameters}
-            local = device.local(Job(LAYOUT, client, number, SEED, weights, states[client], assigned, **noise))
-            yield from local.slots.values()
+            job = Job(LAYOUT, client, number, SEED, weights, states[client], assigned, tier, **noise)
+            local = device.local(job)
+            yield from local.slots.values() if isinstance(local, TrainsSlots) else ()
             for step in range(9):
-                yield local.pattern.mask
+                yield local.step.pattern.mask
                 local.after_step(step, float(numbers("loss", 1, round=10 * number + step)[0]) + 3)
             server.check(local.upload, tier, assigned)
             yield local.upload.mask
-            yield from local.sent.values()
+            yield from local.sent.values() if isinstance(local, SelectsEntries) else ()
             states[client] = local.state()
             loss = 3 - (number + tier) / 4
             heard.append(ClientReport(client, tier, 10 + tier, loss, local.upload, seconds=1.0 + tier / 2))
-        server.learn(number, heard)
+        if isinstance(server, LearnsFromReports):
+            server.learn(number, heard)
 
 
 def frames_of(name: str, mask: str) -> Iterator[bytes]:
@@ -155,7 +160,8 @@ def frames_of(name: str, mask: str) -> Iterator[bytes]:
     selection = Selection.of(pattern, "units")
     memory = {name: np.zeros_like(flatten(selection, model("update"))) for name in compressor.memory}
     for number in (1, 2, 3):
-        context = Context(selection, number, compressor.shared())
+        shared = compressor.shared() if isinstance(compressor, Shares) else b""
+        context = Context(selection, number, shared)
         values = flatten(selection, model("update", number))
         stream = Stream.of(seed=SEED, purpose=compressor.name, client="a", round=number)
         done = compressor.compress(values, memory, context, stream)
@@ -163,11 +169,12 @@ def frames_of(name: str, mask: str) -> Iterator[bytes]:
         yield encode_frame(header(compressor.name, number), pattern, {}, done.section)
         yield DECODERS[compressor.name](memoryview(done.section), context).tobytes()
         yield from memory.values()
-        if compressor.sends_changes:
+        if isinstance(compressor, SendsChanges) and compressor.sends_changes:
             yield compressor.encode_change(numbers("sent", 300))
         change = {name: array.astype(np.float64) for name, array in model("change", number).items()}
-        yield from compressor.server_update(number, change).values()
-        yield compressor.shared()
+        updates = isinstance(compressor, UpdatesModel)
+        yield from (compressor.server_update(number, change) if updates else change).values()
+        yield compressor.shared() if isinstance(compressor, Shares) else b""
 
 
 def header(values: str, round: int) -> Header:
@@ -189,9 +196,9 @@ def frames_of_all(mask: str) -> Iterator[bytes]:
     yield encode_frame(header("float32", 1), PATTERNS[mask], model("update"))
 
 
-def aggregated(rule: str) -> Iterator[np.ndarray]:
+def aggregated(rule: str, weighting: Weighting) -> Iterator[np.ndarray]:
     """A pattern each, and weights of 1/4 and more: all sums are exact."""
-    sums = Accumulator(LAYOUT, find_rule(rule), CpuSumming())
+    sums = Accumulator(LAYOUT, find_rule(rule, weighting), CpuSumming())
     for i, pattern in enumerate(PATTERNS.values()):
         selection = Selection.of(pattern, "units")
         sums.add(selection, selection.gather(model("update", i)), samples=10 + i, discount=1 - i / 4)
@@ -210,7 +217,7 @@ CASES: dict[str, Callable[[], Iterator[np.ndarray | bytes]]] = {
     **{f"method {name}": partial(patterns_of, name) for name in METHODS},
     **{f"frame {mask}": partial(frames_of_all, mask) for mask in PATTERNS},
     **{f"frame {name}, {mask}": partial(frames_of, name, mask) for name in COMPRESSORS for mask in PATTERNS},
-    **{f"rule {name}": partial(aggregated, name) for name in rule_names()},
+    **{f"rule {name}, {by}": partial(aggregated, name, by) for name in rule_names() for by in get_args(Weighting)},
 }
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from device_sim.emulation.profiles import PROFILES, Profile
 from edge_fl.core.errors import ConfigError, said
-from edge_fl.runtimes.base import runtime_names
+from edge_fl.runtimes.base import RUNTIMES
 
 __all__ = ["Device", "FleetFile", "Group", "parse_fleet", "read_fleet"]
 
@@ -100,8 +100,8 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ConfigError("A fleet has devices; this one has none.")
         if not 0 < self.scale < float("inf"):
             raise ConfigError(f"A fleet's scale is above 0, not {self.scale:g}.")
-        if self.runtime not in runtime_names():
-            raise ConfigError(f"There is no runtime '{self.runtime}'; there are {', '.join(runtime_names())}.")
+        if self.runtime not in RUNTIMES.names():
+            raise ConfigError(f"There is no runtime '{self.runtime}'; there are {', '.join(RUNTIMES.names())}.")
         if self.agents_per_process < 1:
             raise ConfigError(f"There are 1 or more agents to a process, not {self.agents_per_process}.")
         if self.agents_per_process > 1 and any(group.online for group in self.devices):

@@ -32,7 +32,7 @@ from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.training.evaluation import evaluated
 from edge_fl.training.update import Update
 from edge_fl.wire.frame import Frame, decode_frame
-from edge_fl.wire.messages import Evaluate, Evaluated, Gather, Gathered, Register, Task
+from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Evaluate, Evaluated, Register, Task
 
 __all__ = ["Parts", "SimulatedFleet", "Trained"]
 
@@ -137,7 +137,7 @@ class SimulatedFleet:
         current = self._open
         assert current.sums is not None
         for trained in self._train(tasks):
-            tier = current.tiers[trained.client]
+            tier = tasks[trained.client].tier
             self._take(trained.client, trained.report, trained.update.state)
             current.sums.add(tier, trained.frame, _seconds(trained, tier))
 
@@ -191,7 +191,7 @@ class SimulatedFleet:
             current.take(client, self._answer(client, task), self.registry[client].profile)
         current.closed = True
 
-    def _answer(self, client: str, task: Evaluate | Gather) -> Evaluated | Gathered:
+    def _answer(self, client: str, task: Evaluate | CollectStatistics) -> Evaluated | CollectedStatistics:
         model, clients = decode_frame(self._content, self._bundle.layout), self._clients
         if self._runtime is None:
             name, threads = self._parts.settings.programs, self._parts.settings.threads
@@ -201,7 +201,7 @@ class SimulatedFleet:
             return evaluated(task, weights=model.values, runtime=self._runtime, samples=test)[0]
         train = clients.train(client)
         frame = make_statistics(task, client=client, model=model, runtime=self._runtime, samples=train)
-        return Gathered(task.run, task.round, frame)
+        return CollectedStatistics(task.run, task.round, frame)
 
     def counted(self) -> Counted:
         """Bytes since the last call; an update that cannot be ends the run."""

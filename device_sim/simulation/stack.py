@@ -18,21 +18,21 @@ __all__ = ["Member", "Stack"]
 
 
 class Member:
-    """One client: its training, and the pattern whose kept entries lie in a stack."""
+    """One client: its training, and the step whose kept entries lie in a stack."""
 
     def __init__(self, run: LocalRun) -> None:
         self.run = run
         self.follow()
 
     def follow(self) -> None:
-        """Turn to the pattern that the next step trains."""
-        self.pattern = self.run.pattern
-        self.selection = Selection.of(self.pattern, "units")
+        """Turn to what the next step trains."""
+        self._step = self.run.step
+        self.selection = Selection.of(self._step.pattern, "units")
 
     @property
     def moved(self) -> bool:
-        """Whether the next step trains another pattern."""
-        return self.run.pattern is not self.pattern
+        """Whether the next step trains something else."""
+        return self.run.step != self._step
 
 
 class Stack:
@@ -63,7 +63,7 @@ class Stack:
         self._held = {
             name: torch.empty((count, *shape), device=device) for name, shape in {**shapes, **self._slots}.items()
         }
-        shared = {"lr": members[0].run.settings.lr, "scale": members[0].run.scale}
+        shared = {"lr": members[0].run.settings.lr, "scale": members[0].run.step.scale}
         self._shared = {name: torch.tensor(value, device=device) for name, value in shared.items()}
         self.load(self.members)
 

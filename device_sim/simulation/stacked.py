@@ -44,7 +44,7 @@ class _Key(NamedTuple):
 
     @classmethod
     def of(cls, run: LocalRun) -> "_Key":
-        return cls(run.variant, tuple(run.pattern.counts.values()), run.scale, run.settings)
+        return cls(run.variant, tuple(run.step.pattern.counts.values()), run.step.scale, run.settings)
 
 
 _Stacks = dict[tuple[_Key, tuple[Member, ...]], Stack]
@@ -97,7 +97,7 @@ class StackedTrainer(LocalTrainer):
         kind = self._device.type
         if kind == "cpu" and self._graph(run.variant).convolves:
             return 1
-        kept = Selection.of(run.pattern, "units")
+        kept = Selection.of(run.step.pattern, "units")
         size = 4 * sum(math.prod(kept.shape(tensor)) for tensor in kept.layout.tensors)
         return power_of_two(min(max(_SLICE_BYTES[kind] // size, 1), _MOST[kind]))
 

@@ -19,7 +19,7 @@ from edge_fl.core.content import Ref
 from edge_fl.core.errors import RunError
 from edge_fl.core.server_half import State
 from edge_fl.wire.frame import largest_frame
-from edge_fl.wire.messages import Evaluated, Gathered, Measured, Task, encode_message
+from edge_fl.wire.messages import CollectedStatistics, Evaluated, Measured, Task, encode_message
 
 __all__ = ["FLEET", "TimedFleet"]
 
@@ -34,7 +34,6 @@ class _Flight:
     """What a client is at: its answer to ``task``, asked ``seconds`` before it ``arrives``; no report: it fails."""
 
     task: Task
-    tier: int
     asked: float
     seconds: float
     arrives: float
@@ -47,7 +46,6 @@ class _Kept(msgspec.Struct, frozen=True):
 
     client: str
     task: Task
-    tier: int
     asked: float
     seconds: float
     arrives: float
@@ -89,7 +87,7 @@ class TimedFleet(SimulatedFleet):
         self._turns: dict[str, float] = {}  # when each comes or goes next
         self._there: set[str] = set()
         self._flights: dict[str, _Flight] = {}
-        self._answers: dict[str, tuple[float, Evaluated | Gathered]] = {}
+        self._answers: dict[str, tuple[float, Evaluated | CollectedStatistics]] = {}
         self._poll: Poll[Any] | None = None
         super().__init__(parts)
         self._room = largest_frame(self._bundle.layout)
@@ -171,9 +169,10 @@ class TimedFleet(SimulatedFleet):
             current.excuse(client, "failed: the simulated world has it so")
             self._observer.device(client, "failed")
             return
-        at = current.asked_at.get(client, flight.asked)
+        part = current.parts[client]
+        at = flight.asked if part.asked_at is None else part.asked_at
         prompt = at == flight.asked and flight.arrives == self._now
-        current.seconds[client] = flight.seconds if prompt else self._now - at
+        part.seconds = flight.seconds if prompt else self._now - at
         self._take(client, flight.report, flight.state)
 
     # --- rounds
@@ -203,10 +202,10 @@ class TimedFleet(SimulatedFleet):
             self._fly(client, able[client], report, trained.update.state)
 
     def _fly(self, client: str, task: Task, report: Report | None, state: State) -> None:
-        tier, down, up = self._open.tiers[client], self._downlink(client), 0 if report is None else report.size
-        trains = None if report is None else tier
+        down, up = self._downlink(client), 0 if report is None else report.size
+        trains = None if report is None else task.tier
         arrives, seconds = self._schedule.answer(Asked(client, task.round, self._now, trains, down, up))
-        flight = _Flight(task, tier, self._now, seconds, arrives, report, state)
+        flight = _Flight(task, self._now, seconds, arrives, report, state)
         self._flights[client] = flight
         heapq.heappush(self._events, (flight.arrives, client))
 
@@ -243,8 +242,7 @@ class TimedFleet(SimulatedFleet):
         """Who still trains, as of the round before."""
         before = Round(0, 0, 0, 0.0)
         for client, flight in self._flights.items():
-            before.tasks[client], before.tiers[client] = flight.task, flight.tier
-            before.asked_at[client] = flight.asked
+            before.ask(client, flight.task, flight.asked)
         return before
 
     def _keep(self, client: str, flight: _Flight) -> _Kept:
@@ -252,7 +250,6 @@ class TimedFleet(SimulatedFleet):
         return _Kept(
             client=client,
             task=flight.task,
-            tier=flight.tier,
             asked=flight.asked,
             seconds=flight.seconds,
             arrives=flight.arrives,
@@ -269,6 +266,6 @@ class TimedFleet(SimulatedFleet):
             report = Report(kept.samples, kept.loss, len(kept.frame), updates.path, updates.offset(kept.client))
             updates.write(report.offset, kept.frame)
         self._flights[kept.client] = _Flight(
-            kept.task, kept.tier, kept.asked, kept.seconds, kept.arrives, report, unpacked(kept.state)
+            kept.task, kept.asked, kept.seconds, kept.arrives, report, unpacked(kept.state)
         )
         heapq.heappush(self._events, (kept.arrives, kept.client))

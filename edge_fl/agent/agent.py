@@ -31,12 +31,12 @@ from edge_fl.training.update import Update, make_update
 from edge_fl.transport.connection import BrokerAddress
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
 from edge_fl.wire.messages import (
+    CollectedStatistics,
+    CollectStatistics,
     Evaluate,
     Evaluated,
     Failed,
     Finished,
-    Gather,
-    Gathered,
     Measured,
     Register,
     Registered,
@@ -244,7 +244,7 @@ class Agent:
             _log.warning("this device cannot do a task of one tier: %s", error)
             return None
 
-    def _do(self, task: Task | Evaluate | Gather, runtime: Runtime) -> None:
+    def _do(self, task: Task | Evaluate | CollectStatistics, runtime: Runtime) -> None:
         if isinstance(task, Task):
             self._work(task, runtime)
         else:
@@ -274,13 +274,13 @@ class Agent:
             state.discard()
             _log.warning("round %d was rejected (%s): %s", task.round, verdict.code, verdict.reason)
 
-    def _answer(self, task: Evaluate | Gather, runtime: Runtime) -> None:
+    def _answer(self, task: Evaluate | CollectStatistics, runtime: Runtime) -> None:
         """Find what is asked of a model, and say it; a failure is told to the coordinator."""
-        answer: Evaluated | Gathered | Failed
+        answer: Evaluated | CollectedStatistics | Failed
         try:
             self._consent()
             self._look_at_data(runtime.bundle.manifest)
-            answer = self._score(task, runtime) if isinstance(task, Evaluate) else self._gather(task, runtime)
+            answer = self._score(task, runtime) if isinstance(task, Evaluate) else self._collect(task, runtime)
         except (RefusedError, Superseded):
             raise
         except Exception as error:  # a method or a metric of the owner's may raise anything
@@ -316,14 +316,14 @@ class Agent:
         _log.info("after round %d: loss %.4f, %s", task.round, found.loss, scores_text(found.scores))
         return answer
 
-    def _gather(self, task: Gather, runtime: Runtime) -> Gathered:
+    def _collect(self, task: CollectStatistics, runtime: Runtime) -> CollectedStatistics:
         model = self._fetch_model(task, runtime.bundle.layout)
         client, samples = self._settings.client, self._data.train
         frame = make_statistics(task, client=client, model=model, runtime=runtime, samples=samples)
-        _log.info("after round %d: gathered statistics at width %g", task.round, task.width / 1000)
-        return Gathered(task.run, task.round, frame)
+        _log.info("after round %d: collected statistics at width %g", task.round, task.width / 1000)
+        return CollectedStatistics(task.run, task.round, frame)
 
-    def _fetch_model(self, task: Task | Evaluate | Gather, layout: Layout) -> Frame:
+    def _fetch_model(self, task: Task | Evaluate | CollectStatistics, layout: Layout) -> Frame:
         """The task's model, if not held already, for as long as the task is wanted."""
         largest = largest_frame(layout)
         return self._model.of(

@@ -11,14 +11,14 @@ from edge_fl.transport.connection import BrokerAddress, Connection
 from edge_fl.transport.interface import Connected, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender, cut
 from edge_fl.wire.messages import (
+    CollectedStatistics,
+    CollectStatistics,
     Evaluate,
     Evaluated,
     Failed,
     Final,
     Finished,
     FromDevice,
-    Gather,
-    Gathered,
     Gone,
     Hello,
     Keep,
@@ -73,7 +73,7 @@ class Conversation:
 
     def __init__(self, broker: BrokerAddress, client: str, fleet: str, introduce: Callable[[], Register]) -> None:
         self.registered: Registered | None = None
-        self.task: Task | Evaluate | Gather | None = None
+        self.task: Task | Evaluate | CollectStatistics | None = None
         self.finished: Finished | None = None
         self._final: Final | None = None
         self._broker, self._client, self._introduce = broker, client, introduce
@@ -91,7 +91,7 @@ class Conversation:
         self._outgoing: dict[str, tuple[bytes, ...]] = {}
         self._newest = ("", 0)  # run and round of the newest task heard of
         # The last answer, which may have been lost.
-        self._answered: tuple[Evaluate | Gather, Evaluated | Gathered | Failed] | None = None
+        self._answered: tuple[Evaluate | CollectStatistics, Evaluated | CollectedStatistics | Failed] | None = None
         self._verdict: Verdict | None = None
         self._connected_at, self._short_sessions = 0.0, 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
@@ -135,7 +135,7 @@ class Conversation:
         """Publish a message, which may be lost."""
         self._connection.publish(self._up, encode_message(message))
 
-    def answer(self, task: Evaluate | Gather, answer: Evaluated | Gathered | Failed) -> None:
+    def answer(self, task: Evaluate | CollectStatistics, answer: Evaluated | CollectedStatistics | Failed) -> None:
         """Say what was found; a coordinator that asks again, as it has not heard it, is told again."""
         self._answered = task, answer
         self.send(answer)
@@ -259,7 +259,7 @@ class Conversation:
                 self.registered, self.finished = message, None
             case Refused(reason=reason):
                 raise RefusedError(f"The coordinator refused '{self._client}': {reason}")
-            case (Task() | Evaluate() | Gather()) as message if self._is_mine(message.run):
+            case (Task() | Evaluate() | CollectStatistics()) as message if self._is_mine(message.run):
                 self._hear(message)
             case Want() as message:
                 self._serve(message)
@@ -272,7 +272,7 @@ class Conversation:
             case Final() as message if self._is_mine(message.run):
                 self._final = message
 
-    def _hear(self, task: Task | Evaluate | Gather) -> None:
+    def _hear(self, task: Task | Evaluate | CollectStatistics) -> None:
         """Take a task on, unless it is a repetition or was delayed; an answer that may be lost is given again."""
         if self._answered is not None and task == self._answered[0]:
             self.send(self._answered[1])

@@ -19,7 +19,7 @@ from edge_fl.agent.state import owner_of
 from edge_fl.core.errors import BrokerError, EdgeFLError, StateError
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
-from edge_fl.runtimes.base import find_runtime
+from edge_fl.runtimes.base import RUNTIMES
 from edge_fl.transport.connection import BrokerAddress, Connection
 from edge_fl.transport.interface import Message
 from edge_fl.wire.messages import Topics
@@ -130,7 +130,7 @@ def _clock(agent: Examined) -> _Seen:
 
 
 def _runtime(agent: Examined) -> _Seen:
-    return f"{find_runtime(agent.runtime).installed()}.", False
+    return f"{RUNTIMES.find(agent.runtime).installed()}.", False
 
 
 def _data(agent: Examined) -> _Seen:

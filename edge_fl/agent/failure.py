@@ -5,15 +5,19 @@ from typing import Literal
 
 from edge_fl.core.errors import DeclinedError, EdgeFLError, RunError, said
 from edge_fl.core.registry import place_in_own_code
-from edge_fl.wire.messages import DECLINED, Evaluate, Failed, Gather, Task
+from edge_fl.wire.messages import DECLINED, CollectStatistics, Evaluate, Failed, Task
 
 __all__ = ["failure_of"]
 
 _log = logging.getLogger(__name__)
-_WHAT: dict[type, Literal["train", "evaluate", "gather"]] = {Task: "train", Evaluate: "evaluate", Gather: "gather"}
+_WHAT: dict[type, Literal["train", "evaluate", "collect_statistics"]] = {
+    Task: "train",
+    Evaluate: "evaluate",
+    CollectStatistics: "collect_statistics",
+}
 
 
-def failure_of(task: Task | Evaluate | Gather, error: Exception) -> Failed:
+def failure_of(task: Task | Evaluate | CollectStatistics, error: Exception) -> Failed:
     """The message, of which the log is told, too; of what is not ours with the place in its owner's code."""
     if not isinstance(error, EdgeFLError):
         place = place_in_own_code(error)

@@ -10,7 +10,7 @@ from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout
 from edge_fl.wire.downlink import decode_model, follow
 from edge_fl.wire.frame import Frame
-from edge_fl.wire.messages import Evaluate, Gather, Task
+from edge_fl.wire.messages import CollectStatistics, Evaluate, Task
 
 __all__ = ["HeldModel"]
 
@@ -31,7 +31,9 @@ class HeldModel:
     def __init__(self) -> None:
         self._held: _Held | None = None
 
-    def of(self, task: Task | Evaluate | Gather, layout: Layout, fetch: Callable[[Ref], bytes]) -> Frame:
+    def of(
+        self, task: Task | Evaluate | CollectStatistics, layout: Layout, fetch: Callable[[Ref], bytes]
+    ) -> Frame:
         """The model that ``task`` is about: the one that is held, or made of it by the task's changes, or fetched.
 
         It is kept where it may be wanted again: the next round's is mostly the one that was asked about last, and
@@ -53,7 +55,9 @@ class HeldModel:
         self._held = None if trains and task.changes is None else held
         return model
 
-    def _made(self, task: Task | Evaluate | Gather, layout: Layout, fetch: Callable[[Ref], bytes]) -> bytes | None:
+    def _made(
+        self, task: Task | Evaluate | CollectStatistics, layout: Layout, fetch: Callable[[Ref], bytes]
+    ) -> bytes | None:
         """The task's model, where it is held or can be made of the one that is."""
         held = self._held
         if held is None or held.run != task.run:

@@ -5,7 +5,7 @@ Updates must be added in an order of the caller's choosing that does not depend 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from edge_fl.aggregation.sums import Addend, Summing, as_matrix, matrix_kept, ma
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.selection import Kept, Selection, Weights
-from edge_fl.core.server_half import Change
+from edge_fl.core.server_half import Change, Weighting
 
 __all__ = ["RULES", "Accumulator", "Rule", "find_rule", "rule_names"]
 
@@ -26,7 +26,7 @@ _WAITING_BYTES = 1 << 29  # that they may have by then, unless a single one has 
 def _mean(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
     """``sum w (U_k - U) / sum w``: an entry that a client does not send counts as unchanged.
 
-    With dense updates this is FedAvg; with patterns it is ``sum |D_k| beta (U_k - U) / sum |D_k|``, the ``delta`` rule.
+    With dense updates this is FedAvg; with patterns it is ``sum |D_k| beta (U_k - U) / sum |D_k|``.
     """
     del xp, old, held
     total /= weight
@@ -57,25 +57,22 @@ class Rule:
     """What change comes of the sums, entry by entry, and what each client counts in them.
 
     ``combine`` takes the namespace, the old weights (float32), the sum of weighted differences (float64; it may write
-    to it), the summed weights of those who hold an entry, and those of all. ``equally`` says that a client's weight is
-    1, not its number of samples; ``signs``, that of a parameter's differences only the signs count, whatever size a
-    client gives them.
+    to it), the summed weights of those who hold an entry, and those of all. ``signs`` says that of a parameter's
+    differences only the signs count, whatever size a client gives them.
     """
 
     combine: Callable[[Any, Any, Any, Any, float], Any]
-    equally: bool = False
+    weighting: Weighting = "samples"
     signs: bool = False
 
 
 RULES: dict[str, Rule] = {
     "mean": Rule(_mean),
-    "delta": Rule(_mean),
     "holders": Rule(_holders),
-    "count": Rule(_holders, equally=True),  # HeteroFL
-    "equal": Rule(_mean, equally=True),  # variational dropout
-    "vote": Rule(_vote, equally=True, signs=True),  # signSGD
     "zeros": Rule(_zeros),
+    "vote": Rule(_vote, signs=True),
 }
+"""By name, each weighted by samples."""
 
 
 def rule_names() -> list[str]:
@@ -83,11 +80,11 @@ def rule_names() -> list[str]:
     return sorted(RULES)
 
 
-def find_rule(name: str) -> Rule:
-    """The rule of that name; raises ConfigError when there is none."""
+def find_rule(name: str, weighting: Weighting = "samples") -> Rule:
+    """The rule of that name, so weighted; raises ConfigError when there is none."""
     if name not in RULES:
         raise ConfigError(f"There is no aggregation rule '{name}'; there are {', '.join(rule_names())}.")
-    return RULES[name]
+    return replace(RULES[name], weighting=weighting)
 
 
 class Accumulator:
@@ -128,7 +125,7 @@ class Accumulator:
         if len(self._sizes) == _TOGETHER or sum(self._sizes) + size > _WAITING_BYTES:
             self._add_up()
         self._sizes.append(size)
-        weight = 1 if self._rule.equally else samples
+        weight = 1 if self._rule.weighting == "clients" else samples
         for tensor in self._layout.tensors:
             name = tensor.name
             (rows, columns), entries = matrix_kept(tensor, selection.axes[name]), as_matrix(values[name])

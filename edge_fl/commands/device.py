@@ -17,7 +17,6 @@ from edge_fl.commands.device_options import (
 )
 from edge_fl.commands.doctor import doctor
 from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
-from edge_fl.core.errors import RuntimeMissingError
 
 __all__ = ["app"]
 
@@ -84,11 +83,10 @@ def device(
     from edge_fl.agent.consent import Conditions
     from edge_fl.data.sources.base import open_source
     from edge_fl.recipes.own import use_code
-    from edge_fl.runtimes.base import runtime_names
+    from edge_fl.runtimes.base import RUNTIMES
     from edge_fl.transport.connection import BrokerAddress
 
-    if runtime not in runtime_names():
-        raise RuntimeMissingError(f"There is no runtime '{runtime}'; there are {', '.join(runtime_names())}.")
+    RUNTIMES.check(runtime)
     use_code(method or [])
     client = client_of(id, data)
     settings = AgentSettings(

@@ -16,14 +16,18 @@ import msgspec
 from edge_fl.core.parameters import opened
 from edge_fl.core.randomness import Stream
 from edge_fl.core.registry import Registry
-from edge_fl.core.server_half import ServerHalf
+from edge_fl.core.server_half import Weighting
 from edge_fl.wire.context import Context, Decoder, Vector
 
 __all__ = [
     "COMPRESSORS",
     "DECODERS",
+    "ChoosesRule",
     "Compressed",
     "Compressor",
+    "SendsChanges",
+    "Shares",
+    "WarmsUp",
     "compressor_names",
     "open_compressor",
 ]
@@ -37,8 +41,11 @@ class Compressed:
     memory: dict[str, Vector]
 
 
-class Compressor(ServerHalf, ABC):
+class Compressor(ABC):
     """One compressor with its parameters.
+
+    It needs ``name``, ``Parameters``, :meth:`compress` and :meth:`decompress`. What few compressors do is a class each,
+    in this module and in :mod:`edge_fl.core.server_half`, to extend besides.
 
     Parameters
     ----------
@@ -56,32 +63,6 @@ class Compressor(ServerHalf, ABC):
 
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
-
-    @property
-    def rule(self) -> str | None:
-        """The aggregation rule that its encoding asks for in place of the method's, by name."""
-        return None
-
-    @property
-    def sends_changes(self) -> bool:
-        """Whether the server, too, sends differences: what its model changed by, compressed."""
-        return False
-
-    @property
-    def warmup_rounds(self) -> int:
-        """How many rounds at the start of a run send more than those that follow."""
-        return 0
-
-    def encode_change(self, values: Vector) -> bytes:
-        """The section of the ``[n]`` float32 by which all parameters are to change; only where ``sends_changes``.
-
-        What :meth:`decompress` makes of it is what the model changes by, at both ends.
-        """
-        raise NotImplementedError
-
-    def shared(self) -> bytes:
-        """What every device needs of the server half in the coming round, sent with the model; most need nothing."""
-        return b""
 
     @abstractmethod
     def compress(
@@ -105,7 +86,7 @@ class Compressor(ServerHalf, ABC):
         RunError
             When ``values`` are not finite.
         FrameError
-            ``values`` when what the server shared is not what :meth:`shared` can have given.
+            ``values`` when what the server shared is not what :meth:`Shares.shared` can have given.
         """
 
     @staticmethod
@@ -118,6 +99,51 @@ class Compressor(ServerHalf, ABC):
         FrameError
             ``values`` when the section is not what :meth:`compress` can have written.
         """
+
+
+class ChoosesRule(ABC):
+    """A compressor whose encoding may ask for an aggregation rule of its own."""
+
+    @property
+    @abstractmethod
+    def rule(self) -> str | None:
+        """The rule in place of the method's, by name; None leaves the method's."""
+
+    weighting: Weighting = "clients"
+    """What an update counts under that rule."""
+
+
+class SendsChanges(ABC):
+    """A compressor whose server may send differences, too: what its model changed by, compressed."""
+
+    @property
+    @abstractmethod
+    def sends_changes(self) -> bool:
+        """Whether it does, as its parameters say."""
+
+    @abstractmethod
+    def encode_change(self, values: Vector) -> bytes:
+        """The section of the ``[n]`` float32 by which all parameters are to change.
+
+        What :meth:`Compressor.decompress` makes of it is what the model changes by, at both ends.
+        """
+
+
+class Shares(ABC):
+    """A compressor whose server half tells devices something in each round."""
+
+    @abstractmethod
+    def shared(self) -> bytes:
+        """What every device needs of it in the coming round, sent with the model."""
+
+
+class WarmsUp(ABC):
+    """A compressor that sends more in the first rounds of a run."""
+
+    @property
+    @abstractmethod
+    def warmup_rounds(self) -> int:
+        """How many they are."""
 
 
 COMPRESSORS: Registry[Compressor] = Registry(

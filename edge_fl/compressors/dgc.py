@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_fl.compressors._section import add, check_finite, check_ratio, kept_count, largest
 from edge_fl.compressors._sparse import decode_sparse, encode_sparse
-from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.compressors.base import Compressed, Compressor, WarmsUp
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.randomness import Stream
 from edge_fl.wire.context import Context, Vector
@@ -47,7 +47,7 @@ class DgcParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(self.ratio, self.warmup[round - 1]) if 1 <= round <= len(self.warmup) else self.ratio
 
 
-class Dgc(Compressor):
+class Dgc(Compressor, WarmsUp):
     """``momentum`` is u and ``accumulated`` is v of the paper."""
 
     name = "dgc"

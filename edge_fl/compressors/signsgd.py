@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from edge_fl.compressors._section import add, check_finite, check_scale
-from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.compressors.base import ChoosesRule, Compressed, Compressor
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.randomness import Stream
-from edge_fl.core.server_half import Change
+from edge_fl.core.server_half import Change, UpdatesModel
 from edge_fl.wire.bits import pack_numbers, read_header, unpack_numbers
 from edge_fl.wire.context import Context, Vector
 
@@ -42,7 +42,7 @@ class SignSgdParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             raise ConfigError(f"signsgd's server takes a step of at least 0, not {self.step}.")
 
 
-class SignSgd(Compressor):
+class SignSgd(Compressor, ChoosesRule, UpdatesModel):
     """Signs, and perhaps their mean magnitude; the error is the ``residual``."""
 
     name = "signsgd"

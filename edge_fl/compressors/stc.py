@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 
 from edge_fl.compressors._section import add, check_finite, check_ratio, check_scale, kept_count, largest
-from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.compressors.base import Compressed, Compressor, SendsChanges
 from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout
 from edge_fl.core.randomness import Stream
-from edge_fl.core.server_half import State
+from edge_fl.core.server_half import State, Stateful
 from edge_fl.wire.bits import pack_numbers, read_header, unpack_numbers
 from edge_fl.wire.context import Context, Vector
 from edge_fl.wire.positions import decode_golomb, encode_golomb, golomb_width
@@ -40,7 +40,7 @@ class StcParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             check_ratio(self.down, "stc's server")
 
 
-class Stc(Compressor):
+class Stc(Compressor, SendsChanges, Stateful):
     """Differences of three values, -mu, 0 and mu; the error is the ``residual``."""
 
     name = "stc"

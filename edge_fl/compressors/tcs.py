@@ -38,12 +38,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.compressors._section import add, check_finite, check_ratio, kept_count, largest
-from edge_fl.compressors.base import Compressed, Compressor
+from edge_fl.compressors.base import Compressed, Compressor, Shares, WarmsUp
 from edge_fl.compressors.fractional import decode_fractional, encode_fractional
 from edge_fl.core.errors import ConfigError, FrameError
 from edge_fl.core.layout import Layout
 from edge_fl.core.randomness import Stream
-from edge_fl.core.server_half import Change, State
+from edge_fl.core.server_half import Change, State, Stateful, UpdatesModel
 from edge_fl.wire.bits import read_floats, read_header
 from edge_fl.wire.context import Context, Vector
 from edge_fl.wire.positions import (
@@ -98,7 +98,7 @@ class TcsParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError(f"tcs warms up for a number of rounds, not {self.warmup}.")
 
 
-class Tcs(Compressor):
+class Tcs(Compressor, Shares, WarmsUp, UpdatesModel, Stateful):
     """The entries of two masks; the rest is the ``residual``, e of the paper."""
 
     name = "tcs"

@@ -4,7 +4,8 @@ from typing import Literal
 
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
-from edge_fl.methods.base import AssignedHalf, DropoutMethod, DropoutParameters, Job, LocalHalf, inverse_kept
+from edge_fl.core.server_half import Weighting
+from edge_fl.methods.base import DropoutMethod, DropoutParameters, Job, LocalHalf, assigned_half, inverse_kept
 
 __all__ = ["SubModelMethod", "SubModelParameters", "with_recurrent"]
 
@@ -13,7 +14,8 @@ class SubModelParameters(DropoutParameters, frozen=True, forbid_unknown_fields=T
     """What both are run with, besides ``dropout``; FedDrop's module says what each choice is."""
 
     mode: Mode = "units"
-    rule: Literal["holders", "delta"] = "holders"
+    rule: Literal["holders", "mean"] = "holders"
+    weighting: Weighting = "samples"
     scale: bool = True
 
 
@@ -28,6 +30,11 @@ class SubModelMethod(DropoutMethod):
         return self.parameters.rule
 
     @property
+    def weighting(self) -> Weighting:
+        """By samples unless told otherwise."""
+        return self.parameters.weighting
+
+    @property
     def mode(self) -> Mode:
         """``units`` unless told otherwise."""
         return self.parameters.mode
@@ -39,7 +46,7 @@ class SubModelMethod(DropoutMethod):
     def local(self, job: Job) -> LocalHalf:
         """Train what was assigned; a step has one factor for all layers, so beside whole ones nothing is scaled."""
         scaled = self.parameters.scale and not job.layout.recurrent
-        return AssignedHalf(job, scale=inverse_kept(self.parameters.dropout[0]) if scaled else 1.0)
+        return assigned_half(job, scale=inverse_kept(self.dropout(job.tier)) if scaled else 1.0)
 
 
 def with_recurrent(pattern: Pattern) -> Pattern:

@@ -32,9 +32,10 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
-from edge_fl.core.server_half import State
+from edge_fl.core.server_half import State, Stateful
 from edge_fl.methods._sub_model import SubModelMethod, SubModelParameters, with_recurrent
-from edge_fl.methods.base import Ask, ClientReport
+from edge_fl.methods.base import Ask
+from edge_fl.methods.capabilities import ClientReport, LearnsFromReports
 
 __all__ = ["METHOD", "Afd", "AfdParameters", "draw_by_score"]
 
@@ -67,7 +68,7 @@ class _Map:
         self.loss = loss
 
 
-class Afd(SubModelMethod):
+class Afd(SubModelMethod, LearnsFromReports, Stateful):
     """The server draws units by the scores that earlier rounds earned them."""
 
     name = "afd"
@@ -93,11 +94,11 @@ class Afd(SubModelMethod):
             draw_by_score(ask.layout, self.dropout(ask.tier), scores + self.parameters.floor, stream)
         )
 
-    def learn(self, round: int, heard: Sequence[ClientReport]) -> None:
+    def learn(self, round: int, reports: Sequence[ClientReport]) -> None:
         """Score the sub-models of a closed round by how much their loss fell."""
         del round
         losses = defaultdict(list)
-        for update in heard:
+        for update in reports:
             losses[self._owner(update.client, update.tier), update.pattern].append(update.loss)
         for (owner, pattern), of_clients in losses.items():
             learned = self._maps.setdefault(owner, _Map(np.zeros(pattern.layout.units)))

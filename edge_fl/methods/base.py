@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.bundle import Manifest
 from edge_fl.core.errors import ConfigError, FrameError
 from edge_fl.core.layout import Layout, Mode, Tensor
 from edge_fl.core.parameters import opened
@@ -21,20 +20,19 @@ from edge_fl.core.pattern import Pattern, kept_counts
 from edge_fl.core.randomness import Stream
 from edge_fl.core.registry import Registry
 from edge_fl.core.selection import Selection, Weights
-from edge_fl.core.server_half import ServerHalf, State
+from edge_fl.core.server_half import State, Weighting
 from edge_fl.core.share import Share
-from edge_fl.core.width_statistics import width_of
 
 __all__ = [
     "METHODS",
     "Ask",
-    "AssignedHalf",
-    "ClientReport",
     "DropoutMethod",
     "DropoutParameters",
     "Job",
     "LocalHalf",
+    "LocalStep",
     "Method",
+    "assigned_half",
     "choose",
     "inverse_kept",
     "method_names",
@@ -51,6 +49,7 @@ class Job:
 
     ``weights`` are the full tensors training starts from, ``state`` what the method kept after the last accepted
     round (empty at first), ``assigned`` the pattern that the server half chose (None where the device half does).
+    ``tier`` is the one that the coordinator gave the client in this round.
     ``statistic_widths`` are those that BatchNorm has statistics for (the manifest's); ``label_mask`` is ``[classes]``,
     1 for the classes that the client has samples of and 0 for the others, None where the loss takes no such mask.
     ``samples`` is how many the client trains on, ``batch`` how many a batch holds, padding among them, and
@@ -64,6 +63,7 @@ class Job:
     weights: Weights
     state: State
     assigned: Pattern | None = None
+    tier: int = 0
     statistic_widths: tuple[int, ...] = ()
     label_mask: NDArray[np.float32] | None = None
     samples: int = 1
@@ -87,92 +87,69 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class ClientReport:
-    """What the server half learns of one accepted update; ``sent`` is the frame's.
+class LocalStep:
+    """What one local step trains: the units of ``pattern``.
 
-    ``seconds`` are from its task to its update: from the coordinator's restart, where the task is older, and None where
-    the update is, too.
+    ``scale`` multiplies the outputs of every block's layer. ``variant`` is the train-step program, None for the
+    method's own. ``width``, in thousandths, is the one whose BatchNorm statistics the step brings up to date, None for
+    the pattern's.
     """
 
-    client: str
-    tier: int
-    samples: int
-    loss: float
     pattern: Pattern
-    sent: NDArray[np.bool_] | None = None
-    seconds: float | None = None
+    scale: float = 1.0
+    variant: str | None = None
+    width: int | None = None
 
 
 class LocalHalf:
-    """The device half of a method during one round: which rows to train now, and what to remember."""
+    """The device half of a method during one round: what each step trains, and what to remember.
 
-    pattern: Pattern
-    """The pattern to train with next; another object whenever ``scale`` or ``variant`` changes, too."""
+    As it stands, every step trains the same, and nothing is remembered. A half that remembers arrays which the steps
+    train beside the model, or sends single entries, extends :mod:`edge_fl.methods.capabilities` besides.
 
-    variant: str | None = None
-    """The train-step program of the next step, where it is not the method's own."""
+    Attributes
+    ----------
+    step
+        What the next step trains.
+    """
 
-    scale: float = 1.0
-    """Factor on the outputs of every block's layer during local training."""
+    def __init__(self, step: LocalStep) -> None:
+        self.step = step
 
-    @property
-    def slots(self) -> Weights:
-        """Full-size state by ``SLOT.TENSOR`` that a round's steps begin with, where it does not start fresh."""
-        return {}
+    def extra(self, selection: Selection, number: int) -> Mapping[str, NDArray[Any]]:
+        """What the program takes in step ``number`` (0, 1, ...) besides what every step takes, by its inputs' names.
 
-    @property
-    def width(self) -> int:
-        """The width, in thousandths, whose BatchNorm statistics the next step brings up to date."""
-        return width_of(self.pattern)
-
-    def extra(self, selection: Selection, step: int) -> Mapping[str, NDArray[Any]]:
-        """What the program takes in ``step`` (0, 1, ...) besides what every step takes, by the names of its inputs.
-
-        ``selection`` is what ``pattern`` keeps in ``units`` mode.
+        ``selection`` is what the step's pattern keeps in ``units`` mode.
         """
-        del selection, step
+        del selection, number
         return {}
+
+    def after_step(self, number: int, loss: float) -> None:
+        """Take note of the loss of step ``number`` (0, 1, ...), and perhaps change ``step``."""
 
     @property
     def upload(self) -> Pattern:
         """The pattern to upload, asked after the last step: the one trained last, unless a method knows better."""
-        return self.pattern
-
-    def after_step(self, step: int, loss: float) -> None:
-        """Take note of the loss of ``step`` (0, 1, ...), and perhaps change ``pattern``."""
-
-    def trained(self, slots: Weights) -> None:
-        """Take note of the full-size state, by ``SLOT.TENSOR``, that the last step left."""
-
-    @property
-    def sent(self) -> Mapping[str, NDArray[np.bool_]]:
-        """Which entries of a parameter to send, full-size by its name, of those that ``upload`` keeps.
-
-        Only a ``sparse`` method is asked; of a parameter that it does not name all are sent.
-        """
-        return {}
+        return self.step.pattern
 
     def state(self) -> State:
         """What to keep if the coordinator accepts this round's update."""
         return {}
 
 
-class AssignedHalf(LocalHalf):
-    """A device half that trains the pattern that its server half assigned.
-
-    Raises ConfigError when the task assigns none.
-    """
-
-    def __init__(self, job: Job, *, scale: float = 1.0) -> None:
-        if job.assigned is None:
-            raise ConfigError(
-                f"The task of round {job.round} assigns no pattern, and this method draws none itself."
-            )
-        self.pattern, self.scale = job.assigned, scale
+def assigned_half(job: Job, *, scale: float = 1.0, width: int | None = None) -> LocalHalf:
+    """A device half that trains what its server half assigned; raises ConfigError when the task assigns nothing."""
+    if job.assigned is None:
+        raise ConfigError(f"The task of round {job.round} assigns no pattern, and this method draws none itself.")
+    return LocalHalf(LocalStep(job.assigned, scale, width=width))
 
 
-class Method(ServerHalf, ABC):
-    """One dropping method with its parameters.
+class Method(ABC):
+    """One dropping method with its parameters: who trains which units, and how updates are averaged.
+
+    A method needs ``name``, ``Parameters``, ``rule``, ``mode``, :meth:`counts` and :meth:`local`. What few methods do
+    (learning from updates, an optimiser on the server, models of several widths, ...) is a class each in
+    :mod:`edge_fl.methods.capabilities` and :mod:`edge_fl.core.server_half`, to extend besides.
 
     Parameters
     ----------
@@ -184,11 +161,23 @@ class Method(ServerHalf, ABC):
     Parameters: ClassVar[type[msgspec.Struct]]
     """Its parameters, with defaults; unknown ones are refused."""
 
-    sparse: ClassVar[bool] = False
-    """Whether its updates leave out entries that the pattern keeps (:attr:`LocalHalf.sent`)."""
-
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
+
+    @property
+    @abstractmethod
+    def rule(self) -> str:
+        """The aggregation rule, by name: ``mean``, ``holders`` or ``zeros``."""
+
+    @property
+    def weighting(self) -> Weighting:
+        """Whether an update counts as many times as its client has samples, or once a client."""
+        return "samples"
+
+    @property
+    @abstractmethod
+    def mode(self) -> Mode:
+        """Which columns travel with a kept row."""
 
     @property
     def variant(self) -> str:
@@ -200,51 +189,6 @@ class Method(ServerHalf, ABC):
         """How many tiers it tells apart; the last serves every tier beyond."""
         return 1
 
-    @property
-    def model_width(self) -> int:
-        """The width, in thousandths, of the model that a run trains: what is evaluated."""
-        return 1000
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the first units of each block are trained as models of their own, so that narrower ones predict."""
-        return False
-
-    def evaluated_width(self, tier: int) -> int:
-        """The width, in thousandths, of the model that a device of ``tier`` evaluates on its own data."""
-        del tier
-        return self.model_width
-
-    @property
-    def gathers_statistics(self) -> bool:
-        """Whether BatchNorm's statistics are gathered from the devices once training is over."""
-        return False
-
-    @property
-    def masks_labels(self) -> bool:
-        """Whether a loss that can leave out the classes a client has no samples of is to do so."""
-        return False
-
-    def statistic_widths(self, tier: int) -> tuple[int, ...]:
-        """The widths, in thousandths, that must have BatchNorm statistics of their own where any width has."""
-        del tier
-        return ()
-
-    @property
-    @abstractmethod
-    def rule(self) -> str:
-        """The aggregation rule, by name."""
-
-    @property
-    @abstractmethod
-    def mode(self) -> Mode:
-        """Which columns travel with a kept row."""
-
-    def for_tier(self, tier: int) -> dict[str, Any]:
-        """The parameters to send to a device of ``tier`` (0, 1, ...)."""
-        del tier
-        return msgspec.to_builtins(self.parameters)  # type: ignore[no-any-return]
-
     @abstractmethod
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """How many units of each block an update of ``tier`` holds (at most, where counts are drawn), by block."""
@@ -253,19 +197,10 @@ class Method(ServerHalf, ABC):
         """The variant, and the kept units by block, of every train step that a device of ``tier`` may have to run."""
         return [(self.variant, self.counts(layout, tier))]
 
-    def unfit(self, manifest: Manifest) -> str | None:
-        """Why it cannot train this bundle, whatever programs there are: a sentence; None when it can."""
-        del manifest
-        return None
-
     def assign(self, ask: Ask) -> Pattern | None:
         """The pattern that a client is to train in this round; None leaves the choice to the device half."""
         del ask
         return None
-
-    def learn(self, round: int, heard: Sequence[ClientReport]) -> None:
-        """Take note of a closed round's updates, in the order of client ids."""
-        del round, heard
 
     @abstractmethod
     def local(self, job: Job) -> LocalHalf:
@@ -312,11 +247,6 @@ class DropoutMethod(Method):
     def dropout(self, tier: int) -> int:
         """The dropout rate p of ``tier``, in thousandths."""
         return of_tier(self.parameters.dropout, tier)
-
-    def for_tier(self, tier: int) -> dict[str, Any]:
-        """The parameters with the tier's own dropout rate alone."""
-        own = msgspec.structs.replace(self.parameters, dropout=(self.dropout(tier),))
-        return msgspec.to_builtins(own)  # type: ignore[no-any-return]
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """S_b of each block at the tier's rate."""

@@ -20,8 +20,6 @@ Drops, in ``units`` mode, the rows and biases of dropped units and the columns t
 k = ceil(256 min(p, p_max)) the MLP 784-256-256-10 sends 784 k + k + k*k + k + 10 k + 10 numbers.
 """
 
-from typing import Any
-
 import msgspec
 
 from edge_fl.core.errors import ConfigError
@@ -29,7 +27,8 @@ from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern, prefix_counts
 from edge_fl.core.randomness import Stream
 from edge_fl.core.share import Share
-from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, of_tier
+from edge_fl.methods.base import Ask, Job, LocalHalf, Method, assigned_half, of_tier
+from edge_fl.methods.capabilities import TrainsWidths
 
 __all__ = ["METHOD", "Efd", "EfdParameters"]
 
@@ -50,35 +49,15 @@ class EfdParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("The width of eFD's model, and one or more of its tiers, must be in (0, 1].")
 
 
-class _Local(AssignedHalf):
-    """Train what was drawn of the model of one width."""
-
-    def __init__(self, job: Job, width: int, scale: float) -> None:
-        super().__init__(job, scale=scale)
-        self._width = width
-
-    @property
-    def width(self) -> int:
-        """The model's, whatever was dropped of it."""
-        return self._width
-
-
-class Efd(Method):
+class Efd(Method, TrainsWidths):
     """The server draws, of a model of one width, as many units as the tier can run."""
 
     name = "efd"
     Parameters = EfdParameters
     parameters: EfdParameters
-
-    @property
-    def rule(self) -> str:
-        """``holders``, as FjORD's."""
-        return "holders"
-
-    @property
-    def mode(self) -> Mode:
-        """A sub-model is a smaller dense one."""
-        return "units"
+    rule = "holders"  # as FjORD's
+    mode: Mode = "units"  # a sub-model is a smaller dense one
+    ordered = False
 
     @property
     def tiers(self) -> int:
@@ -90,15 +69,15 @@ class Efd(Method):
         """The p of the run."""
         return self.parameters.width
 
+    def evaluated_width(self, tier: int) -> int:
+        """The p of the run."""
+        del tier
+        return self.parameters.width
+
     def statistic_widths(self, tier: int) -> tuple[int, ...]:
         """The p of the run alone."""
         del tier
         return (self.parameters.width,)
-
-    def for_tier(self, tier: int) -> dict[str, Any]:
-        """The parameters with the tier's own p_max alone."""
-        own = msgspec.structs.replace(self.parameters, widths=(of_tier(self.parameters.widths, tier),))
-        return msgspec.to_builtins(own)  # type: ignore[no-any-return]
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """ceil(min(p, p_max) J_b) of each block."""
@@ -113,9 +92,10 @@ class Efd(Method):
         return Pattern.within(ask.layout, width, kept, stream)
 
     def local(self, job: Job) -> LocalHalf:
-        """Train what was drawn."""
+        """Train what was drawn of the model of one width, whose statistics each step brings up to date."""
         width = self.parameters.width
-        return _Local(job, width, width / self._kept(0) if self.parameters.scale else 1.0)
+        scale = width / self._kept(job.tier) if self.parameters.scale else 1.0
+        return assigned_half(job, scale=scale, width=width)
 
     def _kept(self, tier: int) -> int:
         return min(self.parameters.width, of_tier(self.parameters.widths, tier))

@@ -4,33 +4,31 @@ import msgspec
 
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
-from edge_fl.methods.base import Job, LocalHalf, Method
+from edge_fl.core.server_half import Weighting
+from edge_fl.methods.base import Job, LocalHalf, LocalStep, Method
 
-__all__ = ["METHOD", "FedAvg"]
+__all__ = ["METHOD", "FedAvg", "FedAvgParameters"]
 
 
-class _Local(LocalHalf):
-    def __init__(self, job: Job) -> None:
-        self.pattern = Pattern.full(job.layout)
+class FedAvgParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What FedAvg is run with: ``clients`` weighs every client alike."""
+
+    weighting: Weighting = "samples"
 
 
 class FedAvg(Method):
     """Every client trains and uploads the whole model."""
 
     name = "fedavg"
-
-    class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-        """FedAvg has none."""
-
-    @property
-    def rule(self) -> str:
-        """The sample-weighted mean."""
-        return "mean"
+    Parameters = FedAvgParameters
+    parameters: FedAvgParameters
+    rule = "mean"
+    mode: Mode = "rows"  # without a dropped row both modes are one
 
     @property
-    def mode(self) -> Mode:
-        """Without a dropped row both modes are one."""
-        return "rows"
+    def weighting(self) -> Weighting:
+        """By samples unless told otherwise."""
+        return self.parameters.weighting
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Every unit, whatever the tier."""
@@ -39,7 +37,7 @@ class FedAvg(Method):
 
     def local(self, job: Job) -> LocalHalf:
         """Train everything."""
-        return _Local(job)
+        return LocalHalf(LocalStep(Pattern.full(job.layout)))
 
 
 METHOD = FedAvg

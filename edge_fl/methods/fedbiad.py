@@ -15,6 +15,7 @@ Where the paper can be read in two ways, both are parameters:
   can also be read as once every tau iterations (``"tau"``).
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -25,8 +26,8 @@ from edge_fl.core.layout import Mode
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream, stream_key
 from edge_fl.core.selection import Selection
-from edge_fl.core.server_half import State
-from edge_fl.methods.base import DropoutMethod, DropoutParameters, Job, LocalHalf, inverse_kept
+from edge_fl.core.server_half import State, Weighting
+from edge_fl.methods.base import DropoutMethod, DropoutParameters, Job, LocalHalf, LocalStep, inverse_kept
 
 __all__ = ["METHOD", "FedBiad", "FedBiadParameters"]
 
@@ -43,7 +44,8 @@ class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=Tr
     stage_boundary: int = 55
     tau: int = 3
     mode: Mode = "rows"
-    rule: Literal["holders", "zeros", "delta"] = "holders"
+    rule: Literal["holders", "zeros", "mean"] = "holders"
+    weighting: Weighting = "samples"
     scale: bool = True
     variance: float = 0.0
     score_every: Literal["step", "tau"] = "step"
@@ -59,15 +61,15 @@ class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=Tr
 class _Local(LocalHalf):
     """ClientUpdate of Algorithm 1 (lines 9 to 28), without the gradient step."""
 
-    def __init__(self, job: Job, parameters: FedBiadParameters) -> None:
+    def __init__(self, job: Job, parameters: FedBiadParameters, dropout: int) -> None:
         self._job, self._parameters = job, parameters
-        self._dropout = parameters.dropout[0]
+        self._dropout = dropout
         self._scores = np.array(job.state.get("scores", np.zeros(job.layout.units)), dtype=np.float64)
         self._losses: list[float] = []
         self._draws = 0
-        self.scale = inverse_kept(self._dropout) if parameters.scale else 1.0
         self._exploring = job.round <= parameters.stage_boundary
-        self.pattern = self._draw() if self._exploring else self._best()
+        pattern = self._draw() if self._exploring else self._best()
+        super().__init__(LocalStep(pattern, inverse_kept(dropout) if parameters.scale else 1.0))
 
     def _draw(self) -> Pattern:
         """A pattern from Z_N^S (lines 11 and 21)."""
@@ -88,12 +90,12 @@ class _Local(LocalHalf):
         )
         return Pattern.highest(self._job.layout, self._dropout, self._scores, ties)
 
-    def extra(self, selection: Selection, step: int) -> dict[str, NDArray[np.float32]]:
+    def extra(self, selection: Selection, number: int) -> dict[str, NDArray[np.float32]]:
         """Lines 16 and 17: the gradient at theta ~ N(U, s2 I) moves U; ``noise.NAME`` is theta - U of what is kept."""
         if not self._parameters.variance:
             return {}
         job = self._job
-        stream = Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=step)
+        stream = Stream.of(seed=job.seed, purpose="weights", client=job.client, round=job.round, index=number)
         spread, noise = np.sqrt(self._parameters.variance), {}
         for tensor in selection.layout.tensors:
             shape = selection.shape(tensor)
@@ -101,18 +103,18 @@ class _Local(LocalHalf):
             noise[f"noise.{tensor.name}"] = drawn.astype(np.float32).reshape(shape)
         return noise
 
-    def after_step(self, step: int, loss: float) -> None:
+    def after_step(self, number: int, loss: float) -> None:
         """Lines 18 to 26: every tau steps keep or redraw the pattern; score the rows held."""
         self._losses.append(loss)
         if not self._exploring:
             return
-        tau, held = self._parameters.tau, self.pattern.mask
-        looking = step > tau and step % tau == 0
+        tau, held = self._parameters.tau, self.step.pattern.mask
+        looking = number > tau and number % tau == 0
         if looking and self._gap() > 0:
-            self.pattern = self._draw()
+            self.step = replace(self.step, pattern=self._draw())
         if looking or self._parameters.score_every == "step":
             # Eq. (9): a held row scores, unless the loss rose and the redraw leaves it behind.
-            self._scores += held & self.pattern.mask
+            self._scores += held & self.step.pattern.mask
 
     def _gap(self) -> float:
         """Eq. (8): mean loss of the last tau steps minus that of the tau before."""
@@ -142,13 +144,18 @@ class FedBiad(DropoutMethod):
         return self.parameters.rule
 
     @property
+    def weighting(self) -> Weighting:
+        """By samples unless told otherwise."""
+        return self.parameters.weighting
+
+    @property
     def mode(self) -> Mode:
         """``rows`` as in the paper unless told otherwise."""
         return self.parameters.mode
 
     def local(self, job: Job) -> LocalHalf:
         """Start Algorithm 1's ClientUpdate."""
-        return _Local(job, self.parameters)
+        return _Local(job, self.parameters, self.dropout(job.tier))
 
 
 METHOD = FedBiad

@@ -14,7 +14,7 @@ columns travel, as the sizes of FedDrop in Table I of Xue et al. (2023) do (530 
 Where the paper can be read in two ways, both are parameters:
 
 - What an update says of units outside its sub-model: nothing (rule ``holders``, the default), or that they did not
-  change (``delta``).
+  change (``mean``).
 - Kept activations are scaled by 1/(1-p) in local training (``scale``), as dropout is; the paper does not say. A model
   with recurrent layers is not: a step has one factor for all layers.
 """

@@ -2,7 +2,7 @@
 
 A unit's norm is that of its own row with its bias; within each block the S_b largest are kept, ties broken at
 random. Residual recovery (R2SP) adds the pruned part of the global model back to each sub-model before the mean,
-which in differences is rule ``delta``; the mean is weighted by samples.
+which in differences is rule ``mean``; the mean is weighted by samples.
 
 The pruning ratio is fixed, by tier (``ratio = "fixed"``), or chosen by the paper's bandit, E-UCB, one a client
 (``"bandit"``, :mod:`edge_fl.methods._bandit`), which the server prunes for. Its arms are the multiples of
@@ -35,10 +35,19 @@ from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern, kept_counts
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Weights
-from edge_fl.core.server_half import State
+from edge_fl.core.server_half import State, Stateful
 from edge_fl.core.share import Share
 from edge_fl.methods._bandit import Bandit
-from edge_fl.methods.base import Ask, AssignedHalf, ClientReport, DropoutMethod, DropoutParameters, Job, LocalHalf
+from edge_fl.methods.base import (
+    Ask,
+    DropoutMethod,
+    DropoutParameters,
+    Job,
+    LocalHalf,
+    LocalStep,
+    assigned_half,
+)
+from edge_fl.methods.capabilities import ClientReport, LearnsFromReports
 
 __all__ = ["METHOD", "FedMp", "FedMpParameters", "unit_norms"]
 
@@ -74,34 +83,20 @@ class _Known:
     loss: float
 
 
-class _Local(LocalHalf):
-    def __init__(self, job: Job, dropout: int) -> None:
-        ties = Stream.of(seed=job.seed, purpose="fedmp-ties", client=job.client, round=job.round)
-        self.pattern = Pattern.highest(job.layout, dropout, unit_norms(job.layout, job.weights), ties)
-
-
-class FedMp(DropoutMethod):
+class FedMp(DropoutMethod, LearnsFromReports, Stateful):
     """Each client prunes the units that weigh least in the global model."""
 
     name = "fedmp"
     Parameters = FedMpParameters
     parameters: FedMpParameters
+    rule = "mean"  # what a client pruned counts as unchanged
+    mode: Mode = "units"  # a pruned unit's columns stay home with its row
 
     def __init__(self, parameters: FedMpParameters) -> None:
         super().__init__(parameters)
         self._known: dict[str, _Known] = {}
         self._most = 0.0
         self._norms: tuple[int, NDArray[np.float64]] | None = None
-
-    @property
-    def rule(self) -> str:
-        """``delta``: what a client pruned counts as unchanged."""
-        return "delta"
-
-    @property
-    def mode(self) -> Mode:
-        """A pruned unit's columns stay home with its row."""
-        return "units"
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """S_b of each block at the tier's ratio; with a bandit all units, which is the most that it may ask for."""
@@ -128,17 +123,17 @@ class FedMp(DropoutMethod):
         ties = Stream.of(seed=ask.seed, purpose="fedmp-ties", client=ask.client, round=ask.round)
         return Pattern.highest(ask.layout, ratio, self._norms_of(ask), ties)
 
-    def learn(self, round: int, heard: Sequence[ClientReport]) -> None:
+    def learn(self, round: int, reports: Sequence[ClientReport]) -> None:
         """Let each client's ratio earn what the module says."""
         del round
         if self._fixed:
             return
-        times = [update.seconds for update in heard if update.seconds is not None]
+        times = [update.seconds for update in reports if update.seconds is not None]
         mean = fmean(times) if times else 0.0
-        earned = {update.client: self._earned(update, mean) for update in heard}
+        earned = {update.client: self._earned(update, mean) for update in reports}
         largest = max((reward for reward in earned.values() if reward is not None), default=0.0)
         self._most = max(largest, self.parameters.discount * self._most)
-        for update in heard:
+        for update in reports:
             owner, reward = self._owner(update.client, update.tier), earned[update.client]
             kept = [counts for _, counts in self.programs(update.pattern.layout, update.tier)]
             bandit = self._of(update.client, update.tier, len(kept)).bandit
@@ -170,7 +165,11 @@ class FedMp(DropoutMethod):
 
     def local(self, job: Job) -> LocalHalf:
         """Prune the global model once a round, or train what the server has pruned."""
-        return _Local(job, self.parameters.dropout[0]) if self._fixed else AssignedHalf(job)
+        if not self._fixed:
+            return assigned_half(job)
+        ties = Stream.of(seed=job.seed, purpose="fedmp-ties", client=job.client, round=job.round)
+        norms = unit_norms(job.layout, job.weights)
+        return LocalHalf(LocalStep(Pattern.highest(job.layout, self.dropout(job.tier), norms, ties)))
 
     @property
     def _fixed(self) -> bool:

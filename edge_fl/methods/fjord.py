@@ -14,8 +14,6 @@ drew up to date, and no other's (:mod:`edge_fl.core.width_statistics`); such a b
 All widths share the factors and biases of BatchNorm, where the paper's appendix trains independent layers.
 """
 
-from typing import Any
-
 import msgspec
 
 from edge_fl.core.errors import ConfigError
@@ -23,7 +21,8 @@ from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern, prefix_counts
 from edge_fl.core.randomness import Stream
 from edge_fl.core.share import Share
-from edge_fl.methods.base import Job, LocalHalf, Method, choose, of_tier
+from edge_fl.methods.base import Job, LocalHalf, LocalStep, Method, choose, of_tier
+from edge_fl.methods.capabilities import TrainsWidths
 
 __all__ = ["METHOD", "Fjord", "FjordParameters", "draw_width"]
 
@@ -45,9 +44,9 @@ class FjordParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("FjORD's widths must differ from one another, for p is drawn uniformly from them.")
 
 
-def draw_width(job: Job, widths: tuple[int, ...], step: int) -> int:
-    """The p (thousandths) of local iteration ``step``, uniform over ``widths``."""
-    stream = Stream.of(seed=job.seed, purpose="fjord-width", client=job.client, round=job.round, index=step)
+def draw_width(job: Job, widths: tuple[int, ...], number: int) -> int:
+    """The p (thousandths) of local iteration ``number`` (0, 1, ...), uniform over ``widths``."""
+    stream = Stream.of(seed=job.seed, purpose="fjord-width", client=job.client, round=job.round, index=number)
     return choose(sorted(widths), stream)
 
 
@@ -56,40 +55,28 @@ class _Local(LocalHalf):
 
     def __init__(self, job: Job, widths: tuple[int, ...]) -> None:
         self._job, self._widths = job, widths
-        # One object a width: the training loop regathers only when the pattern is another object.
-        self._prefixes = {width: Pattern.prefix(job.layout, width) for width in widths}
-        self.pattern = self._draw(0)
-
-    def _draw(self, step: int) -> Pattern:
-        return self._prefixes[draw_width(self._job, self._widths, step)]
+        self._steps = {width: LocalStep(Pattern.prefix(job.layout, width)) for width in widths}
+        super().__init__(self._steps[draw_width(job, widths, 0)])
 
     @property
     def upload(self) -> Pattern:
         """The prefix of p_max."""
-        return self._prefixes[max(self._widths)]
+        return self._steps[max(self._widths)].pattern
 
-    def after_step(self, step: int, loss: float) -> None:
+    def after_step(self, number: int, loss: float) -> None:
         """Draw the next step's width."""
         del loss
-        self.pattern = self._draw(step + 1)
+        self.step = self._steps[draw_width(self._job, self._widths, number + 1)]
 
 
-class Fjord(Method):
+class Fjord(Method, TrainsWidths):
     """Every client trains prefixes of the model, of all the widths that it can run."""
 
     name = "fjord"
     Parameters = FjordParameters
     parameters: FjordParameters
-
-    @property
-    def rule(self) -> str:
-        """``holders``, which is eq. (2)."""
-        return "holders"
-
-    @property
-    def mode(self) -> Mode:
-        """A sub-model is a smaller dense one."""
-        return "units"
+    rule = "holders"  # eq. (2)
+    mode: Mode = "units"  # a sub-model is a smaller dense one
 
     @property
     def tiers(self) -> int:
@@ -104,11 +91,6 @@ class Fjord(Method):
         """The widest prefix (thousandths) that a device of ``tier`` trains, and uploads."""
         return self.p_max(tier)
 
-    @property
-    def ordered(self) -> bool:
-        """It does."""
-        return True
-
     def evaluated_width(self, tier: int) -> int:
         """p_max: the sub-model that the device could use."""
         return self.p_max(tier)
@@ -116,12 +98,6 @@ class Fjord(Method):
     def allowed(self, tier: int) -> tuple[int, ...]:
         """The widths (thousandths) that a step of ``tier`` may draw, in ascending order."""
         return tuple(width for width in sorted(set(self.parameters.widths)) if width <= self.widest(tier))
-
-    def for_tier(self, tier: int) -> dict[str, Any]:
-        """The parameters with the widths that the tier may draw, its p_max first: on the device it is tier 0's."""
-        own = self.p_max(tier)
-        widths = (own, *(width for width in self.allowed(tier) if width != own))
-        return msgspec.to_builtins(msgspec.structs.replace(self.parameters, widths=widths))  # type: ignore[no-any-return]
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Those of the prefix that is uploaded."""
@@ -137,7 +113,7 @@ class Fjord(Method):
 
     def local(self, job: Job) -> LocalHalf:
         """Draw a width for each step."""
-        return _Local(job, self.parameters.widths)
+        return _Local(job, self.allowed(job.tier))
 
     def check(self, pattern: Pattern, tier: int, assigned: Pattern | None = None) -> None:
         """Refuse all but the widest prefix: FrameError (``pattern``)."""

@@ -19,7 +19,7 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern, prefix_counts
 from edge_fl.core.randomness import Stream
 from edge_fl.core.share import Share
-from edge_fl.methods.base import Job, LocalHalf
+from edge_fl.methods.base import Job, LocalHalf, LocalStep
 from edge_fl.methods.fjord import Fjord, FjordParameters, draw_width
 
 __all__ = ["METHOD", "FjordEfd", "FjordEfdParameters"]
@@ -42,39 +42,34 @@ class FjordEfdParameters(FjordParameters, frozen=True, forbid_unknown_fields=Tru
 
 
 class _Local(LocalHalf):
-    """Local iterations that draw a width, and random units of one that is wider than p_max."""
+    """Local iterations that draw a width, and random units of one that is wider than p_max, which is ``own``."""
 
-    def __init__(self, job: Job, parameters: FjordEfdParameters) -> None:
-        self._job, self._parameters = job, parameters
-        self._prefixes = {width: Pattern.prefix(job.layout, width) for width in parameters.widths}
-        self._draw(0)
+    def __init__(self, job: Job, parameters: FjordEfdParameters, widths: tuple[int, ...], own: int) -> None:
+        self._job, self._parameters, self._widths, self._own = job, parameters, widths, own
+        self._prefixes = {width: Pattern.prefix(job.layout, width) for width in widths}
+        super().__init__(self._draw(0))
 
-    def _draw(self, step: int) -> None:
-        job, own = self._job, self._parameters.widths[0]
-        self._width = draw_width(job, self._parameters.widths, step)
-        kept = self._parameters.kept(own, self._width)
-        self.pattern, self.scale = self._prefixes[self._width], 1.0
-        if kept < self._width:
-            stream = Stream.of(
-                seed=job.seed, purpose="fjord-efd-units", client=job.client, round=job.round, index=step
-            )
-            self.pattern = Pattern.within(job.layout, self._width, kept, stream)
-            self.scale = self._width / kept if self._parameters.scale else 1.0
-
-    @property
-    def width(self) -> int:
-        """The width drawn, whatever was dropped of it."""
-        return self._width
+    def _draw(self, number: int) -> LocalStep:
+        job = self._job
+        width = draw_width(job, self._widths, number)
+        kept = self._parameters.kept(self._own, width)
+        if kept == width:
+            return LocalStep(self._prefixes[width], width=width)
+        stream = Stream.of(
+            seed=job.seed, purpose="fjord-efd-units", client=job.client, round=job.round, index=number
+        )
+        scale = width / kept if self._parameters.scale else 1.0
+        return LocalStep(Pattern.within(job.layout, width, kept, stream), scale, width=width)
 
     @property
     def upload(self) -> Pattern:
         """The prefix of p_next."""
-        return self._prefixes[max(self._parameters.widths)]
+        return self._prefixes[max(self._widths)]
 
-    def after_step(self, step: int, loss: float) -> None:
+    def after_step(self, number: int, loss: float) -> None:
         """Draw the next step's width, and units."""
         del loss
-        self._draw(step + 1)
+        self.step = self._draw(number + 1)
 
 
 class FjordEfd(Fjord):
@@ -96,8 +91,8 @@ class FjordEfd(Fjord):
         return [(self.variant, prefix_counts(layout, width)) for width in kept]
 
     def local(self, job: Job) -> LocalHalf:
-        """Draw a width for each step; the first of ``widths`` is the device's own p_max."""
-        return _Local(job, self.parameters)
+        """Draw a width for each step."""
+        return _Local(job, self.parameters, self.allowed(job.tier), self.p_max(job.tier))
 
 
 METHOD = FjordEfd

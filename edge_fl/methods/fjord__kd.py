@@ -19,6 +19,7 @@ other the teacher's.
 Drops what FjORD drops; an update is as large.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -29,7 +30,7 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern, prefix_units
 from edge_fl.core.selection import Selection
 from edge_fl.core.width_statistics import one_hot
-from edge_fl.methods.base import Job, LocalHalf
+from edge_fl.methods.base import Job, LocalHalf, LocalStep
 from edge_fl.methods.fjord import Fjord, FjordParameters, draw_width
 
 __all__ = ["METHOD", "FjordKd", "FjordKdParameters"]
@@ -53,23 +54,20 @@ class FjordKdParameters(FjordParameters, frozen=True, forbid_unknown_fields=True
 class _Local(LocalHalf):
     """Local iterations of section 4 with p_max as teacher."""
 
-    def __init__(self, job: Job, parameters: FjordKdParameters) -> None:
-        self._job, self._parameters = job, parameters
-        self._teacher = max(parameters.widths)
-        # The same units twice: the training loop changes programs only when the pattern is another object.
-        self._alone, self._teaching = (Pattern.prefix(job.layout, self._teacher) for _ in range(2))
+    def __init__(self, job: Job, parameters: FjordKdParameters, widths: tuple[int, ...]) -> None:
+        self._job, self._parameters, self._widths = job, parameters, widths
+        self._teaching = LocalStep(Pattern.prefix(job.layout, max(widths)))
+        self._alone = replace(self._teaching, variant=_ALONE)
         self._draw(0)
 
-    def _draw(self, step: int) -> None:
-        self._student = draw_width(self._job, self._parameters.widths, step)
-        alone = self._student == self._teacher
-        self.pattern = self._alone if alone else self._teaching
-        self.variant = _ALONE if alone else None
+    def _draw(self, number: int) -> None:
+        self._student = draw_width(self._job, self._widths, number)
+        self.step = self._alone if self._student == max(self._widths) else self._teaching
 
-    def extra(self, selection: Selection, step: int) -> dict[str, NDArray[np.float32]]:
+    def extra(self, selection: Selection, number: int) -> dict[str, NDArray[np.float32]]:
         """What the program ``distil`` takes: the student's units among the teacher's, alpha, T and the direction."""
-        del selection, step
-        if self.variant == _ALONE:
+        del selection, number
+        if self.step.variant == _ALONE:
             return {}
         forward = self._parameters.direction == "teacher-student"
         numbers = {
@@ -79,16 +77,16 @@ class _Local(LocalHalf):
         }
         extra = {name: np.array(value, dtype=np.float32) for name, value in numbers.items()}
         for block in self._job.layout.blocks:
-            kept = np.arange(self.pattern.counts[block.name]) < prefix_units(block.size, self._student)
+            kept = np.arange(self.step.pattern.counts[block.name]) < prefix_units(block.size, self._student)
             extra[f"student.{block.name}"] = kept.astype(np.float32)
         if self._job.statistic_widths:
             extra["student_width"] = one_hot(self._job.statistic_widths, self._student)
         return extra
 
-    def after_step(self, step: int, loss: float) -> None:
+    def after_step(self, number: int, loss: float) -> None:
         """Draw the next step's student."""
         del loss
-        self._draw(step + 1)
+        self._draw(number + 1)
 
 
 class FjordKd(Fjord):
@@ -111,7 +109,7 @@ class FjordKd(Fjord):
 
     def local(self, job: Job) -> LocalHalf:
         """Draw a student for each step."""
-        return _Local(job, self.parameters)
+        return _Local(job, self.parameters, self.allowed(job.tier))
 
 
 METHOD = FjordKd

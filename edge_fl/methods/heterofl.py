@@ -3,17 +3,18 @@
 Levels a, b, c, d, e keep the first 1, 1/2, 1/4, 1/8, 1/16 of the units of every block (hidden channels shrink
 at rate r). A client's level is its tier's, or drawn anew each round (``dynamic``), uniformly from all the
 levels given and whatever its tier. The scaler divides the outputs of every block's layer by r in training
-(``scale``). The server takes the plain mean over the clients that hold an entry (rule ``count``).
+(``scale``). The server takes the plain mean over the clients that hold an entry (rule ``holders``, weighting
+``clients``).
 
 Masked cross-entropy sets the outputs of the classes that a client has no samples of to zero in its training
 (``mask``), in bundles whose loss can: ``--loss masked_cross_entropy``. With any other loss nothing is masked.
 
-Static BatchNorm (``static``) normalises by the batch in training, and by statistics gathered from the clients once it
+Static BatchNorm (``static``) normalises by the batch in training, and by statistics collected from the clients once it
 is over: each client's at its level, the plain mean over its batches, without the scaler
 (:mod:`edge_fl.training.batch_statistics`). In a bundle exported with ``--batch-norm per-width`` a level has those of
-the exported width nearest to its own; with ``tracked`` only the full model's are gathered, or the widest level's, by
+the exported width nearest to its own; with ``tracked`` only the full model's are collected, or the widest level's, by
 its clients. Steps of training move them along until then, and without ``static`` that is all. With ``--batch-norm
-static`` steps leave the statistics alone: none can be gathered, and evaluation normalises by those of the export.
+static`` steps leave the statistics alone: none can be collected, and evaluation normalises by those of the export.
 
 A width travels in thousandths, which cannot hold 1/16: level e keeps ceil(0.062 J_b) units. That is J_b/16
 wherever 16 divides J_b and J_b < 2000, and never more than the ceil(J_b/16) of the paper; the scaler is 16
@@ -24,6 +25,7 @@ would feed: with k = 256 r the MLP 784-256-256-10 sends 784 k + k + k*k + k + 10
 64, 32, 16.
 """
 
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -32,7 +34,8 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern, Prefix, prefix_counts
 from edge_fl.core.randomness import Stream
-from edge_fl.methods.base import Ask, AssignedHalf, Job, LocalHalf, Method, choose, of_tier
+from edge_fl.methods.base import Ask, Job, LocalHalf, Method, assigned_half, choose, of_tier
+from edge_fl.methods.capabilities import CollectsStatistics, MasksLabels, TrainsWidths
 
 __all__ = ["LEVEL_WIDTHS", "METHOD", "HeteroFl", "HeteroFlParameters", "Level"]
 
@@ -63,22 +66,15 @@ class HeteroFlParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True
             raise ConfigError("HeteroFL needs one or more levels.")
 
 
-class HeteroFl(Method):
+class HeteroFl(Method, TrainsWidths, CollectsStatistics, MasksLabels):
     """Every client trains one prefix of the model, as wide as its level says."""
 
     name = "heterofl"
     Parameters = HeteroFlParameters
     parameters: HeteroFlParameters
-
-    @property
-    def rule(self) -> str:
-        """``count``: every holder counts alike, whatever its samples."""
-        return "count"
-
-    @property
-    def mode(self) -> Mode:
-        """A sub-model is a smaller dense one."""
-        return "units"
+    rule = "holders"
+    weighting = "clients"
+    mode: Mode = "units"  # a sub-model is a smaller dense one
 
     @property
     def tiers(self) -> int:
@@ -86,7 +82,7 @@ class HeteroFl(Method):
         return len(self.parameters.levels)
 
     @property
-    def gathers_statistics(self) -> bool:
+    def collects_statistics(self) -> bool:
         """With ``static``, as the paper."""
         return self.parameters.static
 
@@ -94,11 +90,6 @@ class HeteroFl(Method):
     def masks_labels(self) -> bool:
         """With ``mask``, as the paper."""
         return self.parameters.mask
-
-    @property
-    def ordered(self) -> bool:
-        """It does."""
-        return True
 
     def evaluated_width(self, tier: int) -> int:
         """That of the tier's level; where levels are drawn, of the widest."""
@@ -122,9 +113,9 @@ class HeteroFl(Method):
 
     def local(self, job: Job) -> LocalHalf:
         """Train the prefix assigned; ConfigError when it is no level's."""
-        half = AssignedHalf(job)
+        half = assigned_half(job)
         if self.parameters.scale:
-            half.scale = _scaler(half.pattern)
+            half.step = replace(half.step, scale=_scaler(half.step.pattern))
         return half
 
     def _widths(self, tier: int) -> set[int]:

@@ -44,8 +44,16 @@ from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Selection, Weights
-from edge_fl.core.server_half import Change, State
-from edge_fl.methods.base import ClientReport, Job, LocalHalf, Method
+from edge_fl.core.server_half import Change, PrunesModel, State, Stateful, UpdatesModel
+from edge_fl.methods.base import Job, LocalHalf, LocalStep, Method
+from edge_fl.methods.capabilities import (
+    ChecksBundle,
+    ClientReport,
+    LearnsFromReports,
+    SelectsEntries,
+    SendsEntries,
+    TrainsSlots,
+)
 
 __all__ = ["METHOD", "VarDrop", "VarDropParameters"]
 
@@ -118,11 +126,11 @@ class _Adam:
         self._moments = {name: array for name, array in state.items() if name.startswith("exp_avg")}
 
 
-class _Local(LocalHalf):
+class _Local(LocalHalf, TrainsSlots, SelectsEntries):
     """One device's part of Algorithm 1, without the gradient step, and its log alpha."""
 
     def __init__(self, job: Job, parameters: VarDropParameters) -> None:
-        self.pattern = Pattern.full(job.layout)
+        super().__init__(LocalStep(Pattern.full(job.layout)))
         self._job, self._parameters = job, parameters
         held = {name: array for name, array in job.state.items() if name.startswith(_RATES)}
         self._rates = held or _first_rates(job, parameters)
@@ -135,11 +143,13 @@ class _Local(LocalHalf):
         """``log_alpha.NAME``, as the last accepted round left it."""
         return self._rates
 
-    def extra(self, selection: Selection, step: int) -> dict[str, NDArray[np.float32]]:
+    def extra(self, selection: Selection, number: int) -> dict[str, NDArray[np.float32]]:
         """The divergence's weight ``kl``, and ``output_noise.NAME``, ``[B, ...]`` standard normal numbers."""
         del selection
         job = self._job
-        stream = Stream.of(seed=job.seed, purpose="vardrop-noise", client=job.client, round=job.round, index=step)
+        stream = Stream.of(
+            seed=job.seed, purpose="vardrop-noise", client=job.client, round=job.round, index=number
+        )
         extra = {"kl": np.array(self._parameters.kl / job.samples, dtype=np.float32)}
         for outputs in job.output_noise:
             drawn = stream.normal(job.batch * outputs.size).astype(np.float32)
@@ -175,13 +185,15 @@ def _first_rates(job: Job, parameters: VarDropParameters) -> dict[str, NDArray[n
     return rates
 
 
-class VarDrop(Method):
+class VarDrop(Method, LearnsFromReports, UpdatesModel, PrunesModel, Stateful, ChecksBundle, SendsEntries):
     """Devices learn which weights are noise, stop sending these, and the server prunes what most no longer send."""
 
     name = "vardrop"
-    sparse = True
     Parameters = VarDropParameters
     parameters: VarDropParameters
+    rule = "mean"  # Algorithm 1's over all devices: what is not sent counts as zero
+    weighting = "clients"
+    mode: Mode = "rows"  # without a dropped row both modes are one
 
     def __init__(self, parameters: VarDropParameters) -> None:
         super().__init__(parameters)
@@ -194,16 +206,6 @@ class VarDrop(Method):
     def variant(self) -> str:
         """The step that trains rates."""
         return "vardrop"
-
-    @property
-    def rule(self) -> str:
-        """Algorithm 1's mean over all devices, whatever their samples; what is not sent counts as zero."""
-        return "equal"
-
-    @property
-    def mode(self) -> Mode:
-        """Without a dropped row both modes are one."""
-        return "rows"
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Every unit, whatever the tier: single weights are dropped."""
@@ -227,10 +229,10 @@ class VarDrop(Method):
         del round
         return self._adam.moved(change) if self.parameters.server == "adam" else change
 
-    def learn(self, round: int, heard: Sequence[ClientReport]) -> None:
+    def learn(self, round: int, reports: Sequence[ClientReport]) -> None:
         """Count the devices that send each entry, by the last update of each."""
         del round
-        for update in heard:
+        for update in reports:
             if update.sent is not None:
                 self._layout = update.pattern.layout
                 self._count(update.client, np.packbits(update.sent))

@@ -1,19 +1,28 @@
 """A method, and perhaps a compressor on top of it: what ``fedbiad+dgc`` names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from edge_fl.aggregation.rules import Rule, find_rule
-from edge_fl.compressors.base import COMPRESSORS, Compressor, compressor_names, open_compressor
+from edge_fl.compressors.base import (
+    COMPRESSORS,
+    ChoosesRule,
+    Compressor,
+    SendsChanges,
+    Shares,
+    compressor_names,
+    open_compressor,
+)
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Weights
-from edge_fl.core.server_half import Change, ServerHalf, State
+from edge_fl.core.server_half import Change, PrunesModel, State, Stateful, UpdatesModel
 from edge_fl.core.share import in_thousandths
 from edge_fl.methods.base import METHODS, Method, method_names, open_method
+from edge_fl.methods.capabilities import ClientReport, LearnsFromReports, SendsEntries
 from edge_fl.recipes.presets import PRESETS
 from edge_fl.wire.context import Decoder
 from edge_fl.wire.sparse import SPARSE
@@ -37,8 +46,10 @@ class Recipe:
     @property
     def rule(self) -> Rule:
         """The aggregation rule; raises ConfigError when there is none of the name that the parts give."""
-        own = None if self.compressor is None else self.compressor.rule
-        return find_rule(own or self.method.rule)
+        method, compressor = self.method, self.compressor
+        if compressor is not None and isinstance(compressor, ChoosesRule) and compressor.rule is not None:
+            return find_rule(compressor.rule, compressor.weighting)
+        return find_rule(method.rule, method.weighting)
 
     @property
     def decoders(self) -> dict[str, Decoder]:
@@ -50,52 +61,72 @@ class Recipe:
         """How its updates' values are encoded, as their header says it."""
         if self.compressor is not None:
             return self.compressor.name
-        return SPARSE if self.method.sparse else FLOAT32
+        return SPARSE if self.sends_entries else FLOAT32
 
-    def server_update(self, round: int, change: Change) -> Change:
-        """What the model is given in place of ``change``: the method's word first, then the compressor's."""
-        for _, part in self._parts():
-            change = part.server_update(round, change)
-        return change
-
-    def final_weights(self, weights: Weights) -> Weights:
-        """What a run that ended now would give of the model ``weights``."""
-        for _, part in self._parts():
-            weights = part.final_weights(weights)
-        return weights
+    @property
+    def sends_entries(self) -> bool:
+        """Whether updates leave out entries that their pattern keeps, and say which."""
+        return isinstance(self.method, SendsEntries)
 
     @property
     def sends_changes(self) -> bool:
         """Whether devices that hold an earlier model can be sent compressed changes in place of the whole."""
-        return self.compressor is not None and self.compressor.sends_changes
+        compressor = self.compressor
+        return compressor is not None and isinstance(compressor, SendsChanges) and compressor.sends_changes
+
+    @property
+    def shares(self) -> bool:
+        """Whether every device is told something with each round's model."""
+        return isinstance(self.compressor, Shares)
 
     def shared(self) -> bytes:
         """What goes to every device with the model of the coming round, for the compressor; empty for nothing."""
-        return b"" if self.compressor is None else self.compressor.shared()
+        return self.compressor.shared() if isinstance(self.compressor, Shares) else b""
+
+    def server_update(self, round: int, change: Change) -> Change:
+        """What the model is given in place of ``change``: the method's word first, then the compressor's."""
+        for _, part in self._parts():
+            if isinstance(part, UpdatesModel):
+                change = part.server_update(round, change)
+        return change
+
+    def learn(self, round: int, reports: Sequence[ClientReport]) -> None:
+        """Have the method take note of a closed round's updates."""
+        if isinstance(self.method, LearnsFromReports):
+            self.method.learn(round, reports)
+
+    def final_weights(self, weights: Weights) -> Weights:
+        """What a run that ended now would give of the model ``weights``."""
+        return self.method.final_weights(weights) if isinstance(self.method, PrunesModel) else weights
 
     def state_dict(self) -> State:
         """What both parts have learned on the server."""
         return {
-            f"{prefix}{name}": held for prefix, part in self._parts() for name, held in part.state_dict().items()
+            f"{prefix}{name}": held
+            for prefix, part in self._parts()
+            if isinstance(part, Stateful)
+            for name, held in part.state_dict().items()
         }
 
     def load_state_dict(self, layout: Layout, learned: State) -> None:
         """Go on from what :meth:`state_dict` gave."""
         for prefix, part in self._parts():
             own = {key.removeprefix(prefix): held for key, held in learned.items() if key.startswith(prefix)}
-            part.load_state_dict(layout, own)
+            if isinstance(part, Stateful):
+                part.load_state_dict(layout, own)
 
-    def _parts(self) -> tuple[tuple[str, ServerHalf], ...]:
-        method: tuple[tuple[str, ServerHalf], ...] = (("method.", self.method),)
-        return method if self.compressor is None else (*method, ("compressor.", self.compressor))
+    def _parts(self) -> tuple[tuple[str, object], ...]:
+        method = ("method.", self.method)
+        return (method,) if self.compressor is None else (method, ("compressor.", self.compressor))
 
-    def for_tier(self, tier: int) -> dict[str, Any]:
-        """The parameters to send to a device of ``tier``, for :func:`open_recipe` there."""
-        parameters = self.method.for_tier(tier)
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """All parameters, defaults too, as :func:`open_recipe` takes them."""
+        found: dict[str, Any] = msgspec.to_builtins(self.method.parameters)
         if self.compressor is not None:
             own: dict[str, Any] = msgspec.to_builtins(self.compressor.parameters)
-            parameters |= {f"{self.compressor.name}.{key}": value for key, value in own.items()}
-        return parameters
+            found |= {f"{self.compressor.name}.{key}": value for key, value in own.items()}
+        return found
 
 
 def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
@@ -116,7 +147,7 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     """
     method, compressor, own, others = _parts_of(name, parameters)
     recipe = Recipe(open_method(method, others), open_compressor(compressor, own) if compressor else None)
-    if compressor and recipe.method.sparse:
+    if compressor and recipe.sends_entries:
         raise ConfigError(
             f"'{method}' tells the server which entries it sends, and '{compressor}' could not: leave it out."
         )

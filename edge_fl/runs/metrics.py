@@ -27,10 +27,10 @@ class RoundMetrics(msgspec.Struct, frozen=True):
 
     ``tiers`` and ``took`` say in which tier each client was asked, and how many seconds later its update was taken (or
     the round closed without it); ``stale`` says of updates that were trained from an older model than the round's, how
-    many rounds older. ``on_devices`` are the scores of the devices that were asked for them, by tier. ``gathered`` says
-    of the last round how many samples are behind the BatchNorm statistics of each width (thousandths), where those were
-    gathered after it. Of a round that was broken off and gone on with, ``seconds``, ``took`` and ``downlink`` are those
-    since.
+    many rounds older. ``on_devices`` are the scores of the devices that were asked for them, by tier. ``collected``
+    says of the last round how many samples are behind the BatchNorm statistics of each width (thousandths), where those
+    were collected after the round. Of a round that was broken off and gone on with, ``seconds``, ``took`` and
+    ``downlink`` are those since.
     """
 
     round: int
@@ -46,7 +46,7 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     took: dict[str, float] = {}
     stale: dict[str, int] = {}
     on_devices: dict[int, TierScore] = {}
-    gathered: dict[int, int] = {}
+    collected: dict[int, int] = {}
 
     @property
     def first(self) -> float | None:

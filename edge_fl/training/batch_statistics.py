@@ -1,4 +1,4 @@
-"""BatchNorm statistics gathered once training is over: HeteroFL's static BatchNorm (Diao et al., 2021).
+"""BatchNorm statistics collected once training is over: HeteroFL's static BatchNorm (Diao et al., 2021).
 
 Each client makes one pass over its data with the final model, at the width of its tier, and averages what its batches
 show: the plain mean over them of the batch's mean and of its unbiased variance, which is what torch's BatchNorm keeps
@@ -21,14 +21,14 @@ from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
 from edge_fl.runtimes.base import Runtime
 from edge_fl.wire.frame import Frame, Header, encode_frame
-from edge_fl.wire.messages import Gather
+from edge_fl.wire.messages import CollectStatistics
 from edge_fl.wire.sparse import SPARSE, encode_sent
 
-__all__ = ["gathered", "make_statistics", "own_row"]
+__all__ = ["collectable", "make_statistics", "own_row"]
 
 
-def gathered(manifest: Manifest) -> tuple[Tensor, ...]:
-    """The statistics that can be gathered: those that steps bring up to date, by a momentum that is known."""
+def collectable(manifest: Manifest) -> tuple[Tensor, ...]:
+    """The statistics that can be collected: those that steps bring up to date, by a momentum that is known."""
     return tuple(tensor for tensor in manifest.layout.tensors if tensor.name in manifest.momenta)
 
 
@@ -37,7 +37,9 @@ def own_row(manifest: Manifest, tensor: Tensor, width: int) -> int | slice:
     return row_at(manifest.statistic_widths, width) if tensor.per_width else slice(None)
 
 
-def make_statistics(task: Gather, *, client: str, model: Frame, runtime: Runtime, samples: Samples) -> bytes:
+def make_statistics(
+    task: CollectStatistics, *, client: str, model: Frame, runtime: Runtime, samples: Samples
+) -> bytes:
     """The frame that answers ``task``: what one pass of ``client`` over ``samples`` shows of the batches.
 
     Raises
@@ -71,7 +73,7 @@ def _mean(
     runtime: Runtime,
     weights: Weights,
     samples: Samples,
-    task: Gather,
+    task: CollectStatistics,
     *,
     client: str,
     pattern: Pattern,
@@ -79,7 +81,7 @@ def _mean(
 ) -> dict[str, NDArray[np.float32]]:
     """Full statistics by name, zero but for what ``count`` batches show under ``pattern``."""
     manifest, selection = runtime.bundle.manifest, Selection.of(pattern, "units")
-    wanted = gathered(manifest)
+    wanted = collectable(manifest)
     if not wanted:
         raise ConfigError(
             f"The steps of '{manifest.name}' bring no BatchNorm statistics up to date: export it anew, with "

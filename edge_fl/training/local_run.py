@@ -20,9 +20,11 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Selection
 from edge_fl.core.server_half import State
+from edge_fl.core.width_statistics import width_of
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
-from edge_fl.methods.base import Job, Method
+from edge_fl.methods.base import Job, LocalStep, Method
+from edge_fl.methods.capabilities import MasksLabels, SelectsEntries, TrainsSlots
 from edge_fl.runtimes.base import Runtime
 from edge_fl.training.local_model import LocalModel
 
@@ -44,8 +46,8 @@ class LocalResult:
     """What a round of local training gave.
 
     ``delta`` holds full-size differences to the weights training started from; ``pattern`` says which of them
-    to upload, and ``sent`` (:attr:`edge_fl.methods.base.LocalHalf.sent`) what of that; ``loss`` is the mean over the
-    steps; ``state`` replaces the method's state once accepted.
+    to upload, and ``sent`` (``SelectsEntries.sent``) what of that; ``loss`` is the mean over the steps; ``state``
+    replaces the method's state once accepted.
     """
 
     pattern: Pattern
@@ -73,9 +75,9 @@ class StepInputs:
 class LocalRun:
     """A round of local training of one client, step by step.
 
-    Each of ``settings.steps`` times, a trainer takes the entries that ``pattern`` keeps of ``full``, asks for
-    :meth:`inputs`, computes the step and tells its loss to :meth:`stepped`. It may keep the entries for as long as
-    ``pattern`` stays the same object, and puts them back before it takes others, and before :meth:`result`.
+    Each of ``settings.steps`` times, a trainer takes the entries that the pattern of ``step`` keeps of ``full``, asks
+    for :meth:`inputs`, computes the step and tells its loss to :meth:`stepped`. It may keep the entries for as long as
+    ``step`` is equal, and puts them back before it takes others, and before :meth:`result`.
 
     Rows that a method leaves behind in mid-round keep what they learned locally (FedBIAD eq. (7)), but only the
     rows of the last pattern are uploaded.
@@ -90,44 +92,40 @@ class LocalRun:
         self.settings, self._variant = settings, method.variant
         self._job, self._samples = job, len(samples.y)
         self._local = method.local(job)
-        self.full = LocalModel(job.weights, self._local.slots)
+        self.full = LocalModel(job.weights, self._local.slots if isinstance(self._local, TrainsSlots) else None)
         self._losses: list[float] = []
-        self._labels = _label_input(job.label_mask, masked=method.masks_labels)
+        self._labels = _label_input(job.label_mask, masked=isinstance(method, MasksLabels) and method.masks_labels)
         stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
         self._batches = batches(
             samples, steps=settings.steps, size=settings.batch, stream=stream, whole=settings.whole
         )
 
     @property
-    def pattern(self) -> Pattern:
-        """The pattern to train with next."""
-        return self._local.pattern
+    def step(self) -> LocalStep:
+        """What to train next."""
+        return self._local.step
 
     @property
     def variant(self) -> str:
-        """The train-step program of the next step, which stays the same as long as ``pattern`` does."""
-        return self._local.variant or self._variant
-
-    @property
-    def scale(self) -> float:
-        """What the next step multiplies the outputs of every block's layer by."""
-        return self._local.scale
+        """The train-step program of the next step."""
+        return self.step.variant or self._variant
 
     def inputs(self, selection: Selection) -> StepInputs:
-        """The next step's inputs; ``selection`` is what ``pattern`` keeps in ``units`` mode."""
-        step = len(self._losses)
-        extra = {**self._labels, **self._local.extra(selection, step)}
-        return StepInputs(next(self._batches), self.scale, step + 1, self._local.width, extra)
+        """The next step's inputs; ``selection`` is what its pattern keeps in ``units`` mode."""
+        number, step = len(self._losses), self.step
+        extra = {**self._labels, **self._local.extra(selection, number)}
+        width = width_of(step.pattern) if step.width is None else step.width
+        return StepInputs(next(self._batches), step.scale, number + 1, width, extra)
 
     def stepped(self, loss: float) -> None:
         """Take note of the loss of the step just made; raises RunError when it is not finite."""
-        step = len(self._losses)
+        number = len(self._losses)
         if not math.isfinite(loss):
             raise RunError(
-                f"The loss of client '{self._job.client}' is {loss} at step {step + 1}; lower the step size."
+                f"The loss of client '{self._job.client}' is {loss} at step {number + 1}; lower the step size."
             )
         self._losses.append(loss)
-        self._local.after_step(step, loss)
+        self._local.after_step(number, loss)
 
     def result(self) -> LocalResult:
         """What was learned; raises RunError when a weight is no longer finite, or has gone too far."""
@@ -143,8 +141,10 @@ class LocalRun:
                 f"The training of client '{self._job.client}' changed '{name}' by {size:.1e}; lower the step size."
             )
         loss, local = float(np.mean(self._losses)), self._local
-        local.trained(self.full.slots)
-        return LocalResult(local.upload, delta, loss, self._samples, local.state(), local.sent)
+        if isinstance(local, TrainsSlots):
+            local.trained(self.full.slots)
+        sent = local.sent if isinstance(local, SelectsEntries) else {}
+        return LocalResult(local.upload, delta, loss, self._samples, local.state(), sent)
 
 
 def train(runtime: Runtime, run: LocalRun) -> None:
@@ -161,7 +161,7 @@ def train(runtime: Runtime, run: LocalRun) -> None:
     try:
         for _ in range(run.settings.steps):
             compact.step()
-            if run.pattern is not compact.pattern:
+            if run.step != compact.trained:
                 compact.put_back()
                 compact = _Compact(runtime, run)
         compact.put_back()
@@ -170,13 +170,13 @@ def train(runtime: Runtime, run: LocalRun) -> None:
 
 
 class _Compact:
-    """The kept entries under one pattern, and the program that trains them."""
+    """The kept entries of one kind of step, and the program that trains them."""
 
     def __init__(self, runtime: Runtime, run: LocalRun) -> None:
-        self._run, self.pattern = run, run.pattern
-        self._selection = Selection.of(self.pattern, "units")
+        self._run, self.trained, pattern = run, run.step, run.step.pattern
+        self._selection = Selection.of(pattern, "units")
         self._kept = self._selection.gather(run.full.weights)
-        self._program = runtime.train_step(self.pattern.counts, run.settings.batch, run.variant)
+        self._program = runtime.train_step(pattern.counts, run.settings.batch, run.variant)
         self._slots = run.full.gather_slots(self._selection, self._program.fresh_slots(self._kept))
 
     def step(self) -> None:

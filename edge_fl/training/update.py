@@ -65,6 +65,7 @@ class Visit:
         self._job = Job(
             layout=layout,
             client=client,
+            tier=task.tier,
             round=task.round,
             seed=task.seed,
             weights=model.values,
@@ -86,7 +87,7 @@ class Visit:
         header = self._header(result)
         section: bytes | None = None
         memory: dict[str, Vector] = {}
-        if self._recipe.method.sparse:
+        if self._recipe.sends_entries:
             selection = Selection.of(result.pattern, header.mode)
             section = encode_sent(flatten(selection, result.delta), _sent(selection, result))
         elif compressor is not None:

@@ -24,7 +24,7 @@ class Context:
     """What both ends of the wire know of an update before they write or read its section.
 
     ``selection`` says which entries are kept, ``shared`` is what the compressor's server half sent with the model of
-    the round (:meth:`Compressor.shared`).
+    the round (:class:`edge_fl.compressors.base.Shares`).
     """
 
     selection: Selection

@@ -16,14 +16,14 @@ __all__ = [
     "MOST_SCORES",
     "MOST_TIERS",
     "PROTOCOL",
+    "CollectStatistics",
+    "CollectedStatistics",
     "Evaluate",
     "Evaluated",
     "Failed",
     "Final",
     "Finished",
     "FromDevice",
-    "Gather",
-    "Gathered",
     "Gone",
     "Hello",
     "Keep",
@@ -59,7 +59,7 @@ _Width = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
-    """A control message: a msgpack map whose ``type`` names the class in lower case."""
+    """A control message: a msgpack map whose ``type`` names the class in lower case, words apart."""
 
 
 class Hello(_Message, frozen=True):
@@ -111,10 +111,10 @@ class Task(_Message, frozen=True):
 
     ``accepted`` is the last round whose update the coordinator took from this device (0: none), from which the
     device knows whether the state it staged for that round holds. ``method`` may name a compressor too
-    (``fedbiad+dgc``). ``mask`` and ``pattern`` are the encoding and section of a pattern that the coordinator
-    chose; ``pattern`` is empty where the device chooses. ``changes`` are the frames that lead to ``model`` from the
-    one of version ``since``, for a device that still holds that one or a later; None where models always travel
-    whole and need not be kept.
+    (``fedbiad+dgc``). Of parameters given one a tier those of ``tier`` are the device's. ``mask`` and ``pattern`` are
+    the encoding and section of a pattern that the coordinator chose; ``pattern`` is empty where the device chooses.
+    ``changes`` are the frames that lead to ``model`` from the one of version ``since``, for a device that still holds
+    that one or a later; None where models always travel whole and need not be kept.
     """
 
     run: str
@@ -127,6 +127,7 @@ class Task(_Message, frozen=True):
     batch: int
     lr: float
     seed: int
+    tier: Annotated[int, msgspec.Meta(ge=0)]
     mask: MaskEncoding = "bitmask"
     pattern: bytes = b""
     since: int = 0
@@ -154,7 +155,7 @@ class Evaluate(_Message, frozen=True):
     changes: tuple[Ref, ...] | None = None
 
 
-class Gather(_Message, frozen=True):
+class CollectStatistics(_Message, frozen=True, tag="collect_statistics"):
     """Coordinator to device: what BatchNorm statistics do your batches show? Repeated until it is answered.
 
     ``model`` is the one after ``round``, the last; its first units count, as :class:`Evaluate` has ``width``. ``batch``
@@ -219,8 +220,8 @@ class Evaluated(_Message, frozen=True):
     sums: Annotated[dict[_Word, _Sums], msgspec.Meta(max_length=MOST_SCORES)] = {}
 
 
-class Gathered(_Message, frozen=True):
-    """Device to coordinator: the frame of statistics that :class:`Gather` asked for."""
+class CollectedStatistics(_Message, frozen=True, tag="collected_statistics"):
+    """Device to coordinator: the frame of statistics that :class:`CollectStatistics` asked for."""
 
     run: str
     round: int
@@ -237,7 +238,7 @@ class Failed(_Message, frozen=True):
     round: int
     code: str
     reason: str
-    what: Literal["train", "evaluate", "gather"] = "train"
+    what: Literal["train", "evaluate", "collect_statistics"] = "train"
 
 
 class Gone(_Message, frozen=True):
@@ -269,8 +270,8 @@ class Final(_Message, frozen=True):
     statistics: _Width
 
 
-FromDevice = Register | Want | Offer | Evaluated | Gathered | Failed | Gone | Keep
-ToDevice = Hello | Registered | Refused | Task | Evaluate | Gather | Want | Verdict | Finished | Final
+FromDevice = Register | Want | Offer | Evaluated | CollectedStatistics | Failed | Gone | Keep
+ToDevice = Hello | Registered | Refused | Task | Evaluate | CollectStatistics | Want | Verdict | Finished | Final
 
 _encoder = msgspec.msgpack.Encoder()
 _from_device = msgspec.msgpack.Decoder(FromDevice)

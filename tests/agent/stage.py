@@ -100,6 +100,7 @@ class Stage:
             "batch": 20,
             "lr": 0.1,
             "seed": 0,
+            "tier": 0,
         }
         return Task(**{**fields, **changes})  # type: ignore[arg-type]
 

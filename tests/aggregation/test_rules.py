@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,13 @@ from numpy.typing import NDArray
 from broker import sum_kernels
 from edge_fl.aggregation import rules
 from edge_fl.aggregation import sums as summing
-from edge_fl.aggregation.rules import RULES, Accumulator, find_rule, rule_names
+from edge_fl.aggregation.rules import Accumulator, find_rule, rule_names
 from edge_fl.aggregation.sums import CpuSumming, Summing
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Block, Layout, Mode, Segment, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
-from edge_fl.core.server_half import Change
+from edge_fl.core.server_half import Change, Weighting
 from edge_fl.measure.models import mlp_layout, random_weights
 
 LAYOUT = mlp_layout(5, 8, 6, 3)
@@ -61,52 +62,49 @@ def received(values: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.flo
     }
 
 
-def aggregate(backend: str, rule: str, mode: Mode, order: list[int]) -> Change:
-    sums, every = Accumulator(LAYOUT, find_rule(rule), BACKENDS[backend]), updates(mode)
+def aggregate(backend: str, rule: str, mode: Mode, order: list[int], weighting: Weighting = "samples") -> Change:
+    sums, every = Accumulator(LAYOUT, find_rule(rule, weighting), BACKENDS[backend]), updates(mode)
     for k in order:
         sums.add(*every[k], SAMPLES[k])
     return sums.change(random_weights(LAYOUT, 1))
 
 
-def by_the_definition(rule: str, mode: Mode) -> Change:
+def by_the_definition(rule: str, mode: Mode, weights: Sequence[int]) -> Change:
     old, every, new = random_weights(LAYOUT, 1), updates(mode), {}
     for tensor in LAYOUT.tensors:
-        total, held, plain, signs, count = (np.zeros(tensor.shape) for _ in range(5))
-        for samples, (selection, values) in zip(SAMPLES, every, strict=True):
+        total, held, signs = (np.zeros(tensor.shape) for _ in range(3))
+        for weight, (selection, values) in zip(weights, every, strict=True):
             full, mask = np.zeros(tensor.shape), np.zeros(tensor.shape)
             full[selection.index(tensor)] = values[tensor.name]
             mask[selection.index(tensor)] = 1
-            total += samples * full
-            held += samples * mask
-            plain += full
-            signs += np.sign(full)
-            count += mask
+            total += weight * full
+            held += weight * mask
+            signs += weight * np.sign(full)
         new[tensor.name] = np.empty(tensor.shape)
         for i in np.ndindex(*tensor.shape):
             u = float(old[tensor.name][i])
             new[tensor.name][i] = {
-                "mean": total[i] / sum(SAMPLES),
-                "delta": total[i] / sum(SAMPLES),
+                "mean": total[i] / sum(weights),
                 "holders": total[i] / held[i] if held[i] else 0,
-                "count": plain[i] / count[i] if count[i] else 0,
-                "equal": plain[i] / len(SAMPLES),
                 "vote": int(signs[i] > 0) - int(signs[i] < 0),
-                "zeros": (total[i] + held[i] * u) / sum(SAMPLES) - u,
+                "zeros": (total[i] + held[i] * u) / sum(weights) - u,
             }[rule]
     return new
 
 
 @pytest.mark.parametrize("mode", ["rows", "units"])
+@pytest.mark.parametrize("weighting", ["samples", "clients"])
 @pytest.mark.parametrize("rule", rule_names())
 @each_backend
-def test_a_rule_is_its_definition(backend: str, rule: str, mode: Mode) -> None:
-    new, expected = aggregate(backend, rule, mode, [0, 1, 2]), by_the_definition(rule, mode)
+def test_a_rule_is_its_definition(backend: str, rule: str, weighting: Weighting, mode: Mode) -> None:
+    new = aggregate(backend, rule, mode, [0, 1, 2], weighting)
+    expected = by_the_definition(rule, mode, SAMPLES if weighting == "samples" else [1, 1, 1])
     for name, tensor in expected.items():
         np.testing.assert_allclose(new[name], tensor, rtol=1e-6, atol=1e-7)
         assert new[name].dtype == np.float64
 
 
-@pytest.mark.parametrize("rule", ["mean", "holders", "count", "vote", "zeros"])
+@pytest.mark.parametrize("rule", rule_names())
 def test_numpy_and_compiled_loops_give_the_same_bits(rule: str) -> None:
     one, other = (aggregate(backend, rule, "units", [0, 1, 2]) for backend in ("numpy", "compiled"))
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
@@ -123,16 +121,19 @@ def test_an_unknown_rule_is_refused() -> None:
         aggregate("numpy", "median", "rows", [0])
 
 
+@pytest.mark.parametrize(("weighting", "share"), [("samples", 0.75), ("clients", 0.5)])
 @pytest.mark.parametrize("rule", rule_names())
 @each_backend
-def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(backend: str, rule: str) -> None:
+def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(
+    backend: str, rule: str, weighting: Weighting, share: float
+) -> None:
     units, rows = (Segment("conv"),), (Segment(None, inner=3),)
     layout = Layout(
         (Block("conv", 4),),
         (Tensor("bn.var", (3, 4), rows=(rows, units), units=(rows, units), role="statistic"),),
     )
     old = {"bn.var": np.arange(12, dtype=np.float32).reshape(3, 4)}
-    sums = Accumulator(layout, RULES[rule], BACKENDS[backend])
+    sums = Accumulator(layout, find_rule(rule, weighting), BACKENDS[backend])
     wide, narrow = np.zeros((3, 4), np.float32), np.zeros((3, 2), np.float32)
     wide[0], wide[2] = 1.0, 3.0  # it drew the full width and the narrowest
     narrow[2] = 9.0  # the narrowest is all that it can run
@@ -141,7 +142,6 @@ def test_statistics_of_a_width_are_the_mean_over_those_who_trained_it(backend: s
 
     moved = sums.change(old)["bn.var"]
 
-    share = 0.5 if RULES[rule].equally else 0.75
     both = (1 - share) * 3 + share * 9
     np.testing.assert_allclose(moved, [[1, 1, 1, 1], [0, 0, 0, 0], [both, both, 3, 3]], rtol=1e-6)
 

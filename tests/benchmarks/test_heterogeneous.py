@@ -119,7 +119,7 @@ def test_methods_share_a_table_and_separate_models_a_line(tiny: Tiny, filling: M
     assert [list(r.final.accuracy) for r in own if r.final] == [[width] for width in SCORED] * 2
     assert all(r.final.accuracy[r.run.scored[0]] == r.rounds[-1].accuracy for r in own if r.final)
     # A separate model is trained by all clients, of each as many units as its cluster can run.
-    assert {tuple(r.in_effect[4]["widths"]) for r in own} == {(200,)}
+    assert {r.in_effect["widths"][4] for r in own} == {200}
 
 
 def test_separate_models_of_ordered_dropout_drop_nothing(tiny: Tiny, filling: Make) -> None:
@@ -134,7 +134,7 @@ def test_separate_models_of_ordered_dropout_drop_nothing(tiny: Tiny, filling: Ma
     records = read_records(how.results, Record)
     # One separate model a width, whatever FjORD draws from.
     assert [record.run.recipe for record in records] == ["fjord", *["efd"] * 5, "fjord"]
-    assert [len(record.in_effect[0]["widths"]) for record in records if record.run.recipe == "fjord"] == [5, 10]
+    assert [len(record.in_effect["widths"]) for record in records if record.run.recipe == "fjord"] == [5, 10]
     assert all(record.run.tiers == 1 for record in records)
     uplinks = [record.rounds[0].uplink for record in records if record.run.recipe == "efd"]
     assert uplinks == sorted(uplinks)

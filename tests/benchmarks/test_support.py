@@ -7,7 +7,7 @@ import torch
 
 from benchmarks.support import COMMAND, Trial, bench_support
 from benchmarks.support_cases import CASES, CLASSES, SupportCase
-from exporter.lower import runtime_names
+from exporter.lower import LOWERINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 _BY_NAME = {case.name: case for case in CASES}
@@ -36,7 +36,7 @@ def test_the_page_names_its_command_its_runtimes_and_every_case() -> None:
     rows = {line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")}
 
     assert f"`{COMMAND}`" in page
-    assert set(header.strip("| ").split(" | ")[2:]) <= set(runtime_names())
+    assert set(header.strip("| ").split(" | ")[2:]) <= set(LOWERINGS.names())
     assert {case.name for case in CASES} <= rows
 
 

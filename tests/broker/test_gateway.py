@@ -59,6 +59,7 @@ CONFIG = RunConfig(
     batch=20,
     lr=0.1,
     seed=0,
+    tier=0,
 )
 
 
@@ -128,7 +129,7 @@ class Wire:
         self.answer(Registered, register())
         current = Round(ROUND, VERSION, quorum=1, max_change=1000.0)
         model = self.gateway.open_round(current, self.model_frame())
-        current.tasks[CLIENT] = Task(
+        task = Task(
             run=RUN,
             round=ROUND,
             accepted=0,
@@ -139,8 +140,9 @@ class Wire:
             batch=20,
             lr=0.1,
             seed=0,
+            tier=0,
         )
-        current.tiers[CLIENT] = 0
+        current.ask(CLIENT, task, 0.0)
         return current
 
     def model_frame(self) -> bytes:
@@ -262,7 +264,7 @@ def test_who_was_not_asked_or_never_registered_is_turned_away(wire: Wire) -> Non
     assert isinstance(verdict, Verdict)
     assert verdict.code == "unregistered"
     current = wire.join()
-    current.tasks.clear()
+    current.parts.clear()
     verdict = wire.answer(Verdict, Offer(RUN, ROUND, Ref("0" * 64, 10)))
     assert isinstance(verdict, Verdict)
     assert verdict.code == "not-selected"
@@ -288,14 +290,14 @@ def test_a_device_that_comes_back_gets_its_task_again(wire: Wire) -> None:
     current = wire.join()
     wire.send(Gone())
     wire.until(lambda: not wire.gateway.registry.present())
-    assert wire.answer(Task, register()) == current.tasks[CLIENT]
+    assert wire.answer(Task, register()) == current.parts[CLIENT].task
 
 
 def test_a_task_is_sent_again_until_the_device_is_heard_of(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.gateway._REMIND_SECONDS", 0.3)
     current = wire.join()
-    wire.gateway.ask({CLIENT: current.tasks[CLIENT]})
-    wire.until(lambda: wire.received.count(current.tasks[CLIENT]) == 3)
+    wire.gateway.ask({CLIENT: current.parts[CLIENT].task})
+    wire.until(lambda: wire.received.count(current.parts[CLIENT].task) == 3)
     wire.send(Want(ref_of(wire.model_frame()).digest, (0,)))
     wire.until(lambda: bool(wire.chunks))
     wire.received.clear()
@@ -309,10 +311,10 @@ def test_what_was_judged_is_known_to_a_coordinator_that_takes_over(wire: Wire) -
     assert wire.upload(wire.update()[:-1]).code == "truncated"
     content = wire.update()
     assert wire.upload(content).accepted
-    wire.store.ask(0, current.tasks, current.tiers)
+    wire.store.ask(0, {CLIENT: current.parts[CLIENT].task})
     known = wire.store.under_way(ROUND)
     assert known is not None
-    assert known.judged[CLIENT].verdict(RUN, ROUND) == current.verdicts[CLIENT]
+    assert known.judged[CLIENT].verdict(RUN, ROUND) == current.parts[CLIENT].verdict
     assert known.rejections == {"truncated": 1}
     (device,) = Registry(wire.store.devices(), since=1.0).lost(now=3.0, after=2.0)
     assert device == CLIENT
@@ -411,10 +413,10 @@ def test_a_rejected_update_that_is_offered_again_is_not_waited_for(wire: Wire) -
     current = wire.join()
     bad = wire.update(samples=0)
     wire.upload(bad)
-    current.excused.clear()
+    current.parts[CLIENT].excused = ""
     wire.upload(bad)
     assert not current.outstanding()
-    assert current.done() == {CLIENT}
+    assert current.parts[CLIENT].done
 
 
 def test_only_the_last_of_many_offers_is_fetched(wire: Wire) -> None:
@@ -449,6 +451,7 @@ def test_a_device_is_ready_once_it_has_measured_its_tiers(wire: Wire) -> None:
         batch=20,
         lr=0.1,
         seed=0,
+        tier=0,
         tiers="auto",
     )
     wire.take_over(tiers=MeasuredTiers(config, wire.bundle.layout))

@@ -166,15 +166,15 @@ def test_whom_is_waited_for_between_rounds_is_said_until_the_next_question_or_th
         for client in ("client-a", "client-b"):
             observer.device(client, status)
 
-    told: list[Callable[[Observer], None]] = [lambda observer: ask(observer, "gathering")]
-    assert "gathering: waiting for client-a, client-b; round 1 went" in last_picture(*told)
+    told: list[Callable[[Observer], None]] = [lambda observer: ask(observer, "collecting")]
+    assert "collecting: waiting for client-a, client-b; round 1 went" in last_picture(*told)
     told.append(lambda observer: observer.device("client-a", "evaluating"))
     shown = last_picture(*told)
     assert "evaluating: waiting for client-a; round 1 went" in shown
     assert "late" in shown
     told.append(lambda observer: observer.round_closed(METRICS))
     closed = last_picture(*told)
-    assert "gathering" not in closed
+    assert "collecting" not in closed
     assert "evaluating" not in closed
     assert closed.count("late") == 2
 

@@ -30,6 +30,7 @@ TASK = Task(
     batch=1,
     lr=0.1,
     seed=0,
+    tier=0,
 )
 
 
@@ -73,10 +74,7 @@ def begun(pace: Pacing, now: float = 0.0, number: int = 1, broken_off: UnderWay 
 def ask(current: Round, clients: Sequence[str], now: float) -> None:
     """What the coordinator does of an Ask."""
     for client in clients:
-        current.excused.pop(client, None)
-        current.asked_at.setdefault(client, now)
-        current.tasks[client] = msgspec.structs.replace(TASK, round=current.number)
-        current.tiers.setdefault(client, 0)
+        current.ask(client, msgspec.structs.replace(TASK, round=current.number), now)
 
 
 def asks(pace: Pacing, current: Round, there: Registry, now: float) -> list[str]:
@@ -120,7 +118,7 @@ def test_whose_part_in_a_round_is_done_is_not_asked_again() -> None:
     asks(pace, current, there, 0.0)
     current.report("a", REPORT)
     current.excuse("b", "declined: The network is metered.")
-    current.resting["b"] = 30.0
+    current.parts["b"].rests_until = 30.0
     assert pace.decide(current, there, 10.0) == Devices(2)
     assert asks(pace, current, there, 10.0) == ["c"]
 
@@ -139,7 +137,7 @@ def test_a_round_that_stays_short_ends_the_run() -> None:
 
 def test_what_a_broken_off_round_asked_is_its_attempt() -> None:
     pace, there = pacing(Synchronous), registered("a", "b")
-    current = begun(pace, broken_off=UnderWay(1, {"a": TASK, "b": TASK}, {"a": 0, "b": 0}, {}, Counter()))
+    current = begun(pace, broken_off=UnderWay(1, {"a": TASK, "b": TASK}, {}, Counter()))
     ask(current, ["a", "b"], 0.0)
     current.deadline = 10.0
     assert isinstance(pace.decide(current, there, 1.0), Wait)
@@ -160,7 +158,7 @@ def test_who_is_awaited_as_a_round_closes_is_late_or_lost_to_it() -> None:
     current = begun(pace)
     asks(pace, current, there, 1.0)
     current.report("a", REPORT)
-    current.seconds["a"] = 2.0
+    current.parts["a"].seconds = 2.0
     there.gone("c", 8.5)
     assert pace.took(current, there, 9.0) == {"a": 2.0, "b": 8.0, "c": 8.0}
     assert current.excused == {"b": "late", "c": "lost"}
@@ -189,11 +187,11 @@ def test_who_still_trains_goes_on_with_its_own_task_and_time() -> None:
     pace.took(current, there, 2.0)
     after = begun(pace, now=2.0, number=2)
     assert after.outstanding() == ["b"]
-    assert (after.round_of("b"), after.asked_at) == (1, {"b": 1.0})
+    assert (after.round_of("b"), after.parts["b"].asked_at) == (1, 1.0)
     assert asks(pace, after, there, 2.0) == ["a"]
     assert isinstance(pace.decide(after, there, 11.5), Wait)  # taken after the ask
     assert asks(pace, after, there, 11.5) == ["b"]  # late, and nobody else is left
-    assert after.asked_at["b"] == 11.5
+    assert after.parts["b"].asked_at == 11.5
 
 
 def test_who_is_lost_leaves_its_place_to_another() -> None:
@@ -219,7 +217,7 @@ def test_a_buffered_round_with_nobody_to_ask_ends_the_run() -> None:
 
 def test_tasks_of_earlier_rounds_do_not_outlive_a_kill_of_a_buffered_run() -> None:
     pace, later = pacing(Buffered, buffer=2), msgspec.structs.replace(TASK, round=2)
-    known = UnderWay(0, {"a": TASK, "b": TASK, "c": later}, dict.fromkeys("abc", 0), {"b": Judged("d")}, Counter())
+    known = UnderWay(0, {"a": TASK, "b": TASK, "c": later}, {"b": Judged("d")}, Counter())
     standing = pace.begin(Round(2, 1, 2, 1000.0), known, 0.0)
     assert standing is not None
     assert set(standing.tasks) == {"b", "c"}

@@ -3,7 +3,7 @@
 import msgspec
 
 from broker.registry import Device, Registry
-from broker.rounds import Report, Round
+from broker.rounds import Part, Report, Round
 from edge_fl.core.content import ref_of
 from edge_fl.wire.messages import PROTOCOL, Register, Task
 
@@ -22,8 +22,9 @@ def asked(*clients: str, quorum: int = 2) -> Round:
         batch=1,
         lr=0.1,
         seed=0,
+        tier=0,
     )
-    return Round(1, 0, quorum, 1000.0, deadline=10.0, tasks=dict.fromkeys(clients, task))
+    return Round(1, 0, quorum, 1000.0, deadline=10.0, parts={client: Part(task) for client in clients})
 
 
 def test_a_round_is_open_until_everyone_answered() -> None:
@@ -39,7 +40,7 @@ def test_who_declined_is_let_be_for_a_while() -> None:
     current = asked("a", "b")
     current.report("b", REPORT)
     current.excuse("a", "declined: The network is metered.")
-    current.resting["a"] = 8.0
+    current.parts["a"].rests_until = 8.0
     assert current.unavailable(7.9) == {"a", "b"}
     assert current.unavailable(8.0) == {"b"}
 
@@ -115,7 +116,7 @@ def test_who_is_not_ready_is_there_for_himself_alone() -> None:
 
 def test_whoever_was_asked_has_taken_as_long_as_it_was_waited_for() -> None:
     current = asked("a", "b", "c")
-    current.asked_at.update(a=1.0, b=1.0)
-    current.seconds["a"] = 2.0
+    current.parts["a"].asked_at = current.parts["b"].asked_at = 1.0
+    current.parts["a"].seconds = 2.0
     current.excuse("b", "failed")
     assert current.took(9.0) == {"a": 2.0, "b": 8.0}  # c was asked by a process that is no more

@@ -1,4 +1,4 @@
-"""Gathered statistics: what is taken of what devices send, and what it comes to."""
+"""Collected statistics: what is taken of what devices send, and what it comes to."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.methods.base import open_method
 from edge_fl.wire.frame import Header, encode_frame
-from edge_fl.wire.messages import PROTOCOL, Gather, Gathered, Register
+from edge_fl.wire.messages import PROTOCOL, CollectedStatistics, CollectStatistics, Register
 from edge_fl.wire.sparse import SPARSE, encode_sent
 from edge_fl.wire.values import flatten
 
@@ -43,7 +43,7 @@ MANIFEST = Manifest(
     statistic_widths=(1000, 500),
     momenta={tensor.name: 0.1 for tensor in STATISTICS},
 )
-TASK = Gather(RUN, ROUND, Ref("0" * 64, 10), width=500, batch=20, seed=0)
+TASK = CollectStatistics(RUN, ROUND, Ref("0" * 64, 10), width=500, batch=20, seed=0)
 PROFILE = Register(PROTOCOL, "t", "onnx", samples=SAMPLES)
 
 
@@ -58,16 +58,16 @@ def values(row: int, fill: float, name: str = "") -> dict[str, NDArray[np.float3
 
 def answer(
     tensors: dict[str, NDArray[np.float32]], width: int = 500, sent: bool = False, **changes: object
-) -> Gathered:
+) -> CollectedStatistics:
     header = Header("statistics", run=RUN, round=ROUND, version=ROUND, layout="", method="heterofl", values=SPARSE)
     header = msgspec.structs.replace(header, **{"client": CLIENT, "samples": SAMPLES, **changes})
     pattern = Pattern.prefix(LAYOUT, width)
     vector = flatten(Selection.of(pattern, header.mode), tensors)
     section = encode_sent(vector, np.full(len(vector), sent)) if header.values == SPARSE else None
-    return Gathered(RUN, ROUND, encode_frame(header, pattern, tensors, section))
+    return CollectedStatistics(RUN, ROUND, encode_frame(header, pattern, tensors, section))
 
 
-def asked(**tasks: Gather) -> StatisticsRound:
+def asked(**tasks: CollectStatistics) -> StatisticsRound:
     return StatisticsRound(
         ROUND, manifest=MANIFEST, tasks={name.replace("_", "-"): t for name, t in tasks.items()}
     )
@@ -90,11 +90,13 @@ def asked(**tasks: Gather) -> StatisticsRound:
         ("stale", lambda: answer(values(1, 0.5), run="run-2")),
         ("samples", lambda: answer(values(1, 0.5), samples=SAMPLES + 1)),
         ("samples", lambda: answer(values(1, 0.5), samples=0)),
-        ("truncated", lambda: Gathered(RUN, ROUND, answer(values(1, 0.5)).frame[:-1])),
-        ("oversize", lambda: Gathered(RUN, ROUND, bytes(1 << 20))),
+        ("truncated", lambda: CollectedStatistics(RUN, ROUND, answer(values(1, 0.5)).frame[:-1])),
+        ("oversize", lambda: CollectedStatistics(RUN, ROUND, bytes(1 << 20))),
     ],
 )
-def test_bad_statistics_change_nothing_and_end_the_waiting(code: str, spoiled: Callable[[], Gathered]) -> None:
+def test_bad_statistics_change_nothing_and_end_the_waiting(
+    code: str, spoiled: Callable[[], CollectedStatistics]
+) -> None:
     current = asked(client_1=TASK)
     with pytest.raises(FrameError) as caught:
         current.take(CLIENT, spoiled(), PROFILE)
@@ -117,7 +119,7 @@ def test_each_row_is_the_mean_over_samples_of_its_own_clients_and_the_rest_stays
     assert not result["0.weight"].any()
 
 
-def test_one_set_of_statistics_is_gathered_at_the_widest_width_there_is() -> None:
+def test_one_set_of_statistics_is_collected_at_the_widest_width_there_is() -> None:
     method, tiers = open_method("heterofl", {"levels": ["a", "b", "c"]}), {"x": 1, "y": 2, "z": 1}
     assert widths_asked(method, MANIFEST, tiers) == {"x": 500, "y": 250, "z": 500}
     tracked = msgspec.structs.replace(MANIFEST, layout=Layout((), ()), batch_norm="tracked", statistic_widths=())

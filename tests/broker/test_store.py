@@ -55,6 +55,7 @@ def task(client: str, round: int = 3) -> Task:
         batch=1,
         lr=0.1,
         seed=0,
+        tier=0,
         pattern=b"\x00\xff",
         changes=(ref_of(b"change"),),
     )
@@ -73,8 +74,8 @@ def test_what_a_broken_off_round_knew_is_found_again(url: str) -> None:
     for client in ("a", "b"):
         store.register(Device(client, PROFILE))
     assert store.under_way(3) is None
-    store.ask(0, {"a": task("a"), "b": task("b")}, {"a": 2, "b": 1})
-    store.ask(1, {"b": task("b"), "c": task("c")}, {"a": 2, "b": 1, "c": 0})
+    store.ask(0, {"a": task("a"), "b": task("b")})
+    store.ask(1, {"b": task("b"), "c": task("c")})
     store.judge(3, {"b": Judged("d" * 64, "stale", "It is old.")})
     store.judge(3, {"a": Judged("e" * 64, samples=7, loss=0.1, offset=1 << 40, size=99, trained=3)})
     for _ in range(3):
@@ -87,7 +88,6 @@ def test_what_a_broken_off_round_knew_is_found_again(url: str) -> None:
     assert found is not None
     assert found.attempt == 1
     assert found.tasks == {client: task(client) for client in "abc"}
-    assert found.tiers == {"a": 2, "b": 1, "c": 0}
     assert found.judged == {
         "a": Judged("e" * 64, samples=7, loss=0.1, offset=1 << 40, size=99, trained=3),
         "b": Judged("d" * 64, "stale", "It is old."),
@@ -102,7 +102,7 @@ def test_what_a_broken_off_round_knew_is_found_again(url: str) -> None:
 def test_an_update_that_was_refused_first_may_be_taken_later(url: str) -> None:
     store = Store(url, "run", SETTINGS)
     store.register(Device("a", PROFILE))
-    store.ask(0, {"a": task("a")}, {"a": 0})
+    store.ask(0, {"a": task("a")})
     store.judge(3, {"a": Judged("d" * 64, "checksum", "Damaged.")})
     store.judge(3, {"a": Judged("e" * 64, samples=7, trained=3)})
     found = store.under_way(3)
@@ -114,7 +114,7 @@ def test_an_update_that_was_refused_first_may_be_taken_later(url: str) -> None:
 
 def test_whatever_a_device_says_can_be_kept(url: str) -> None:
     store = Store(url, "run", SETTINGS)
-    store.ask(0, {"a": task("a")}, {"a": 0})
+    store.ask(0, {"a": task("a")})
     said = "nul \0 and \ud7ff" + "x" * 9999
     store.judge(3, {"a": Judged("d" * 64, "stale", said, samples=2**31, size=2**40)})
     store.reject(3, "a", "stale", "\0" * 9999)
@@ -148,7 +148,7 @@ def test_who_loses_the_connection_loses_the_right_to_write(server: str) -> None:
 
 def test_a_finished_round_is_no_longer_under_way(url: str) -> None:
     store = Store(url, "run", SETTINGS)
-    store.ask(0, {"a": task("a", 1)}, {"a": 0})
+    store.ask(0, {"a": task("a", 1)})
     store.close_round(metrics(1), {"a": {"scores": np.arange(3.0)}})
     store.close_round(metrics(2))
     store.close()
@@ -166,7 +166,7 @@ def test_a_long_run_does_not_fill_its_record(url: str) -> None:
     store = Store(url, "run", SETTINGS)
     store.reject(0, "a", "late", "Before all rounds.")
     for number in range(1, 104):
-        store.ask(0, {"a": task("a", number)}, {"a": 0})
+        store.ask(0, {"a": task("a", number)})
         store.judge(number, {"a": Judged("d" * 64, "stale", "It is old.")})
         store.reject(number, "a", "stale", "It is old.")
         store.close_round(metrics(number))

@@ -71,8 +71,7 @@ def test_otherwise_it_is_the_one_it_registered_with(digits_bundle: Bundle) -> No
 
 
 def test_rehearsals_leave_the_run_itself_as_it_is(tiers: MeasuredTiers) -> None:
-    widths = [task.parameters["widths"] for task in tiers.rehearsals]
-    assert widths == [(250,), (500, 250), (1000, 250, 500)]
+    assert [task.tier for task in tiers.rehearsals] == [0, 1, 2]
     assert {task.round for task in tiers.rehearsals} == {1}
     assert not tiers.ready(PROFILE)
 

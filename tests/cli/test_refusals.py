@@ -93,8 +93,8 @@ def test_a_run_needs_a_bundle() -> None:
         (15, "takes dropout, .*score_every, and no 'colour'", ["--method", "fedbiad", "--set", "colour=red"]),
         (
             15,
-            "'rule' of the method 'fedbiad' is holders or zeros or delta",
-            ["--method", "fedbiad", "--rule", "mean"],
+            "'rule' of the method 'fedbiad' is holders or zeros or mean",
+            ["--method", "fedbiad", "--rule", "median"],
         ),
         (15, "must be in \\[0, 1\\)", ["--method", "fedbiad", "--dropout", "1.0"]),
         (15, "share must be in \\[0, 1\\]", ["--method", "fedbiad", "--dropout", "-0.1"]),

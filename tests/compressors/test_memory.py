@@ -70,6 +70,7 @@ def update(compressor: str, mode: str, state: dict[str, np.ndarray]) -> tuple[Fr
         batch=4,
         lr=0.1,
         seed=3,
+        tier=0,
         mask="bitmask",
         pattern=b"",
     )

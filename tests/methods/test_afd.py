@@ -14,7 +14,8 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.afd import draw_by_score
-from edge_fl.methods.base import Ask, ClientReport, Job, Method, open_method
+from edge_fl.methods.base import Ask, Job, Method, open_method
+from edge_fl.methods.capabilities import ClientReport
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
 LOSSES = st.lists(st.floats(0.125, 10, width=16), min_size=1, max_size=12)
@@ -171,11 +172,11 @@ def test_the_device_trains_what_was_assigned_and_an_update_has_the_docstrings_si
     assert pattern is not None
     local = method.local(Job(fmnist, "a", 1, 0, {}, {}, pattern))
     assert local.upload is pattern
-    assert (local.scale, method.rule) == (2.0, "holders")
+    assert (local.step.scale, method.rule) == (2.0, "holders")
     assert numbers_sent(method, pattern) == 784 * 128 + 128 + 128 * 128 + 128 + 128 * 10 + 10
     rows = open_method("afd", {"mode": "rows", "scale": False})
     assert numbers_sent(rows, pattern) == 784 * 128 + 128 + 256 * 128 + 128 + 2560 + 10
-    assert rows.local(Job(fmnist, "a", 1, 0, {}, {}, pattern)).scale == 1.0
+    assert rows.local(Job(fmnist, "a", 1, 0, {}, {}, pattern)).step.scale == 1.0
 
 
 @pytest.mark.parametrize("wrong", [{"maps": "two"}, {"floor": -1}, {"floor": "nan"}, {"dropout": [-1]}])

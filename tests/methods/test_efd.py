@@ -42,10 +42,9 @@ def test_a_tier_keeps_what_it_can_run_of_the_models_prefix(width: int, tier: int
     assert pattern.counts == {b.name: math.ceil(min(width, able) * b.size / 1000) for b in LAYOUT.blocks}
     assert method.programs(LAYOUT, tier) == [("plain", pattern.counts)]
     assert isinstance(pattern.origin, Prefix) == (able >= width)
-    own = open_method("efd", method.for_tier(tier))
-    half = own.local(Job(LAYOUT, "a", 1, 3, {}, {}, pattern))
-    assert half.scale == max(1.0, width / able)
-    assert half.width == method.model_width == width
+    half = method.local(Job(LAYOUT, "a", 1, 3, {}, {}, pattern, tier))
+    assert half.step.scale == max(1.0, width / able)
+    assert half.step.width == method.model_width == width
     method.check(half.upload, tier, pattern)
 
 
@@ -115,7 +114,7 @@ def test_a_run_trains_and_measures_the_model_of_its_width_alone(small_bundle: Bu
 
 def test_the_scale_may_be_left_out_and_the_mean_is_over_holders() -> None:
     method = open_method("efd", {"scale": False, "widths": [200]})
-    assert method.local(Job(LAYOUT, "a", 1, 3, {}, {}, assign(method, 0))).scale == 1.0
+    assert method.local(Job(LAYOUT, "a", 1, 3, {}, {}, assign(method, 0))).step.scale == 1.0
     assert method.rule == "holders"
 
 

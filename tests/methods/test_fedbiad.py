@@ -48,12 +48,12 @@ def algorithm_1(losses: list[float], patterns: list[np.ndarray], *, tau: int) ->
 @given(st.lists(st.floats(0, 10, width=16), min_size=1, max_size=40), st.integers(1, 4))
 def test_stage_one_redraws_and_scores_as_algorithm_1(losses: list[float], tau: int) -> None:
     local = start({"tau": tau})
-    patterns, redraws = [local.pattern.mask], []
+    patterns, redraws = [local.step.pattern.mask], []
     for step, loss in enumerate(losses):
-        before = local.pattern
+        before = local.step.pattern
         local.after_step(step, loss)
-        if local.pattern is not before:
-            patterns.append(local.pattern.mask)
+        if local.step.pattern is not before:
+            patterns.append(local.step.pattern.mask)
             redraws.append(step)
     # one more draw than happened, so that the reference could disagree
     expected_redraws, expected_scores = algorithm_1(losses, [*patterns, patterns[-1]], tau=tau)
@@ -65,52 +65,52 @@ def test_scores_every_tau_count_only_the_looks_at_the_loss() -> None:
     local = start({"score_every": "tau"})
     for step in range(10):  # looks at steps 6 and 9, loss falling
         local.after_step(step, 10.0 - step)
-    np.testing.assert_array_equal(local.state()["scores"], 2.0 * local.pattern.mask)
+    np.testing.assert_array_equal(local.state()["scores"], 2.0 * local.step.pattern.mask)
 
 
 def test_stage_one_keeps_exactly_s_b_rows_of_each_block_and_draws_anew_each_round() -> None:
-    patterns = [start({}, round=r).pattern for r in range(1, 6)]
+    patterns = [start({}, round=r).step.pattern for r in range(1, 6)]
     assert all(p.counts == {"layer0": 5, "layer1": 4} for p in patterns)  # floor(0.5 J + 0.5)
     assert len({p.mask.tobytes() for p in patterns}) > 1
 
 
 def test_a_retried_round_draws_what_it_drew() -> None:
-    assert start({}, round=2).pattern == start({}, round=2).pattern
+    assert start({}, round=2).step.pattern == start({}, round=2).step.pattern
 
 
 def test_stage_two_keeps_the_highest_scores_and_freezes_them() -> None:
     scores = np.arange(16, dtype=np.float64)[::-1].copy()
     local = start({}, round=6, state={"scores": scores})
-    assert local.pattern.kept["layer0"].tolist() == [0, 1, 2, 3, 4]
-    assert local.pattern.kept["layer1"].tolist() == [0, 1, 2, 3]
-    before = local.pattern
+    assert local.step.pattern.kept["layer0"].tolist() == [0, 1, 2, 3, 4]
+    assert local.step.pattern.kept["layer1"].tolist() == [0, 1, 2, 3]
+    before = local.step.pattern
     for step in range(20):
         local.after_step(step, float(step))  # a rising loss redraws nothing now
-    assert local.pattern is before
+    assert local.step.pattern is before
     np.testing.assert_array_equal(local.state()["scores"], scores)
 
 
 def test_stage_two_breaks_ties_at_random_and_still_keeps_s_b() -> None:
     flat = {"scores": np.ones(16)}
-    patterns = [start({}, round=r, state=flat).pattern for r in range(6, 12)]
+    patterns = [start({}, round=r, state=flat).step.pattern for r in range(6, 12)]
     assert all(p.counts == {"layer0": 5, "layer1": 4} for p in patterns)
     assert len({p.mask.tobytes() for p in patterns}) > 1
 
 
 def test_stage_begins_after_the_boundary() -> None:
     falling = {"scores": np.arange(16, dtype=np.float64)[::-1].copy()}
-    assert start({}, round=5, state=falling).pattern != start({}, round=6, state=falling).pattern
+    assert start({}, round=5, state=falling).step.pattern != start({}, round=6, state=falling).step.pattern
 
 
 def test_scale_keeps_the_expectation_of_activations() -> None:
-    assert start({"dropout": [200]}).scale == pytest.approx(1 / 0.8)
-    assert start({"scale": False}).scale == 1.0
-    assert start({"dropout": [0]}).scale == 1.0
+    assert start({"dropout": [200]}).step.scale == pytest.approx(1 / 0.8)
+    assert start({"scale": False}).step.scale == 1.0
+    assert start({"dropout": [0]}).step.scale == 1.0
 
 
 def test_each_tier_has_its_rate_and_the_last_serves_the_rest() -> None:
     method = open_method("fedbiad", {"dropout": [200, 400]})
-    assert [method.for_tier(t)["dropout"] for t in range(3)] == [(200,), (400,), (400,)]
+    assert [method.dropout(tier) for tier in range(3)] == [200, 400, 400]
     assert method.counts(LAYOUT, 1) == {"layer0": 5, "layer1": 4}
 
 

@@ -48,8 +48,8 @@ def test_the_device_trains_what_was_assigned(parameters: dict[str, object], scal
     pattern = assign(method)
     local = method.local(Job(LAYOUT, "a", 1, 3, {}, {}, pattern))
     local.after_step(0, 1.0)
-    assert local.pattern is local.upload is pattern
-    assert local.scale == pytest.approx(scale)
+    assert local.step.pattern is local.upload is pattern
+    assert local.step.scale == pytest.approx(scale)
     assert local.state() == {}
 
 
@@ -63,7 +63,7 @@ def test_recurrent_layers_stay_whole_and_nothing_is_scaled_beside_them(name: str
         assert pattern is not None
         assert pattern.counts == counts == method.counts(layout, 0)
         local = method.local(Job(layout, "a", 1, 3, {}, {}, pattern))
-        assert (local.pattern, local.scale) == (pattern, 1.0)
+        assert (local.step.pattern, local.step.scale) == (pattern, 1.0)
     assert len(set(patterns)) > 4
 
 
@@ -99,7 +99,7 @@ def test_an_update_has_the_size_that_the_docstring_gives(
 
 def test_rules() -> None:
     assert open_method("feddrop", {}).rule == "holders"
-    assert open_method("feddrop", {"rule": "delta"}).rule == "delta"
+    assert open_method("feddrop", {"rule": "mean"}).rule == "mean"
 
 
 @pytest.mark.parametrize("wrong", [{"dropout": []}, {"dropout": [1000]}, {"rule": "zeros"}, {"colour": "red"}])

@@ -10,7 +10,8 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Block, Layout, Segment, Tensor
 from edge_fl.core.pattern import Pattern, kept_counts
 from edge_fl.measure.models import mlp_layout, random_weights
-from edge_fl.methods.base import Ask, ClientReport, Job, Method, open_method
+from edge_fl.methods.base import Ask, Job, Method, open_method
+from edge_fl.methods.capabilities import ClientReport
 from edge_fl.methods.fedmp import unit_norms
 
 LAYOUT = mlp_layout(6, 9, 7, 3)
@@ -18,7 +19,7 @@ LAYOUT = mlp_layout(6, 9, 7, 3)
 
 def choose(weights: dict[str, NDArray[np.float32]], *, dropout: int = 500, round: int = 1) -> Pattern:
     method = open_method("fedmp", {"dropout": [dropout]})
-    return method.local(Job(LAYOUT, "a", round, 3, weights, {})).pattern
+    return method.local(Job(LAYOUT, "a", round, 3, weights, {})).step.pattern
 
 
 def test_it_keeps_the_rows_of_largest_l1_norm() -> None:
@@ -66,9 +67,9 @@ def test_ties_are_broken_at_random_but_a_retry_chooses_alike() -> None:
 
 def test_each_tier_has_its_ratio() -> None:
     method = open_method("fedmp", {"dropout": [0, 300]})
-    assert [method.for_tier(t)["dropout"] for t in range(3)] == [(0,), (300,), (300,)]
+    assert [method.dropout(tier) for tier in range(3)] == [0, 300, 300]
     assert method.counts(LAYOUT, 1) == {"layer0": 6, "layer1": 5}
-    assert method.rule == "delta"
+    assert (method.rule, method.weighting) == ("mean", "samples")
 
 
 def test_an_update_has_the_size_that_the_docstring_gives(
@@ -137,7 +138,7 @@ def test_a_bandit_prunes_what_weighs_least_of_the_rounds_model_and_its_client_tr
         for block, at in (("layer0", slice(0, 9)), ("layer1", slice(9, 16))):
             kept = pattern.kept[block]
             assert set(np.argsort(-norms[at])[: len(kept)]) == set(kept.tolist())
-        assert method.local(Job(LAYOUT, "a", number, 3, weights, {}, assigned=pattern)).pattern is pattern
+        assert method.local(Job(LAYOUT, "a", number, 3, weights, {}, assigned=pattern)).step.pattern is pattern
         method.check(pattern, 0, pattern)
     asked = {ask(method, client, 1).counts["layer0"] for client in "abcdefghijklmnop"}
     assert len(asked) > 2

@@ -19,14 +19,13 @@ TIERS = [(1000, 1000, 0.0), (800, 1000, 0.2), (600, 800, 0.25), (400, 600, 0.25)
 
 def start(tier: int, round: int = 1, **parameters: object) -> LocalHalf:
     method = open_method("fjord+efd", {"widths": WIDTHS, **parameters})
-    own = open_method("fjord+efd", method.for_tier(tier))
-    return own.local(Job(LAYOUT, "a", round, 3, {}, {}))
+    return method.local(Job(LAYOUT, "a", round, 3, {}, {}, tier=tier))
 
 
 def steps(half: LocalHalf, count: int) -> list[tuple[int, Pattern, float]]:
     trained = []
     for step in range(count):
-        trained.append((half.width, half.pattern, half.scale))
+        trained.append((half.step.width, half.step.pattern, half.step.scale))
         half.after_step(step, 1.0)
     return trained
 

@@ -14,7 +14,7 @@ from edge_fl.core.selection import Selection
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples, load_dataset
 from edge_fl.measure.models import mlp_layout
-from edge_fl.methods.base import Job, LocalHalf, Method, open_method
+from edge_fl.methods.base import Job, LocalHalf, LocalStep, Method, open_method
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.local_run import LocalRun, LocalSettings, train
 
@@ -23,52 +23,54 @@ WIDTHS = [1000, 500, 200]
 STEPS, BATCH, LR = 12, 20, 0.2
 
 
-def own(name: str, tier: int, **parameters: object) -> Method:
-    """The method as a device of ``tier`` opens it."""
-    return open_method(name, open_method(name, {"widths": WIDTHS, **parameters}).for_tier(tier))
+def own(name: str, **parameters: object) -> Method:
+    """The method with the widths above."""
+    return open_method(name, {"widths": WIDTHS, **parameters})
 
 
-def drawn(tier: int, job: Job) -> list[int]:
+def drawn(job: Job) -> list[int]:
     """The widths that FjORD draws."""
-    half, widths = own("fjord", tier).local(job), []
+    half, widths = own("fjord").local(job), []
     for step in range(STEPS):
-        assert isinstance(half.pattern.origin, Prefix)
-        widths.append(half.pattern.origin.width)
+        assert isinstance(half.step.pattern.origin, Prefix)
+        widths.append(half.step.pattern.origin.width)
         half.after_step(step, 1.0)
     return widths
 
 
 def given(half: LocalHalf, step: int) -> dict[str, np.ndarray]:
-    return dict(half.extra(Selection.of(half.pattern, "units"), step))
+    return dict(half.extra(Selection.of(half.step.pattern, "units"), step))
 
 
 @pytest.mark.parametrize("tier", [0, 1, 2])
 def test_the_student_is_what_fjord_draws_and_p_max_alone_is_trained_plainly(tier: int) -> None:
-    job = Job(LAYOUT, "a", 1, 3, {}, {}, statistic_widths=(1000, 500, 200))
-    half = own("fjord+kd", tier).local(job)
+    job = Job(LAYOUT, "a", 1, 3, {}, {}, tier=tier, statistic_widths=(1000, 500, 200))
+    half = own("fjord+kd").local(job)
     assert half.upload == Pattern.prefix(LAYOUT, WIDTHS[tier])
-    for step, width in enumerate(drawn(tier, job)):
-        assert half.pattern == Pattern.prefix(LAYOUT, WIDTHS[tier])
+    for step, width in enumerate(drawn(job)):
+        assert half.step.pattern == Pattern.prefix(LAYOUT, WIDTHS[tier])
         extra = given(half, step)
         if width == WIDTHS[tier]:
-            assert (half.variant, extra) == ("plain", {})
+            assert (half.step.variant, extra) == ("plain", {})
         else:
-            assert half.variant is None
+            assert half.step.variant is None
             for block in LAYOUT.blocks:
                 first = prefix_units(block.size, width)
                 rest = prefix_units(block.size, WIDTHS[tier]) - first
                 assert extra[f"student.{block.name}"].tolist() == [1.0] * first + [0.0] * rest
             assert extra["student_width"].tolist() == [float(width == other) for other in WIDTHS]
-            assert half.width == WIDTHS[tier]
+            assert half.step.width is None  # the pattern's
         half.after_step(step, 1.0)
 
 
-def test_programs_change_with_the_pattern_object_and_only_then() -> None:
+def test_two_kinds_of_steps_are_all_there_are() -> None:
     """What the training loop goes by when it decides whether to change programs."""
-    half, seen = own("fjord+kd", 0).local(Job(LAYOUT, "a", 1, 3, {}, {})), set()
-    for step in range(100):
-        seen.add((id(half.pattern), half.variant))
-        half.after_step(step, 1.0)
+    half, seen = own("fjord+kd").local(Job(LAYOUT, "a", 1, 3, {}, {})), list[LocalStep]()
+    for number in range(100):
+        if half.step not in seen:
+            seen.append(half.step)
+        half.after_step(number, 1.0)
+    assert {step.variant for step in seen} == {"plain", None}
     assert len(seen) == 2
 
 
@@ -124,13 +126,13 @@ def test_local_training_descends_eq_1(small_bundle: Bundle, tier: int, alpha: fl
     data = load_dataset("digits").train
     samples = Samples(data.x[:90], data.y[:90])
     start = small_bundle.weights()
-    method = own("fjord+kd", tier, alpha=alpha, temperature=t, direction=kl)
-    job = Job(small_bundle.layout, "a", 1, 3, start, {})
+    method = own("fjord+kd", alpha=alpha, temperature=t, direction=kl)
+    job = Job(small_bundle.layout, "a", 1, 3, start, {}, tier=tier)
     run = LocalRun(method=method, job=job, samples=samples, settings=LocalSettings(STEPS, BATCH, LR))
     train(open_runtime("onnx", small_bundle), run)
 
     weights = {name: torch.tensor(array, requires_grad=True) for name, array in start.items()}
-    stream, widths = Stream.of(seed=3, purpose="batches", client="a", round=1), drawn(tier, job)
+    stream, widths = Stream.of(seed=3, purpose="batches", client="a", round=1), drawn(job)
     assert tier == 2 or len(set(widths)) > 1
     for batch, student in zip(
         batches(samples, steps=STEPS, size=BATCH, stream=stream, whole=False), widths, strict=True

@@ -45,9 +45,8 @@ def test_a_level_keeps_its_share_from_the_front_and_scales_by_its_reciprocal(tie
         assert pattern.kept[block.name].tolist() == list(range(int(block.size * rate)))
     assert method.counts(LAYOUT, tier) == pattern.counts
     assert method.programs(LAYOUT, tier) == [("plain", pattern.counts)]
-    own = open_method("heterofl", method.for_tier(tier))
-    local = own.local(Job(LAYOUT, "a", 1, 3, {}, {}, pattern))
-    assert local.scale == 1 / rate
+    local = method.local(Job(LAYOUT, "a", 1, 3, {}, {}, pattern, tier))
+    assert local.step.scale == 1 / rate
     assert local.upload is pattern
 
 
@@ -87,7 +86,7 @@ def test_an_update_of_a_drawn_level_passes_and_one_of_another_does_not() -> None
 
 def test_the_scaler_may_be_left_out_and_only_a_level_has_one() -> None:
     job = Job(LAYOUT, "a", 1, 3, {}, {}, Pattern.prefix(LAYOUT, 500))
-    assert open_method("heterofl", {"scale": False}).local(job).scale == 1.0
+    assert open_method("heterofl", {"scale": False}).local(job).step.scale == 1.0
     for pattern in (Pattern.prefix(LAYOUT, 300), Pattern.seeded(LAYOUT, 500, 1)):
         with pytest.raises(ConfigError, match="no prefix of a HeteroFL level"):
             open_method("heterofl", {}).local(Job(LAYOUT, "a", 1, 3, {}, {}, pattern))
@@ -152,7 +151,7 @@ def test_masked_cross_entropy_sets_the_outputs_of_absent_labels_to_zero(
 
 
 def test_the_mean_is_over_holders_and_unweighted() -> None:
-    assert open_method("heterofl", {}).rule == "count"
+    assert (open_method("heterofl", {}).rule, open_method("heterofl", {}).weighting) == ("holders", "clients")
 
 
 @pytest.mark.parametrize("wrong", [{"levels": []}, {"levels": ["f"]}, {"rate": 2}])

@@ -17,9 +17,9 @@ def test_what_the_user_sets_is_instead_of_the_presets_own() -> None:
     _, parameters = expanded("best-uplink", {"tcs.bits": "8", "dropout": [200]})
 
     opened = open_recipe("fedbiad+tcs", parameters)
-    assert opened.for_tier(0)["tcs.bits"] == 8
-    assert opened.for_tier(0)["dropout"] == (200,)
-    assert opened.for_tier(0)["mode"] == "units"
+    assert opened.parameters["tcs.bits"] == 8
+    assert opened.parameters["dropout"] == (200,)
+    assert opened.parameters["mode"] == "units"
 
 
 def test_any_other_name_is_left_as_it_is() -> None:

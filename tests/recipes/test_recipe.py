@@ -25,7 +25,7 @@ def test_a_recipe_is_a_method_and_perhaps_a_compressor(name: str, method: str, c
     assert recipe.method.name == method
     assert (recipe.compressor and recipe.compressor.name) == compressor
     assert recipe.name == name
-    assert open_recipe(recipe.name, recipe.for_tier(1)).name == name
+    assert open_recipe(recipe.name, recipe.parameters).name == name
 
 
 def test_parameters_reach_the_part_they_are_named_for() -> None:

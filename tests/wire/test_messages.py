@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from edge_fl.core.content import CHUNK_SIZE, Ref
 from edge_fl.core.errors import ConfigError, FrameError
 from edge_fl.wire.messages import (
+    CollectedStatistics,
+    CollectStatistics,
     Evaluate,
     Evaluated,
     Failed,
     Final,
     Finished,
     FromDevice,
-    Gather,
-    Gathered,
     Gone,
     Hello,
     Keep,
@@ -36,13 +36,13 @@ from edge_fl.wire.messages import (
 )
 
 DIGEST = "0123456789abcdef" * 4
-TASK = Task("r", 1, 0, Ref(DIGEST, 9), "fedbiad", {"dropout": 0.5, "nested": [1, {"a": None}]}, 20, 20, 0.1, 7)
+TASK = Task("r", 1, 0, Ref(DIGEST, 9), "fedbiad", {"dropout": 0.5, "nested": [1, {"a": None}]}, 20, 20, 0.1, 7, 2)
 FROM_DEVICE: list[FromDevice] = [
     Register(protocol=1, agent="0.1.0", runtime="onnx", samples=60),
     Want(DIGEST, (0, 3, 19)),
     Offer("r", 1, Ref(DIGEST, 5)),
     Evaluated("r", 1, 40, 0.75, {"accuracy": (20.0, 40.0)}),
-    Gathered("r", 1, b"frame"),
+    CollectedStatistics("r", 1, b"frame"),
     Failed("r", 1, "14", "no data"),
     Gone(),
     Keep("r"),
@@ -53,7 +53,7 @@ TO_DEVICE: list[ToDevice] = [
     Refused("protocol", "too old"),
     TASK,
     Evaluate("r", 1, Ref(DIGEST, 9), width=500, statistics=400, batch=20),
-    Gather("r", 1, Ref(DIGEST, 9), width=500, batch=20, seed=7),
+    CollectStatistics("r", 1, Ref(DIGEST, 9), width=500, batch=20, seed=7),
     Want(DIGEST, ()),
     Verdict("r", 1, DIGEST, accepted=False, code="mask", reason="wrong count"),
     Finished("r", 20),
@@ -71,8 +71,7 @@ def with_parameters(raw: bytes) -> bytes:
     """A task message whose parameters are the msgpack value ``raw``."""
     fields = msgspec.to_builtins(TASK, builtin_types=(bytes,))
     del fields["parameters"]
-    plain = msgspec.msgpack.encode(fields)
-    return sealed(bytes([plain[0] + 1]) + plain[1:] + msgspec.msgpack.encode("parameters") + raw)
+    return sealed(msgspec.msgpack.encode({**fields, "parameters": None}).removesuffix(b"\xc0") + raw)
 
 
 @pytest.mark.parametrize("message", FROM_DEVICE, ids=lambda m: type(m).__name__)

@@ -32,7 +32,7 @@ def calls() -> Iterator[ast.Call]:
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 def test_every_message_has_a_row_with_its_fields(cls: type[msgspec.Struct]) -> None:
-    row = rows("4. Messages")[cls.__name__.lower()]
+    row = rows("4. Messages")[cls.__struct_config__.tag]
     for field in msgspec.structs.fields(cls):
         assert f"`{field.name}` " in row
 

@@ -1,4 +1,4 @@
-"""BatchNorm statistics gathered from clients at the end of a run, beside torch's own."""
+"""BatchNorm statistics collected from clients at the end of a run, beside torch's own."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.transport.connection import BrokerAddress
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
-from edge_fl.wire.messages import Gather
+from edge_fl.wire.messages import CollectStatistics
 from exporter.export import export_bundle
 from tests.e2e.test_federated_evaluation import killed
 from tests.exporter.test_per_width import STATISTICS, model, target
@@ -56,7 +56,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 def config(**parameters: object) -> RunConfig:
     return RunConfig(
-        run="gathering",
+        run="collecting",
         method="heterofl",
         parameters={"levels": ["a", "b"], **parameters},
         rounds=ROUNDS,
@@ -122,9 +122,9 @@ def test_statistics_are_those_of_torch_over_the_clients_batches(
     parts = [
         len(client_samples(DataSpec.parse(f"digits:{i}/{CLIENTS}")).y) // BATCH * BATCH for i in range(CLIENTS)
     ]
-    assert done.rounds[-1].gathered == {1000: parts[0] + parts[2], 500: parts[1] + parts[3]}
-    assert not done.rounds[0].gathered
-    assert not left.rounds[-1].gathered
+    assert done.rounds[-1].collected == {1000: parts[0] + parts[2], 500: parts[1] + parts[3]}
+    assert not done.rounds[0].collected
+    assert not left.rounds[-1].collected
     assert done.scores != left.scores
 
 
@@ -139,34 +139,34 @@ def fleet(address: BrokerAddress, root: Path) -> Fleet:
     return Fleet(agents, address=address, root=root)
 
 
-def test_agents_gather_the_bits_of_a_simulation_though_the_coordinator_is_killed_meanwhile(
+def test_agents_collect_the_bits_of_a_simulation_though_the_coordinator_is_killed_meanwhile(
     rows: Bundle, embedded: BrokerAddress, tmp_path: Path
 ) -> None:
     root = tmp_path / "real"
     with fleet(embedded, tmp_path / "fleet") as agents:
-        killed(rows, config(), root, embedded, (ROUNDS, "gathering"))
+        killed(rows, config(), root, embedded, (ROUNDS, "collecting"))
         real = resume(root, address=embedded, observer=Observer())
         agents.wait(timeout=30)
     theirs = simulated(rows, tmp_path / "simulated")
     assert same_weights(real.weights, theirs.weights)
-    assert real.rounds[-1].gathered == theirs.rounds[-1].gathered
+    assert real.rounds[-1].collected == theirs.rounds[-1].collected
     assert real.scores == theirs.scores
     assert not real.rounds[-1].rejections
 
 
-def test_a_buffered_run_gathers_from_who_still_trains(
+def test_a_buffered_run_collects_from_who_still_trains(
     rows: Bundle, embedded: BrokerAddress, tmp_path: Path
 ) -> None:
     settings = msgspec.structs.replace(config(), buffer=1, local_steps=50)
     with fleet(embedded, tmp_path / "fleet") as agents:
         done = serve(bundle=rows, config=settings, root=tmp_path / "run", address=embedded, observer=Observer())
         agents.wait(timeout=30)
-    assert done.rounds[-1].gathered == {1000: 700, 500: 680}
+    assert done.rounds[-1].collected == {1000: 700, 500: 680}
 
 
 def test_a_client_of_fewer_samples_than_a_batch_counts_as_many_as_it_has(rows: Bundle) -> None:
     samples = client_samples(DataSpec.parse("digits")).take(np.arange(7))
-    task = Gather("run-1", 3, Ref("0" * 64, 1), width=1000, batch=BATCH, seed=SEED)
+    task = CollectStatistics("run-1", 3, Ref("0" * 64, 1), width=1000, batch=BATCH, seed=SEED)
     weights, layout = rows.weights(), rows.layout
     header = Header("model", run="run-1", round=4, version=3, layout=layout.digest, method="heterofl")
     start = decode_frame(encode_frame(header, Pattern.full(layout), weights), layout)

@@ -1,0 +1,140 @@
+"""What few methods do: a class for each, to extend beside :class:`~edge_fl.methods.base.Method` or ``LocalHalf``.
+
+What methods share with compressors (an optimiser on the server, a memory there) is in :mod:`edge_fl.core.server_half`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.core.bundle import Manifest
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Weights
+
+__all__ = [
+    "ChecksBundle",
+    "ClientReport",
+    "CollectsStatistics",
+    "LearnsFromReports",
+    "MasksLabels",
+    "SelectsEntries",
+    "SendsEntries",
+    "TrainsSlots",
+    "TrainsWidths",
+    "evaluated_width",
+    "model_width",
+]
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What the server half learns of one accepted update; ``sent`` is the frame's.
+
+    ``seconds`` are from its task to its update: from the coordinator's restart, where the task is older, and None where
+    the update is, too.
+    """
+
+    client: str
+    tier: int
+    samples: int
+    loss: float
+    pattern: Pattern
+    sent: NDArray[np.bool_] | None = None
+    seconds: float | None = None
+
+
+class LearnsFromReports(ABC):
+    """A method whose server half learns from updates."""
+
+    @abstractmethod
+    def learn(self, round: int, reports: Sequence[ClientReport]) -> None:
+        """Take note of a closed round's updates, in the order of client ids."""
+
+
+class TrainsWidths(ABC):
+    """A method of models whose width is not the bundle's, or of several. Widths are in thousandths."""
+
+    ordered: bool = True
+    """Whether the first units of each block are trained as models of their own, so that narrower ones predict."""
+
+    @property
+    def model_width(self) -> int:
+        """The width of the model that a run trains: what the coordinator evaluates."""
+        return 1000
+
+    @abstractmethod
+    def evaluated_width(self, tier: int) -> int:
+        """The width of the model that a device of ``tier`` evaluates on its own data, and keeps."""
+
+    def statistic_widths(self, tier: int) -> tuple[int, ...]:
+        """The widths that must have BatchNorm statistics of their own where any width has."""
+        del tier
+        return ()
+
+
+def model_width(method: object) -> int:
+    """The width, in thousandths, of the model that a run of ``method`` trains."""
+    return method.model_width if isinstance(method, TrainsWidths) else 1000
+
+
+def evaluated_width(method: object, tier: int) -> int:
+    """The width, in thousandths, of the model that a device of ``tier`` evaluates on its own data, and keeps."""
+    return method.evaluated_width(tier) if isinstance(method, TrainsWidths) else 1000
+
+
+class CollectsStatistics(ABC):
+    """A method that may gather BatchNorm's statistics from the devices once training is over."""
+
+    @property
+    @abstractmethod
+    def collects_statistics(self) -> bool:
+        """Whether it does, as its parameters say."""
+
+
+class MasksLabels(ABC):
+    """A method that may leave out of the loss the classes that a client has no samples of."""
+
+    @property
+    @abstractmethod
+    def masks_labels(self) -> bool:
+        """Whether it does, as its parameters say."""
+
+
+class ChecksBundle(ABC):
+    """A method that cannot train every bundle, whatever programs there are."""
+
+    @abstractmethod
+    def unfit(self, manifest: Manifest) -> str | None:
+        """Why it cannot train this one: a sentence; None when it can."""
+
+
+class SendsEntries:
+    """A method whose updates leave out entries that the pattern keeps; its device half is one that selects them."""
+
+
+class SelectsEntries(ABC):
+    """The device half of a method that sends single entries."""
+
+    @property
+    @abstractmethod
+    def sent(self) -> Mapping[str, NDArray[np.bool_]]:
+        """Which entries of a parameter to send, full-size by its name, of those that ``upload`` keeps.
+
+        Of a parameter that it does not name all are sent.
+        """
+
+
+class TrainsSlots(ABC):
+    """A device half whose steps train arrays beside the model, in the slots of the train-step program."""
+
+    @property
+    @abstractmethod
+    def slots(self) -> Weights:
+        """Full-size arrays by ``SLOT.TENSOR`` that the round's steps begin with."""
+
+    @abstractmethod
+    def trained(self, slots: Weights) -> None:
+        """Take note of the arrays, by ``SLOT.TENSOR``, that the last step left."""
