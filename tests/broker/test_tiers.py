@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from broker.tiers import MeasuredTiers, open_tiers
-from edge_fl.core.bundle import Bundle
+from edge_fl.measure.models import mlp_layout
 from edge_fl.runs.config import RunConfig
 from edge_fl.wire.messages import PROTOCOL, Measured, Register
 
@@ -21,6 +21,7 @@ CONFIG = RunConfig(
     deadline=100.0,
     tiers="auto",
 )
+LAYOUT = mlp_layout(6, 8, 8, 3)
 PROFILE = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1, tier=1)
 
 
@@ -29,8 +30,8 @@ def measured(*seconds: float | None) -> Register:
 
 
 @pytest.fixture
-def tiers(digits_bundle: Bundle) -> MeasuredTiers:
-    return MeasuredTiers(CONFIG, digits_bundle.layout)
+def tiers() -> MeasuredTiers:
+    return MeasuredTiers(CONFIG, LAYOUT)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +64,8 @@ def test_what_rounds_take_besides_steps_is_learned_and_forgotten(tiers: Measured
     assert tiers.of("a", profile) == 2
 
 
-def test_otherwise_it_is_the_one_it_registered_with(digits_bundle: Bundle) -> None:
-    fixed = open_tiers(msgspec.structs.replace(CONFIG, tiers="registered"), digits_bundle.layout)
+def test_otherwise_it_is_the_one_it_registered_with() -> None:
+    fixed = open_tiers(msgspec.structs.replace(CONFIG, tiers="registered"), LAYOUT)
     assert fixed.of("a", measured(1.0, 2.0, 4.0)) == 1
     assert not fixed.rehearsals
     assert fixed.ready(PROFILE)

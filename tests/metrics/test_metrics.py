@@ -8,7 +8,7 @@ import torch
 import torchmetrics
 from numpy.typing import NDArray
 
-from edge_fl.core.bundle import SCHEMA, Bundle, Input, Manifest
+from edge_fl.core.bundle import SCHEMA, Input, Manifest
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.metrics.base import (
@@ -171,19 +171,19 @@ accuracy = TopK(1)
 """
 
 
-def test_a_score_of_ones_own(tmp_path: Path, digits_bundle: Bundle) -> None:
+def test_a_score_of_ones_own(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(OWN)
-    wrong, largest = open_metrics([f"{file}:Wrong", f"{file}:largest"], digits_bundle.manifest)
+    wrong, largest = open_metrics([f"{file}:Wrong", f"{file}:largest"], manifest())
     assert isinstance(wrong, Metric)
     assert isinstance(largest, WholeSetMetric)
     assert largest.of(np.array([[1.0, 4.0]]), np.array([0])) == 4.0
-    (broken,) = open_metrics([f"{file}:broken"], digits_bundle.manifest)
+    (broken,) = open_metrics([f"{file}:broken"], manifest())
     assert isinstance(broken, WholeSetMetric)
     with pytest.raises(ConfigError, match=r"'broken' cannot be computed: .*division by zero"):
         broken.of(np.zeros((1, 2)), np.zeros(1))
     with pytest.raises(ConfigError, match="Two scores are called 'accuracy'"):
-        open_metrics(["accuracy", f"{file}:accuracy"], digits_bundle.manifest)
+        open_metrics(["accuracy", f"{file}:accuracy"], manifest())
 
 
 @pytest.mark.parametrize("name", ["own.py:Wrong", "a/b", "/etc/passwd:x"])
