@@ -294,7 +294,9 @@ class Coordinator:
         """Record the round, and keep its model."""
         current, fleet, uplink = trained.current, self._fleet, trained.uplink
         number, counted = current.number, fleet.counted()
-        tiers = {client: part.task.tier for client, part in sorted(current.parts.items()) if not part.awaited}
+        tiers = {
+            client: part.task.tier for client, part in sorted(current.parts.items()) if not current.awaits(client)
+        }
         metrics = RoundMetrics(
             round=number,
             seconds=fleet.now() - trained.started,

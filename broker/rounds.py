@@ -51,11 +51,6 @@ class Part:
     rests_until: float = -math.inf
 
     @property
-    def awaited(self) -> bool:
-        """Whether the client is still to be heard of."""
-        return self.report is None and not self.excused
-
-    @property
     def done(self) -> bool:
         """Whether it has been judged, for better or worse: asking again would bring the same update."""
         return self.report is not None or self.verdict is not None
@@ -75,8 +70,11 @@ class Round:
     quorum: int
     max_change: float
     deadline: float = 0.0
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict, init=False)
     sums: RoundSum | None = None
+    _awaited: dict[str, None] = field(
+        default_factory=dict, init=False
+    )  # in order; it is looked at after every few messages
 
     @property
     def reports(self) -> dict[str, Report]:
@@ -93,10 +91,12 @@ class Round:
         part = self.parts.setdefault(client, Part(task))
         part.task, part.excused = task, ""
         part.asked_at = now if part.asked_at is None else part.asked_at
+        if part.report is None:
+            self._awaited[client] = None
 
     def outstanding(self) -> list[str]:
         """The clients still to be heard of."""
-        return [client for client, part in self.parts.items() if part.awaited]
+        return list(self._awaited)
 
     def round_of(self, client: str) -> int:
         """Which round this client was asked in: an earlier one, where updates are buffered."""
@@ -104,7 +104,7 @@ class Round:
 
     def awaits(self, client: str) -> bool:
         """Whether this client is still to be heard of."""
-        return client in self.parts and self.parts[client].awaited
+        return client in self._awaited
 
     def unavailable(self, now: float) -> frozenset[str]:
         """The clients that are not to be asked now: those who are done, and those who declined a moment ago."""
@@ -113,11 +113,13 @@ class Round:
     def report(self, client: str, report: Report) -> None:
         """Count an accepted update, also of a client that was given up."""
         self.parts[client].report, self.parts[client].excused = report, ""
+        self._awaited.pop(client, None)
 
     def excuse(self, client: str, reason: str) -> None:
         """Wait for this client no longer."""
         if self.awaits(client):
             self.parts[client].excused = reason
+            del self._awaited[client]
 
     def took(self, now: float) -> dict[str, float]:
         """Seconds from each client's task to its update, or until now where none was taken."""
@@ -129,6 +131,6 @@ class Round:
 
     def progress(self, now: float, lost: set[str]) -> Literal["open", "complete", "short"]:
         """Whether the round may be closed (``complete``), must find more clients (``short``), or goes on."""
-        if now < self.deadline and any(client not in lost for client in self.outstanding()):
+        if now < self.deadline and any(client not in lost for client in self._awaited):
             return "open"
         return "complete" if len(self.reports) >= self.quorum else "short"

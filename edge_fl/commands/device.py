@@ -88,7 +88,7 @@ def device(
 
     RUNTIMES.check(runtime)
     use_code(method or [])
-    client = client_of(id, data)
+    client = client_of(id, data, state)
     settings = AgentSettings(
         broker=BrokerAddress.parse(broker),
         client=client,

@@ -1,18 +1,24 @@
 """What the commands of a device read alike from their options."""
 
+import hashlib
 import platform
 import re
-from pathlib import Path
+from contextlib import suppress
+from pathlib import Path, PurePath
 from typing import Annotated
 
 import typer
 
-from edge_fl.agent.state import state_home
+from edge_fl.agent.state import owner_of, state_home
 from edge_fl.commands.options import runtime_name
+from edge_fl.core.errors import StateError
 
 __all__ = ["ConnectTimeout", "Fleet", "Id", "RuntimeName", "State", "TestShare", "client_of", "state_of"]
 
-Id = Annotated[str | None, typer.Option(help="This device's id [default: host name and data].")]
+Id = Annotated[
+    str | None,
+    typer.Option(help="This device's id [default: the state folder's, or one of host name and data]."),
+]
 State = Annotated[Path | None, typer.Option(help="State folder [default: ~/.local/state/edge-fl/ID].")]
 RuntimeName = Annotated[str, typer.Option(help="The runtime to train in.", parser=runtime_name)]
 TestShare = Annotated[
@@ -21,12 +27,20 @@ TestShare = Annotated[
 ConnectTimeout = Annotated[float, typer.Option(help="Seconds to try the first connection for.")]
 Fleet = Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")]
 
+_SHARE = re.compile(r"[\w-]+(:\d+/\d+(:\w+)?)?")  # of a data set by name
 
-def client_of(id: str | None, data: str) -> str:
-    """The device's id; raises ConfigError where it cannot be one."""
+
+def client_of(id: str | None, data: str, state: Path | None) -> str:
+    """The device's id, as it is given or its state folder has it; raises ConfigError where it cannot be one."""
     from edge_fl.wire.messages import check_id
 
-    return check_id(id if id is not None else _default_id(data))
+    if id is not None:
+        return check_id(id)
+    owner = None
+    if state is not None:
+        with suppress(StateError):  # of which whoever opens the folder speaks
+            owner = owner_of(state)
+    return check_id(_new_id(data) if owner is None else owner)
 
 
 def state_of(state: Path | None, client: str) -> Path:
@@ -34,6 +48,9 @@ def state_of(state: Path | None, client: str) -> Path:
     return state if state is not None else state_home() / client
 
 
-def _default_id(data: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{platform.node() or 'device'}-{data}")
-    return name[-64:].strip("-.")  # the end tells devices of one host apart
+def _new_id(data: str) -> str:
+    """Host and data, of which folders and options stay here; a hash of all of it tells devices apart."""
+    host, place = platform.node() or "device", data.partition("?")[0]
+    last = place if _SHARE.fullmatch(place) else PurePath(place).stem
+    words = (re.sub(r"[^A-Za-z0-9_.-]+", "-", word)[:28].strip("-.") for word in (host, last))
+    return "-".join((*words, hashlib.sha256(f"{host} {data}".encode()).hexdigest()[:6])).lstrip("-.")

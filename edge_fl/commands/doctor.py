@@ -42,7 +42,7 @@ def doctor(
     from edge_fl.agent.doctor import Examined, examine
     from edge_fl.transport.connection import BrokerAddress
 
-    client = client_of(id, data)
+    client = client_of(id, data, state)
     agent = Examined(
         broker=BrokerAddress.parse(broker),
         client=client,

@@ -59,7 +59,6 @@ CONFIG = RunConfig(
     batch=20,
     lr=0.1,
     seed=0,
-    tier=0,
 )
 
 
@@ -451,13 +450,12 @@ def test_a_device_is_ready_once_it_has_measured_its_tiers(wire: Wire) -> None:
         batch=20,
         lr=0.1,
         seed=0,
-        tier=0,
         tiers="auto",
     )
     wire.take_over(tiers=MeasuredTiers(config, wire.bundle.layout))
     answer = wire.answer(Registered, register(tier=7))  # which means nothing
     assert isinstance(answer, Registered)
-    assert [task.parameters["dropout"] for task in answer.rehearsals] == [[0], [500]]
+    assert [task.tier for task in answer.rehearsals] == [0, 1]
     assert wire.gateway.registry.count() == 0
     assert wire.answer(Registered, register(measured=Measured("run-0", (0.1,)))) == answer
     assert wire.gateway.registry.count() == 0

@@ -3,7 +3,7 @@
 import msgspec
 
 from broker.registry import Device, Registry
-from broker.rounds import Part, Report, Round
+from broker.rounds import Report, Round
 from edge_fl.core.content import ref_of
 from edge_fl.wire.messages import PROTOCOL, Register, Task
 
@@ -24,7 +24,10 @@ def asked(*clients: str, quorum: int = 2) -> Round:
         seed=0,
         tier=0,
     )
-    return Round(1, 0, quorum, 1000.0, deadline=10.0, parts={client: Part(task) for client in clients})
+    current = Round(1, 0, quorum, 1000.0, deadline=10.0)
+    for client in clients:
+        current.ask(client, task, 0.0)
+    return current
 
 
 def test_a_round_is_open_until_everyone_answered() -> None:
@@ -117,6 +120,7 @@ def test_who_is_not_ready_is_there_for_himself_alone() -> None:
 def test_whoever_was_asked_has_taken_as_long_as_it_was_waited_for() -> None:
     current = asked("a", "b", "c")
     current.parts["a"].asked_at = current.parts["b"].asked_at = 1.0
+    current.parts["c"].asked_at = None
     current.parts["a"].seconds = 2.0
     current.excuse("b", "failed")
     assert current.took(9.0) == {"a": 2.0, "b": 8.0}  # c was asked by a process that is no more

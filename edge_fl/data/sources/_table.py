@@ -31,6 +31,8 @@ class TableOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The column that says whose a sample is, for ``--partition owners``.
     features
         The columns of the input, in order, with commas between them; all others of the file where it is empty.
+    ignore
+        In place of ``features``: the columns that are no input, with commas between them.
     shape
         Of one sample; a vector where it is empty.
     classes
@@ -41,6 +43,7 @@ class TableOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: str = ""
     owner: str = ""
     features: str = ""
+    ignore: str = ""
     shape: str = ""
     classes: str = ""
 
@@ -56,23 +59,30 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True)
 class Columns:
-    """Which column is what: a ``label`` or ``targets``, perhaps an ``owner``, and ``features`` (none: all others)."""
+    """Which column is what: a ``label`` or ``targets``, perhaps an ``owner``, and ``features``.
+
+    Without ``features`` these are all others but those to ``ignore``.
+    """
 
     label: str
     targets: tuple[str, ...] = ()
     owner: str = ""
     features: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
 
     def placed(self, head: Sequence[str], where: str) -> Placed:
         """Find the columns among the names ``head``; raises DataError when one is missing, or there twice."""
         own = [name for name in (self.label, *self.targets, self.owner) if name]
-        wanted = self.features or tuple(name for name in head if name not in own)
-        for name in (*own, *wanted):
+        other = {*own, *self.ignore}
+        wanted = self.features or tuple(name for name in head if name not in other)
+        for name in (*own, *self.ignore, *wanted):
             if head.count(name) != 1:
                 often = "no column" if name not in head else f"{head.count(name)} columns"
                 raise DataError(f"{where} has {often} '{name}' among its columns: {', '.join(head)[:120]}.")
         if not wanted:
-            raise DataError(f"{where} has no column but '{', '.join(own)}'; there is nothing to learn from.")
+            raise DataError(
+                f"{where} has no column but '{', '.join(sorted(other))}'; there is nothing to learn from."
+            )
         index = {name: at for at, name in enumerate(head)}
         return Placed(
             [index[name] for name in wanted],
@@ -108,11 +118,14 @@ class TableSource(FileSource):
         super().__init__(path)
         if options.label and options.target:
             raise DataError(f"The data '{argument}' has a label or a target, not both: leave one out.")
+        if options.features and options.ignore:
+            raise DataError(f"The data '{argument}' has features or columns to ignore, not both: leave one out.")
         self.columns = Columns(
             label="" if options.target else options.label or "label",
             targets=tuple(filter(None, options.target.split(","))),
             owner=options.owner,
             features=tuple(filter(None, options.features.split(","))),
+            ignore=tuple(filter(None, options.ignore.split(","))),
         )
         self._shape = parse_shape(options.shape) if options.shape else None
         self.classes = read_class_names(Path(options.classes) if options.classes else None)
@@ -132,7 +145,8 @@ class TableSource(FileSource):
         if self._shape is not None:
             if np.prod(self._shape) != x.shape[1]:
                 raise DataError(
-                    f"{where} has {x.shape[1]} features a {self.row}, which cannot become {self._shape}."
+                    f"{where} has {x.shape[1]} features a {self.row}, which cannot become {self._shape}; "
+                    "leave columns out with ignore=COLUMN,COLUMN."
                 )
             x = x.reshape(len(x), *self._shape)
         rows = decoded.rows

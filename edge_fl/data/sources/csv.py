@@ -80,7 +80,11 @@ def _numbers(row: Sequence[str], columns: Sequence[int], head: Sequence[str], pl
         if np.isfinite(values).all():
             return values
         wrong = columns[int(np.flatnonzero(~np.isfinite(values))[0])]
-    raise DataError(f"{place}: '{row[wrong][:40]}' in column '{head[wrong]}' is no finite number.")
+    cell, name = row[wrong][:40], head[wrong]
+    raise DataError(
+        f"{place}: '{cell}' in column '{name}' is no finite number: mend the line, or leave the column out with "
+        f"ignore={name}."
+    )
 
 
 def _is_number(cell: str) -> bool:

@@ -77,7 +77,7 @@ def _numbers(column: Any, name: str, where: str) -> NDArray[np.float32]:
         kind = column.type
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         raise DataError(
-            f"{where} has {kind} in column '{name}', which holds no numbers: leave it out of the features."
+            f"{where} has {kind} in column '{name}', which holds no numbers: leave it out with ignore={name}."
         )
     if column.null_count:
         raise DataError(f"{where} has a list with a gap in column '{name}'.")

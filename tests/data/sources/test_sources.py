@@ -63,6 +63,7 @@ def test_csv(tmp_path: Path) -> None:
     assert samples.y.tolist() == [1, 0]
     assert (samples.x.dtype, samples.y.dtype) == (np.float32, np.int64)
     assert opened(f"csv:{path}?shape=1x3").x.shape == (2, 1, 3)
+    assert opened(f"csv:{path}?ignore=id,a").x.tolist() == [[1.5], [np.float32(-1e-3)]]
     names = write(tmp_path / "names.txt", "cat\ndog\n")
     path = write(tmp_path / "b.csv", "kind,x\ndog,1\ncat,2\n")
     assert opened(f"csv:{path}?label=kind&classes={names}").y.tolist() == [1, 0]
@@ -89,8 +90,11 @@ def test_csv(tmp_path: Path) -> None:
         (
             "x,label\n1,0\n",
             "?colour=red",
-            "takes label, target, owner, features, shape, classes behind a '\\?'.*unknown field",
+            "takes label, target, owner, features, ignore, shape, classes behind a '\\?'.*unknown field",
         ),
+        ("x,label\n1,0\n", "?ignore=y", "has no column 'y' among its columns: x, label"),
+        ("x,label\n1,0\n", "?ignore=x", "has no column but 'label, x'; there is nothing to learn from"),
+        ("x,label\n1,0\n", "?features=x&ignore=label", "has features or columns to ignore, not both"),
         ("x,label\n1,0\n", "?classes=/nowhere", "class names cannot be read from '/nowhere'"),
     ],
 )
