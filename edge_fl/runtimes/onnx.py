@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Bundle, Program
 from edge_fl.core.errors import BundleError
+from edge_fl.runtimes._external_data import refuse_external_data
 from edge_fl.runtimes.base import Compiled, Runtime
 
 __all__ = ["RUNTIME", "OnnxRuntime", "open_session"]
@@ -32,16 +33,20 @@ class OnnxRuntime(Runtime):
 
 
 def open_session(bundle: Bundle, program: Program, *, threads: int) -> onnxruntime.InferenceSession:
-    """A session of one program on ``threads`` CPU threads; raises BundleError where onnxruntime cannot take it."""
+    """A session of one program on ``threads`` CPU threads.
+
+    Raises BundleError where the program names other files, or onnxruntime cannot take it.
+    """
+    content, where = bundle.read(program.file), f"'{bundle.root / program.file}'"
+    refuse_external_data(content, where)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     # Threads that spin between the steps would eat a phone's battery, and other devices' time on one machine.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        return onnxruntime.InferenceSession(bundle.read(program.file), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has no common base for what it raises on programs it cannot take
-        where = f"'{bundle.root / program.file}'"
         raise BundleError(f"onnxruntime {onnxruntime.__version__} cannot load {where}: {error}.") from error
 
 

@@ -40,7 +40,7 @@ def test_the_process_ends_with_the_runtime(digits_bundle: Bundle) -> None:
 
 def test_a_program_that_cannot_be_loaded_is_refused_as_it_is_here(digits_bundle: Bundle, tmp_path: Path) -> None:
     files = {name: digits_bundle.read(name) for name in digits_bundle.manifest.files}
-    files["onnx/eval.onnx"] = b"no program"
+    files["onnx/eval.onnx"] = b""  # a protobuf without a graph
     broken = Bundle.save(tmp_path / "broken", digits_bundle.manifest, files)
     program = broken.manifest.eval_program("onnx")
     assert program is not None
