@@ -1,10 +1,10 @@
 """The models after the last rounds, and what the server had learned by then: in a folder, or in an object store."""
 
+import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from zipfile import BadZipFile
 
 import fsspec
 import numpy as np
@@ -23,6 +23,7 @@ __all__ = ["Checkpoints"]
 
 _KEPT = 3
 _WEIGHTS, _LEARNED = ".safetensors", ".learned.npz"
+_DIGEST = "__sha256__"  # among what was learned, of the weights beside it; a zip has checksums of its own
 _NAME = re.compile(rf"(\d{{5,}})({re.escape(_WEIGHTS)}|{re.escape(_LEARNED)})")
 
 
@@ -55,8 +56,9 @@ class Checkpoints:
 
     def keep(self, round: int, weights: Weights, learned: State) -> None:
         """Put the model after ``round`` there, and what the server had learned."""
-        self._write(f"{round:05d}{_LEARNED}", packed(learned))
-        self._write(f"{round:05d}{_WEIGHTS}", save(dict(weights)))
+        content = save(dict(weights))
+        self._write(f"{round:05d}{_LEARNED}", packed({**learned, _DIGEST: _digest(content)}))
+        self._write(f"{round:05d}{_WEIGHTS}", content)
 
     def model(self, round: int) -> tuple[dict[str, NDArray[np.float32]], State]:
         """The model after a finished ``round``, and what the server had learned; StateError when they are damaged."""
@@ -64,8 +66,11 @@ class Checkpoints:
         with self._errors("read"):
             content, beside = (self._files.cat_file(self._path(n)) for n in (name, f"{round:05d}{_LEARNED}"))
         try:
-            return load(content), unpacked(beside)
-        except (ValueError, EOFError, BadZipFile, SafetensorError) as error:
+            learned = unpacked(beside)
+            if not np.array_equal(learned.pop(_DIGEST), _digest(content)):
+                raise ValueError("its SHA-256 is not the one that was written down")
+            return load(content), learned
+        except (ValueError, KeyError, SafetensorError) as error:
             raise StateError(
                 f"The model of round {round}, '{self._path(name)}', is damaged ({error}); the run cannot be continued."
             ) from error
@@ -94,3 +99,7 @@ class Checkpoints:
             yield
         except Exception as error:  # each kind of file system has errors of its own
             raise StateError(f"The models at '{self.place}' cannot be {done} ({said(error)}).") from error
+
+
+def _digest(content: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8)

@@ -7,21 +7,22 @@ starts from the state before r, and a refused update leaves no trace.
 
 import fcntl
 import json
+import logging
 import os
 import shutil
-import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from edge_fl.core.arrays import packed, unpacked
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.errors import StateError
+from edge_fl.core.errors import StateError, said
 from edge_fl.core.server_half import State
 from edge_fl.wire.messages import check_id
 
 __all__ = ["MethodState", "StateFolder", "owner_of", "state_home"]
 
+_log = logging.getLogger(__name__)
 _ROUND = "__round__"
 _IDENTITY = "identity.json"
 
@@ -118,11 +119,11 @@ class MethodState:
                 self.accept()
             else:
                 self.discard()
-        return _read(self._accepted)[1] if self._accepted.exists() else {}
+        return _read(self._accepted)[1]
 
     def last(self) -> int:
         """The last round that was accepted; 0 for none."""
-        return _read(self._accepted)[0] if self._accepted.exists() else 0
+        return _read(self._accepted)[0]
 
     def stage(self, round: int, state: State) -> None:
         """Keep what ``round`` left behind, until its verdict; raises StateError when it cannot be written."""
@@ -152,8 +153,21 @@ def _alone(folder: Path, name: str, besides: str | None = None) -> Path:
 
 
 def _read(path: Path) -> tuple[int, State]:
+    """The round and the state of a file, 0 and nothing where there is none. A damaged one is put aside, and said."""
     try:
         state = unpacked(path.read_bytes())
         return int(state.pop(_ROUND)), state
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise StateError(f"The method state '{path}' is damaged ({error}); remove it to start afresh.") from error
+    except FileNotFoundError:
+        return 0, {}
+    except (ValueError, KeyError) as error:
+        aside = path.with_suffix(".damaged")
+        _log.warning(
+            "'%s' is damaged (%s): what the method remembered is lost, and it begins anew; see '%s'",
+            path,
+            said(error),
+            aside,
+        )
+        path.replace(aside)
+        return 0, {}
+    except OSError as error:
+        raise StateError(f"'{path}' cannot be read: {error.strerror}.") from error

@@ -56,10 +56,19 @@ def test_a_damaged_identity_is_one_sentence(tmp_path: Path, damage: bytes) -> No
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"not a zip file"])
-def test_damaged_method_state_is_one_sentence(tmp_path: Path, damage: bytes) -> None:
-    (tmp_path / "accepted.npz").write_bytes(damage)
-    with pytest.raises(StateError, match="is damaged"):
-        MethodState(tmp_path).before(accepted=0)
+@pytest.mark.parametrize("name", ["accepted", "staged"])
+def test_damaged_method_state_is_put_aside_and_the_device_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: bytes, name: str
+) -> None:
+    (tmp_path / f"{name}.npz").write_bytes(damage)
+    state = MethodState(tmp_path)
+    assert state.before(accepted=1) == {}
+    assert state.last() == 0
+    assert f"{name}.npz' is damaged" in caplog.text
+    assert (tmp_path / f"{name}.damaged").read_bytes() == damage
+    state.stage(2, scores(1.0))
+    state.accept()
+    assert state.last() == 2
 
 
 def test_a_run_cannot_name_a_folder_outside(tmp_path: Path) -> None:

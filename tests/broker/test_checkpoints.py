@@ -89,6 +89,26 @@ def test_a_damaged_one_is_told(tmp_path: Path) -> None:
         checkpoints.model(1)
 
 
+@pytest.mark.parametrize("name", ["00001.safetensors", "00001.learned.npz"])
+def test_a_flipped_bit_anywhere_in_what_is_read_is_told(tmp_path: Path, name: str) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    checkpoints.keep(1, WEIGHTS, LEARNED)
+    file, found = tmp_path / name, checkpoints.model(1)
+    content = file.read_bytes()
+    told = 0
+    for at in range(len(content)):
+        file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        try:
+            weights, learned = checkpoints.model(1)
+        except StateError:
+            told += 1
+            continue
+        np.testing.assert_equal(
+            {**weights, **learned}, {**found[0], **found[1]}
+        )  # a zip has bits without a meaning
+    assert told == len(content) if name.endswith("safetensors") else told > len(content) // 2
+
+
 def test_a_place_that_is_none_is_refused(bucket: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be kept at 'no-such-scheme://x'"):
         Checkpoints("no-such-scheme://x")
