@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from edge_fl.core.content import Ref, ref_of
-from edge_fl.core.errors import FrameError, RefusedError
+from edge_fl.core.errors import EdgeFLError, FrameError, RefusedError
 from edge_fl.transport.connection import BrokerAddress, Connection
 from edge_fl.transport.interface import Connected, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender, cut
@@ -41,6 +41,7 @@ _POLL_SECONDS = 0.5
 _SHORT_SECONDS, _MANY_SESSIONS = 10.0, 3  # a session taken over again and again, by another device of this id
 _REGISTER_SECONDS = (5.0, 30.0)  # pauses between two registrations, before the first answer and after
 _OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
+_SILENCE_SECONDS = 120.0  # without a chunk of what is fetched, after which nobody seems to give it out
 
 
 class Superseded(Exception):  # noqa: N818  (not an error: something newer is wanted)
@@ -150,7 +151,8 @@ class Conversation:
         RefusedError
             As :meth:`listen`.
         Superseded
-            Once it is no longer ``wanted``.
+            Once it is no longer ``wanted``, or no chunk of it has come for two minutes: then whoever announced it may
+            not have been the coordinator, and the device registers anew.
         """
         if ref.size > largest:
             raise FrameError("oversize", f"The coordinator announces {ref.size} bytes where {largest} can be.")
@@ -159,9 +161,19 @@ class Conversation:
             if not wanted():
                 self._fetcher.drop(ref.digest)
                 raise Superseded
+            if self._fetcher.silence(ref.digest) > _SILENCE_SECONDS:
+                _log.warning("nobody gives out %s; registering anew", ref.digest[:12])
+                self._fetcher.drop(ref.digest)
+                self._forget()
+                raise Superseded
             self._pump()
             content = self._arrived.pop(ref.digest, None)
         return content
+
+    def _forget(self) -> None:
+        """Believe nothing of what was heard: neither the run nor how far it is."""
+        self.registered = self.task = None
+        self._newest, self._asked = ("", 0), -math.inf
 
     def final(self, finished: Finished, patience: float) -> Final:
         """Ask for the final model of a run that is over, again and again for ``patience`` seconds.
@@ -208,6 +220,8 @@ class Conversation:
                 self._next_offer, pause = time.monotonic() + pause, min(2 * pause, _OFFER_SECONDS[1])
             self._pump()
         self._outgoing = {}
+        if not verdict.accepted:
+            self._newest = ("", 0)  # a task of a round that was never asked would keep all others out
         return verdict
 
     def _verdict_on(self, ref: Ref) -> Verdict | None:
@@ -232,6 +246,10 @@ class Conversation:
                     self._take(topic, payload)
                 except FrameError as error:
                     _log.warning("ignored a message: %s", error)
+                except EdgeFLError:
+                    raise
+                except Exception:  # one bad message costs one message
+                    _log.exception("ignored a message that could not be handled")
         self._fetcher.tick()
         self._sender.advance()
 

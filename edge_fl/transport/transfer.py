@@ -88,12 +88,14 @@ class _Inbound:
     """One content on its way in.
 
     ``parts`` are the chunks that are here, ``asked`` those wanted and not here yet; ``flows`` is whether any has come
-    since it was begun, or the connection was; ``damaged`` is how often the whole was not what it should be.
+    since it was begun, or the connection was; ``heard`` is when the last chunk came; ``damaged`` is how often the
+    whole was not what it should be.
     """
 
     ref: Ref
     missing: set[int]
     parts: "Parts"
+    heard: float
     asked: set[int] = field(default_factory=set)
     progress: float = 0.0
     stall: float = STALL_SECONDS
@@ -156,9 +158,14 @@ class Fetcher:
         if ref.size == 0:
             return b""
         if ref.digest not in self._inbound:
-            self._inbound[ref.digest] = _Inbound(ref, set(range(ref.chunks)), self._keep(ref))
+            self._inbound[ref.digest] = _Inbound(ref, set(range(ref.chunks)), self._keep(ref), heard=self._clock())
             self._ask(self._inbound[ref.digest])
         return None
+
+    def silence(self, digest: str) -> float:
+        """Seconds since a chunk of this content came, or it was begun; 0 where it is not being fetched."""
+        inbound = self._inbound.get(digest)
+        return 0.0 if inbound is None else self._clock() - inbound.heard
 
     def drop(self, digest: str) -> None:
         """Stop fetching a content that is no longer of use."""
@@ -185,7 +192,7 @@ class Fetcher:
         inbound.asked.discard(index)
         if not inbound.flows and index > max(inbound.asked, default=index):
             inbound.asked.clear()  # messages keep their order: those before the first to come are lost
-        now = self._clock()
+        now = inbound.heard = self._clock()
         inbound.stall = min(max(STALL_SECONDS, _GAPS * (now - inbound.progress)), _STALL_LIMIT)
         inbound.progress, inbound.flows = now, True
         if inbound.missing:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from broker.embedded import EmbeddedBroker
+from edge_fl.agent import conversation
 from edge_fl.agent.agent import Agent, AgentSettings
 from edge_fl.compressors.base import DECODERS
 from edge_fl.core.bundle import Bundle
@@ -23,7 +24,18 @@ from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.evaluation import score
 from edge_fl.training.update import make_update
 from edge_fl.wire.downlink import decode_model, follow
-from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Finished, Offer, Refused, Register, Registered, Want
+from edge_fl.wire.messages import (
+    Evaluate,
+    Evaluated,
+    Failed,
+    Finished,
+    Offer,
+    Refused,
+    Register,
+    Registered,
+    Verdict,
+    Want,
+)
 from tests.agent.stage import CLIENT, RUN, Stage, frame
 
 MOODY = """
@@ -361,3 +373,50 @@ def test_two_devices_of_one_id_are_told(stage: Stage, tmp_path: Path, caplog: py
 
     stage.until(over, limit=60)
     assert stage.ended == [None]
+
+
+def test_a_bundle_that_nobody_gives_out_is_given_up(
+    digits_bundle: Bundle, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a stranger on the broker may announce one in the coordinator's name."""
+    monkeypatch.setattr(conversation, "_SILENCE_SECONDS", 1.0)
+    stage.hears(Register)
+    stage.say(Registered("another-run", Ref("1" * 64, 1000)))
+    stage.hears(Register, 2)
+    stage.join()
+    trains(stage, digits_bundle)
+
+
+def test_a_model_that_nobody_gives_out_is_given_up(
+    digits_bundle: Bundle, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.join()
+    monkeypatch.setattr(conversation, "_SILENCE_SECONDS", 1.0)
+    before = sum(isinstance(m, Register) for m in stage.heard)
+    stage.say(stage.task(round=2**31 - 1, model=Ref("1" * 64, 1000)))
+    stage.hears(Register, before + 1)
+    stage.say(Registered(RUN, stage.manifest))
+    trains(stage, digits_bundle)
+
+
+def test_a_round_that_was_never_asked_keeps_no_other_out(digits_bundle: Bundle, stage: Stage) -> None:
+    stage.join()
+    forged = 2**31 - 1
+    model = stage.give(frame(digits_bundle, "model", forged - 1, digits_bundle.weights()))
+    stage.say(stage.task(round=forged, model=model))
+    stage.offered(forged)
+    offer = next(m for m in stage.heard if isinstance(m, Offer))
+    stage.say(Verdict(RUN, forged, offer.update.digest, accepted=False, code="late", reason="No such round."))
+    trains(stage, digits_bundle)
+
+
+def trains(stage: Stage, bundle: Bundle) -> None:
+    """The device trains the first round after all."""
+    model = stage.give(frame(bundle, "model", 0, bundle.weights()))
+    task = stage.task(model=model)
+
+    def offered() -> bool:
+        stage.say(task)
+        return any(isinstance(m, Offer) and m.round == 1 for m in stage.heard)
+
+    stage.until(offered, limit=20)
