@@ -28,19 +28,21 @@ from broker.store import Store
 from broker.tiers import Tiers
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
-from edge_fl.core.errors import FrameError
+from edge_fl.core.errors import EdgeFLError, FrameError, printable, said
 from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.transport.interface import Connected, Disconnected, Event, Message, Transport
 from edge_fl.transport.transfer import Sender
 from edge_fl.wire.messages import (
     DECLINED,
+    LONGEST_REASON,
     PROTOCOL,
     CollectedStatistics,
     Evaluated,
     Failed,
     Final,
     Finished,
+    FromDevice,
     Gone,
     Hello,
     Keep,
@@ -68,8 +70,7 @@ _REST_SECONDS = 30.0  # for which a device that declined is let be
 _BURST = 64  # events taken at a time: looking at the round after each of thousands would take longer than they do
 _LINGER_SECONDS = (1.0, 5.0, 300.0)  # in any case, for who is gone, and for who fetches the final model
 _SERVED_SECONDS = 5.0  # after a device asked for a part of it, in which it may ask for another
-_MOST_SAMPLES = 2**31 - 1
-_LONGEST_REASON = 500  # characters of what a device says
+_LONGEST_REASON = 500  # characters of what a device says, in a record and on a screen
 
 
 class Gateway:
@@ -313,25 +314,33 @@ class Gateway:
             if self.registry.heard(client):
                 self._observer.registered(client, self.registry[client].profile)
             self._unheard.pop(client, None)
-            match decode_from_device(payload):
-                case Register() as message:
-                    self._register(client, message)
-                case Want() as message:
-                    self._serve(client, message)
-                case Offer() as message:
-                    self._intake.consider(client, message)
-                case (Evaluated() | CollectedStatistics()) as message:
-                    self._take_answer(client, message)
-                case Failed() as message:
-                    self._take_failure(client, message)
-                case Keep(run=run):
-                    self._deliver(client, run)
-                case Gone() if self.registry.get(client) is not None:
-                    self.registry.gone(client, time.monotonic())
-                    self._presence.gone(client)
-                    self._observer.device(client, "gone")
+            self._hear(client, decode_from_device(payload))
         except FrameError as error:
             self._reject(client, error.code, str(error))
+        except (EdgeFLError, OSError):  # of the run: its record or its disk fails
+            raise
+        except Exception as error:  # one bad message costs one message
+            _log.exception("a message of '%s' could not be handled", client)
+            self._reject(client, "fault", f"{type(error).__name__}: {said(error)}.")
+
+    def _hear(self, client: str, message: FromDevice) -> None:
+        match message:
+            case Register():
+                self._register(client, message)
+            case Want():
+                self._serve(client, message)
+            case Offer():
+                self._intake.consider(client, message)
+            case Evaluated() | CollectedStatistics():
+                self._take_answer(client, message)
+            case Failed():
+                self._take_failure(client, message)
+            case Keep(run=run):
+                self._deliver(client, run)
+            case Gone() if self.registry.get(client) is not None:
+                self.registry.gone(client, time.monotonic())
+                self._presence.gone(client)
+                self._observer.device(client, "gone")
 
     # --- registration and content
 
@@ -339,7 +348,7 @@ class Gateway:
         refusal = self._refusal(profile)
         if refusal is not None:
             self._reject(client, *refusal)
-            self._send(client, Refused(*refusal))
+            self._send(client, Refused(refusal[0], printable(refusal[1], LONGEST_REASON)))
             return
         if not (self._tiers.rehearsals and self._tiers.ready(profile)):  # nobody asked, or another run did
             profile = msgspec.structs.replace(profile, measured=None)
@@ -362,11 +371,8 @@ class Gateway:
     def _refusal(self, profile: Register) -> tuple[str, str] | None:
         if profile.protocol != PROTOCOL:
             return "protocol", f"It speaks protocol {profile.protocol}, not {PROTOCOL}."
-        samples, held_out = profile.samples, profile.test_samples
-        if not (0 < samples <= _MOST_SAMPLES and 0 <= held_out <= _MOST_SAMPLES and profile.tier >= 0):
-            return "profile", (
-                f"It registers {samples} samples, {held_out} to evaluate on, and tier {profile.tier}."
-            )
+        if not profile.samples:
+            return "profile", "It registers no samples."
         if reason := self._tiers.unfit(profile):
             return "profile", reason
         method, batch = self._recipe.method, self._batch
@@ -395,7 +401,7 @@ class Gateway:
     # --- answers without an update
 
     def _take_failure(self, client: str, failed: Failed) -> None:
-        current, poll, reason = self._intake.round, self._poll, failed.reason[:_LONGEST_REASON]
+        current, poll, reason = self._intake.round, self._poll, printable(failed.reason, _LONGEST_REASON)
         word = "declined" if failed.code == DECLINED else "failed"
         if failed.run != self._folder.run:
             return

@@ -12,11 +12,11 @@ from broker.store import Judged, Store
 from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
 from edge_fl.core.content import Ref
-from edge_fl.core.errors import FrameError
+from edge_fl.core.errors import FrameError, printable
 from edge_fl.core.layout import Layout
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.wire.frame import largest_frame
-from edge_fl.wire.messages import Offer, Task, ToDevice, Verdict, Want
+from edge_fl.wire.messages import LONGEST_REASON, Offer, Task, ToDevice, Verdict, Want
 
 __all__ = ["Intake"]
 
@@ -187,7 +187,14 @@ class Intake:
         self._observer.device(device.client, "accepted")
 
     def _judge(self, client: str, offer: Offer, code: str = "", reason: str = "") -> Verdict:
-        verdict = Verdict(offer.run, offer.round, offer.update.digest, accepted=not code, code=code, reason=reason)
+        verdict = Verdict(
+            offer.run,
+            offer.round,
+            offer.update.digest,
+            accepted=not code,
+            code=code,
+            reason=printable(reason, LONGEST_REASON),
+        )
         if code:
             self._reject(client, code, reason)
         self._verdicts.append((client, verdict))

@@ -10,6 +10,7 @@ import msgspec
 from device_sim.emulation.profiles import PROFILES, Profile
 from edge_fl.core.errors import ConfigError, said
 from edge_fl.runtimes.base import RUNTIMES
+from edge_fl.wire.messages import MOST_TIERS
 
 __all__ = ["Device", "FleetFile", "Group", "parse_fleet", "read_fleet"]
 
@@ -52,9 +53,10 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     charging: Times = ()
 
     def __post_init__(self) -> None:
-        if self.count < 1 or self.tier < 0:
+        if self.count < 1 or not 0 <= self.tier < MOST_TIERS:
             raise ConfigError(
-                f"There are 1 or more devices of a group, of tier 0 or above, not {self.count} of tier {self.tier}."
+                f"There are 1 or more devices of a group, of tier 0 to {MOST_TIERS - 1}, not {self.count} of tier "
+                f"{self.tier}."
             )
         if self.memory_mb is not None and self.memory_mb < 1:
             raise ConfigError(f"A device has 1 MB of memory or more, not {self.memory_mb}.")

@@ -3,9 +3,9 @@
 import logging
 from typing import Literal
 
-from edge_fl.core.errors import DeclinedError, EdgeFLError, RunError, said
+from edge_fl.core.errors import DeclinedError, EdgeFLError, RunError, printable, said
 from edge_fl.core.registry import place_in_own_code
-from edge_fl.wire.messages import DECLINED, CollectStatistics, Evaluate, Failed, Task
+from edge_fl.wire.messages import DECLINED, LONGEST_REASON, CollectStatistics, Evaluate, Failed, Task
 
 __all__ = ["failure_of"]
 
@@ -28,4 +28,5 @@ def failure_of(task: Task | Evaluate | CollectStatistics, error: Exception) -> F
         _log.info("round %d: declined to %s: %s", task.round, what, error)
     else:
         _log.error("round %d: failed to %s: %s", task.round, what, error)
-    return Failed(task.run, task.round, DECLINED if declined else str(error.exit_code), str(error), what)
+    code, reason = DECLINED if declined else str(error.exit_code), printable(str(error), LONGEST_REASON)
+    return Failed(task.run, task.round, code, reason, what)

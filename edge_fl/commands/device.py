@@ -43,7 +43,9 @@ def device(
     id: Id = None,
     state: State = None,
     runtime: RuntimeName = "onnx",
-    tier: Annotated[int, typer.Option(min=0, help="Class of hardware: picks the dropout rate of that tier.")] = 0,
+    tier: Annotated[
+        int, typer.Option(min=0, max=63, help="Class of hardware: picks the dropout rate of that tier.")
+    ] = 0,
     test_share: TestShare = 0.0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads a train step may use.")] = 1,
     once: Annotated[bool, typer.Option("--once", help="Exit when the run is over.")] = False,

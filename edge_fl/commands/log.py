@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from edge_fl.core.errors import EdgeFLError, StateError
-from edge_fl.core.log import JsonFormatter
+from edge_fl.core.log import JsonFormatter, TextFormatter
 
 __all__ = ["LogFile", "LogFormat", "LogFormatOption", "logging_to"]
 
@@ -54,8 +54,7 @@ def logging_to(file: Path | None, format: LogFormat, **fields: object) -> Iterat
     """
     logging.raiseExceptions = False  # a line that cannot be written would become a traceback on standard error
     handler = logging.StreamHandler(sys.stderr) if file is None else _rotating(file)
-    text = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    handler.setFormatter(JsonFormatter(**fields) if format is LogFormat.JSON else text)
+    handler.setFormatter(JsonFormatter(**fields) if format is LogFormat.JSON else TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     try:
         yield

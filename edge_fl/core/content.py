@@ -9,6 +9,7 @@ import msgspec
 __all__ = ["CHUNK_SIZE", "Missing", "Ref", "Wanted", "is_digest", "ref_of"]
 
 CHUNK_SIZE = 256 * 1024
+_LARGEST = 1 << 40  # bytes
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -24,8 +25,8 @@ class Ref(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int
 
     def __post_init__(self) -> None:
-        if not is_digest(self.digest) or self.size < 0:
-            raise ValueError("a content reference needs 64 hex digits and a size of at least 0")
+        if not is_digest(self.digest) or not 0 <= self.size <= _LARGEST:
+            raise ValueError("a content reference needs 64 hex digits and a size of 0 to 2**40")
 
     @property
     def chunks(self) -> int:

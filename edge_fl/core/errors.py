@@ -19,6 +19,7 @@ __all__ = [
     "RuntimeMissingError",
     "StateError",
     "UnsupportedModelError",
+    "printable",
     "said",
 ]
 
@@ -28,6 +29,14 @@ def said(error: BaseException) -> str:
     name of its kind where it says nothing.
     """
     return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def printable(text: str, most: int) -> str:
+    """At most so many characters of what a stranger says, without those that would move a terminal's cursor or end a
+    line of a log.
+    """
+    shown = "".join(c if c.isprintable() else " " for c in text[: most + 1])
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
 
 
 class EdgeFLError(Exception):

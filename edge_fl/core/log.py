@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-__all__ = ["JsonFormatter", "log_fields"]
+from edge_fl.core.errors import printable
 
+__all__ = ["JsonFormatter", "TextFormatter", "log_fields"]
+
+_LONGEST = 4000  # characters of a line
 _fields: ContextVar[Mapping[str, object]] = ContextVar("edge-fl-log-fields")
 
 
@@ -20,6 +23,17 @@ def log_fields(**fields: object) -> Iterator[None]:
         yield
     finally:
         _fields.reset(token)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people: what a stranger said in it ends no line, and moves no cursor."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's name)
+        """The line, before the traceback that may follow."""
+        return printable(super().formatMessage(record), _LONGEST)
 
 
 class JsonFormatter(logging.Formatter):

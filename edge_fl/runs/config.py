@@ -9,7 +9,7 @@ import msgspec
 
 from edge_fl import __version__
 from edge_fl.core.errors import ConfigError
-from edge_fl.wire.messages import check_id
+from edge_fl.wire.messages import MOST_BATCH, MOST_STEPS, check_id
 
 __all__ = ["RunConfig", "SelectionPolicy", "begun"]
 
@@ -67,9 +67,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def __post_init__(self) -> None:
         check_id(self.run)
         for name in ("rounds", "clients_per_round", "local_steps", "min_clients", "evaluate_every"):
-            if getattr(self, name) < 1:
+            most = MOST_STEPS if name == "local_steps" else 2**31 - 1
+            if not 1 <= getattr(self, name) <= most:
                 raise ConfigError(
-                    f"The number of {name.replace('_', ' ')} must be at least 1, not {getattr(self, name)}."
+                    f"The number of {name.replace('_', ' ')} must be at least 1 and at most {most}, not "
+                    f"{getattr(self, name)}."
                 )
         if not 0 <= self.buffer <= self.clients_per_round:
             raise ConfigError(
@@ -90,8 +92,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             )
         if not 0 <= self.seed < 1 << 63:
             raise ConfigError(f"A seed is a whole number from 0 to 2^63 - 1, not {self.seed}.")
-        if self.batch < 1:
-            raise ConfigError(f"A batch must hold at least 1 sample, not {self.batch}.")
+        if not 1 <= self.batch <= MOST_BATCH:
+            raise ConfigError(f"A batch must hold 1 to {MOST_BATCH} samples, not {self.batch}.")
         if not 0 < self.quorum <= 1:
             raise ConfigError(f"The quorum is a fraction in (0, 1], not {self.quorum}.")
         for name in ("lr", "deadline", "gone_after", "wait"):

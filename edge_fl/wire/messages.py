@@ -13,7 +13,11 @@ from edge_fl.wire.masks import MaskEncoding
 
 __all__ = [
     "DECLINED",
+    "LONGEST_REASON",
+    "MOST_BATCH",
+    "MOST_CHUNKS",
     "MOST_SCORES",
+    "MOST_STEPS",
     "MOST_TIERS",
     "PROTOCOL",
     "CollectStatistics",
@@ -50,12 +54,28 @@ _INDEX = re.compile(r"[0-9]{1,9}")
 
 
 MOST_TIERS = 64
-DECLINED = "declined"
-_Word = Annotated[str, msgspec.Meta(max_length=128)]
+"""Devices are of tiers 0 to 63."""
+MOST_STEPS, MOST_BATCH = 1_000_000, 1 << 20
+"""The most local steps of a task, and the most samples of a batch."""
 MOST_SCORES = 16
 """The most metrics that a device is asked for."""
-_Sums = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
+MOST_CHUNKS = 64
+"""The most chunks that are asked for in one message."""
+LONGEST_REASON = 1000
+"""Characters of a reason; :func:`edge_fl.core.errors.printable` cuts it."""
+DECLINED = "declined"
+_Id = Annotated[str, msgspec.Meta(pattern=rf"\A{_ID.pattern}\Z")]
+_Word = Annotated[str, msgspec.Meta(max_length=128)]
+_Reason = Annotated[str, msgspec.Meta(max_length=LONGEST_REASON)]
+_Digest = Annotated[str, msgspec.Meta(max_length=64)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+_Steps = Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
+_Batch = Annotated[int, msgspec.Meta(ge=1, le=MOST_BATCH)]
+_Tier = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TIERS)]
 _Width = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+_Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Sums = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
+_Changes = Annotated[tuple[Ref, ...], msgspec.Meta(max_length=4096)]
 
 
 class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type", tag=str.lower):
@@ -65,7 +85,7 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 class Hello(_Message, frozen=True):
     """Coordinator to all: I am here; whoever can hear me registers."""
 
-    run: str
+    run: _Id
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,7 +93,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for one that it cannot do.
     """
 
-    run: str
+    run: _Id
     step_seconds: Annotated[tuple[float | None, ...], msgspec.Meta(max_length=MOST_TIERS)]
 
     def __post_init__(self) -> None:
@@ -87,23 +107,23 @@ class Register(_Message, frozen=True):
     ``samples`` are those that it trains on, ``test_samples`` those that it holds out for :class:`Evaluate`.
     """
 
-    protocol: int
+    protocol: _Count
     agent: _Word
     runtime: _Word
-    samples: int
-    tier: int = 0
+    samples: _Count
+    tier: _Tier = 0
     platform: _Word = ""
-    cpus: int = 0
-    memory_mb: int = 0
+    cpus: _Count = 0
+    memory_mb: _Count = 0
     measured: Measured | None = None
-    test_samples: int = 0
+    test_samples: _Count = 0
 
 
 class Refused(_Message, frozen=True):
     """Coordinator to device: you are not in, and why."""
 
-    code: str
-    reason: str
+    code: _Word
+    reason: _Reason
 
 
 class Task(_Message, frozen=True):
@@ -117,21 +137,21 @@ class Task(_Message, frozen=True):
     that one or a later; None where models always travel whole and need not be kept.
     """
 
-    run: str
-    round: int
-    accepted: int
+    run: _Id
+    round: _Count
+    accepted: _Count
     model: Ref
-    method: str
+    method: _Word
     parameters: dict[str, Any]
-    steps: int
-    batch: int
-    lr: float
-    seed: int
-    tier: Annotated[int, msgspec.Meta(ge=0)]
+    steps: _Steps
+    batch: _Batch
+    lr: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    seed: _Seed
+    tier: _Tier
     mask: MaskEncoding = "bitmask"
-    pattern: bytes = b""
-    since: int = 0
-    changes: tuple[Ref, ...] | None = None
+    pattern: Annotated[bytes, msgspec.Meta(max_length=16 << 20)] = b""
+    since: _Count = 0
+    changes: _Changes | None = None
 
 
 class Evaluate(_Message, frozen=True):
@@ -144,15 +164,15 @@ class Evaluate(_Message, frozen=True):
     ``changes`` are as :class:`Task`'s.
     """
 
-    run: str
-    round: int
+    run: _Id
+    round: _Count
     model: Ref
     width: _Width
     statistics: _Width
-    batch: Annotated[int, msgspec.Meta(ge=1)]
+    batch: _Batch
     scores: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=MOST_SCORES)] = ()
-    since: int = 0
-    changes: tuple[Ref, ...] | None = None
+    since: _Count = 0
+    changes: _Changes | None = None
 
 
 class CollectStatistics(_Message, frozen=True, tag="collect_statistics"):
@@ -163,14 +183,14 @@ class CollectStatistics(_Message, frozen=True, tag="collect_statistics"):
     :class:`Task`'s.
     """
 
-    run: str
-    round: int
+    run: _Id
+    round: _Count
     model: Ref
     width: _Width
-    batch: Annotated[int, msgspec.Meta(ge=1)]
-    seed: int
-    since: int = 0
-    changes: tuple[Ref, ...] | None = None
+    batch: _Batch
+    seed: _Seed
+    since: _Count = 0
+    changes: _Changes | None = None
 
 
 class Registered(_Message, frozen=True):
@@ -179,43 +199,43 @@ class Registered(_Message, frozen=True):
     ``rehearsals`` are tasks to time steps of before any is set, one a tier: nothing of them is fetched or uploaded.
     """
 
-    run: str
+    run: _Id
     manifest: Ref
-    rehearsals: tuple[Task, ...] = ()
+    rehearsals: Annotated[tuple[Task, ...], msgspec.Meta(max_length=MOST_TIERS)] = ()
 
 
 class Want(_Message, frozen=True):
     """Receiver to sender: publish these chunks of that content (again)."""
 
-    digest: str
-    chunks: tuple[int, ...]
+    digest: _Digest
+    chunks: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MOST_CHUNKS)]
 
 
 class Offer(_Message, frozen=True):
     """Device to coordinator: the update of this round is ready to be fetched. Repeated until a Verdict comes."""
 
-    run: str
-    round: int
+    run: _Id
+    round: _Count
     update: Ref
 
 
 class Verdict(_Message, frozen=True):
     """Coordinator to device: the update was taken, or rejected and why. Only then does device state advance."""
 
-    run: str
-    round: int
-    digest: str
+    run: _Id
+    round: _Count
+    digest: _Digest
     accepted: bool
-    code: str = ""
-    reason: str = ""
+    code: _Word = ""
+    reason: _Reason = ""
 
 
 class Evaluated(_Message, frozen=True):
     """Device to coordinator: what :class:`Evaluate` asked for, the mean loss and each metric's sums by name."""
 
-    run: str
-    round: int
-    samples: int
+    run: _Id
+    round: _Count
+    samples: _Count
     loss: float
     sums: Annotated[dict[_Word, _Sums], msgspec.Meta(max_length=MOST_SCORES)] = {}
 
@@ -223,9 +243,9 @@ class Evaluated(_Message, frozen=True):
 class CollectedStatistics(_Message, frozen=True, tag="collected_statistics"):
     """Device to coordinator: the frame of statistics that :class:`CollectStatistics` asked for."""
 
-    run: str
-    round: int
-    frame: bytes
+    run: _Id
+    round: _Count
+    frame: Annotated[bytes, msgspec.Meta(max_length=1 << 30)]
 
 
 class Failed(_Message, frozen=True):
@@ -234,10 +254,10 @@ class Failed(_Message, frozen=True):
     ``code`` is :data:`DECLINED` where it could be, at another time, else the error's exit code.
     """
 
-    run: str
-    round: int
-    code: str
-    reason: str
+    run: _Id
+    round: _Count
+    code: _Word
+    reason: _Reason
     what: Literal["train", "evaluate", "collect_statistics"] = "train"
 
 
@@ -248,14 +268,14 @@ class Gone(_Message, frozen=True):
 class Finished(_Message, frozen=True):
     """Coordinator to all: the run is over."""
 
-    run: str
-    rounds: int
+    run: _Id
+    rounds: _Count
 
 
 class Keep(_Message, frozen=True):
     """Device to coordinator: the run is over, and I keep its final model."""
 
-    run: str
+    run: _Id
 
 
 class Final(_Message, frozen=True):
@@ -264,7 +284,7 @@ class Final(_Message, frozen=True):
     ``statistics`` is the width whose BatchNorm statistics suit it, where it has them for each.
     """
 
-    run: str
+    run: _Id
     model: Ref
     width: _Width
     statistics: _Width

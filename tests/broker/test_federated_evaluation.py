@@ -21,7 +21,7 @@ from edge_fl.metrics.classification import TopK
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.metrics import TierScore
 from edge_fl.training.evaluator import Evaluator
-from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Refused, Registered
+from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Registered
 from tests.broker.test_gateway import CLIENT, CONFIG, ROUND, RUN, Wire, register
 
 HELD_OUT = 20
@@ -161,13 +161,6 @@ def test_a_device_that_never_answers_costs_no_more_than_the_deadline(wire: Wire,
     wire.answer(Registered, register(test_samples=0))
     assert evaluator.scores(ROUND + 1) == {}  # at once: nobody holds samples out
     assert not any(isinstance(m, Evaluate) for m in wire.received)
-
-
-@pytest.mark.parametrize("held_out", [-1, 2**31])
-def test_a_number_of_samples_held_out_that_cannot_be_is_refused(wire: Wire, held_out: int) -> None:
-    refused = wire.answer(Refused, register(test_samples=held_out))
-    assert isinstance(refused, Refused)
-    assert refused.code == "profile"
 
 
 def test_a_tier_s_score_is_the_mean_over_its_samples(digits_bundle: Bundle) -> None:

@@ -27,6 +27,7 @@ from edge_fl.transport.transfer import chunks_of, cut
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
     PROTOCOL,
+    Failed,
     Final,
     Finished,
     FromDevice,
@@ -274,7 +275,6 @@ def test_who_was_not_asked_or_never_registered_is_turned_away(wire: Wire) -> Non
     [
         ("protocol", {"protocol": PROTOCOL + 1}),
         ("profile", {"samples": 0}),
-        ("profile", {"tier": -1}),
         ("runtime", {"runtime": "ort_training"}),
     ],
 )
@@ -477,3 +477,31 @@ def test_figures_that_nobody_asked_for_are_not_kept(wire: Wire) -> None:
     assert device.profile == register()
     wire.send(register(agent="x" * 1000))
     wire.until(lambda: wire.gateway.rejections == {"message": 1})
+
+
+def test_a_message_out_of_range_or_that_cannot_be_handled_costs_itself_alone(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    current = wire.join()
+    wire.send(register(tier=2**63))
+    wire.until(lambda: wire.gateway.rejections == {"message": 1})
+
+    def broken(*_: object) -> None:
+        raise OverflowError("Python int too large to convert to SQLite INTEGER")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(wire.gateway._intake, "consider", broken)
+        wire.send(Offer(RUN, ROUND, Ref("0" * 64, 10)))
+        wire.until(lambda: wire.gateway.rejections["fault"] == 1)
+    assert "could not be handled" in caplog.text
+    assert wire.upload(wire.update()).accepted
+    assert list(current.reports) == [CLIENT]
+
+
+def test_what_a_device_says_moves_no_cursor_and_ends_no_line(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+    current = wire.join()
+    wire.send(Failed(RUN, ROUND, "14", "no\x1b[2J data\n2026-01-01 ERROR forged" + "x" * 600))
+    wire.until(lambda: CLIENT in current.excused)
+    assert current.excused[CLIENT].startswith("failed: no [2J data 2026-01-01 ERROR forgedxxx")
+    assert len(current.excused[CLIENT]) == len("failed: ") + 500
+    assert "\x1b" not in caplog.text

@@ -143,6 +143,70 @@ def test_hostile_parameters_are_refused(raw: bytes) -> None:
     assert caught.value.code == "message"
 
 
+@pytest.mark.parametrize("cls", [*FromDevice.__args__, *ToDevice.__args__, Ref], ids=lambda cls: cls.__name__)
+def test_every_number_text_and_list_of_a_message_is_bounded(cls: type[msgspec.Struct]) -> None:
+    """By what msgspec itself makes of the fields; a reference and a measurement check themselves."""
+    described = msgspec.inspect.type_info(cls)
+    assert isinstance(described, msgspec.inspect.StructType)
+    unbounded = [field.name for field in described.fields if not bounded(field.type)]
+    assert unbounded == (["digest", "size"] if cls is Ref else ["parameters"] if cls is Task else [])
+
+
+def bounded(kind: msgspec.inspect.Type) -> bool:
+    match kind:
+        case msgspec.inspect.IntType():
+            return kind.ge is not None and (kind.le or kind.lt) is not None
+        case msgspec.inspect.StrType() | msgspec.inspect.BytesType():
+            return kind.max_length is not None or getattr(kind, "pattern", None) is not None
+        case msgspec.inspect.VarTupleType(item_type=item):
+            return kind.max_length is not None and bounded(item)
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return kind.max_length is not None and bounded(key) and bounded(value)
+        case msgspec.inspect.UnionType(types=types):
+            return all(map(bounded, types))
+    return True
+
+
+@pytest.mark.parametrize(
+    ("message", "field", "value"),
+    [
+        (Register(protocol=2, agent="a", runtime="onnx", samples=1), "tier", 2**63),
+        (Register(protocol=2, agent="a", runtime="onnx", samples=1), "tier", 64),
+        (Register(protocol=2, agent="a", runtime="onnx", samples=1), "tier", -1),
+        (Register(protocol=2, agent="a", runtime="onnx", samples=1), "samples", 2**31),
+        (Register(protocol=2, agent="a", runtime="onnx", samples=1), "memory_mb", 2**64 - 1),
+        (Want(DIGEST, ()), "chunks", tuple(range(65))),
+        (Want(DIGEST, ()), "chunks", (2**31,)),
+        (Offer("r", 1, Ref(DIGEST, 5)), "round", 2**40),
+        (Offer("r", 1, Ref(DIGEST, 5)), "run", "../r"),
+        (Failed("r", 1, "14", ""), "reason", "x" * 1001),
+        (Keep("r"), "run", "r\n"),
+        (TASK, "round", 2**40),
+        (TASK, "steps", 2**62),
+        (TASK, "steps", 0),
+        (TASK, "batch", 2**31),
+        (TASK, "lr", float("inf")),
+        (TASK, "lr", float("nan")),
+        (TASK, "lr", -1.0),
+        (TASK, "pattern", bytes((16 << 20) + 1)),
+        (Registered("r", Ref(DIGEST, 0)), "rehearsals", (TASK,) * 1000),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_field_out_of_range_costs_its_message(message: FromDevice | ToDevice, field: str, value: object) -> None:
+    decode = decode_from_device if isinstance(message, FromDevice) else decode_to_device
+    assert decode(encode_message(message)) == message
+    with pytest.raises(FrameError) as caught:
+        decode(encode_message(msgspec.structs.replace(message, **{field: value})))
+    assert caught.value.code == "message"
+
+
+def test_no_content_is_larger_than_can_be() -> None:
+    assert Ref(DIGEST, 2**40).chunks == 2**22
+    with pytest.raises(ValueError, match="a size of 0 to"):
+        Ref(DIGEST, 2**40 + 1)
+
+
 @pytest.mark.parametrize(
     ("digest", "size"), [("0" * 63, 1), ("0" * 65, 1), ("G" * 64, 1), (DIGEST, -1), (DIGEST + "\n", 1)]
 )
