@@ -5,7 +5,6 @@ change nothing are left out, and a parameter's descent is one operation in place
 ends its gradient goes, so that no gradient is written to memory.
 """
 
-import io
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from edge_fl.core.bundle import NEW, Bundle, Program
+from edge_fl.runtimes.torch_eager import load_program
 
 __all__ = ["StackedStep", "StepGraph"]
 
@@ -43,7 +43,7 @@ class StepGraph:
     """
 
     def __init__(self, bundle: Bundle, program: Program) -> None:
-        exported = torch.export.load(io.BytesIO(bundle.read(program.file)))
+        exported = load_program(bundle.read(program.file), f"'{bundle.root / program.file}'")
         self._module = exported.module(check_guards=False)
         assert isinstance(self._module, GraphModule)
         for node in self._module.graph.nodes:

@@ -1,6 +1,5 @@
 """torch itself, operation by operation: the reference, and what a device without another runtime can use."""
 
-import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,10 +8,11 @@ import torch
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Bundle, Program
+from edge_fl.runtimes._pt2 import load_program
 from edge_fl.runtimes._tensors import arrays_of, tensors_of
 from edge_fl.runtimes.base import Compiled, Runtime
 
-__all__ = ["RUNTIME", "TorchEagerRuntime"]
+__all__ = ["RUNTIME", "TorchEagerRuntime", "load_program"]
 
 
 class TorchEagerRuntime(Runtime):
@@ -26,8 +26,9 @@ class TorchEagerRuntime(Runtime):
         torch.set_num_threads(threads)
 
     def load(self, program: Program) -> Compiled:
-        """An exported graph."""
-        exported = torch.export.load(io.BytesIO(self.bundle.read(program.file)))
+        """An exported graph; raises BundleError where it is more than data."""
+        where = f"'{self.bundle.root / program.file}'"
+        exported = load_program(self.bundle.read(program.file), where)
         graph = exported.module(check_guards=False)
 
         def run(inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:

@@ -18,6 +18,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError, ParityError, UnsupportedModelError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
+from edge_fl.runtimes.torch_eager import load_program
 from exporter.accept import Fit, example_inputs
 from exporter.limits import LIMIT
 from exporter.quiet import quiet
@@ -82,7 +83,7 @@ def load_forward(bundle: Bundle) -> nn.Module:
     """The forward of a bundle, to be called as :func:`save_forward` says; raises BundleError where there is none."""
     if FORWARD not in bundle.manifest.files:
         raise BundleError(f"The bundle '{bundle.root}' holds no '{FORWARD}' to make a model from: export it anew.")
-    return _runnable(torch.export.load(io.BytesIO(bundle.read(FORWARD))))
+    return _runnable(load_program(bundle.read(FORWARD), f"'{bundle.root / FORWARD}'"))
 
 
 def _runnable(exported: ExportedProgram) -> nn.Module:
