@@ -28,7 +28,7 @@ from broker.store import Store
 from broker.tiers import Tiers
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
-from edge_fl.core.errors import EdgeFLError, FrameError, printable, said
+from edge_fl.core.errors import EdgeFLError, FrameError, RunError, printable, said
 from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.transport.interface import Connected, Disconnected, Event, Message, Transport
@@ -55,6 +55,7 @@ from edge_fl.wire.messages import (
     Topics,
     Want,
     decode_from_device,
+    decode_to_device,
     encode_message,
 )
 
@@ -65,6 +66,7 @@ _log = logging.getLogger(__name__)
 # and registers while it has nothing to do.
 _RETURN_SECONDS = 35.0
 _POLL_SECONDS, _SENDING_SECONDS = 0.2, 0.005  # the latter while chunks wait for others to leave
+_NEWCOMER_SECONDS = 5.0  # in which a coordinator that is there already answers
 _TICK_SECONDS, _REMIND_SECONDS = 0.25, 5.0
 _REST_SECONDS = 30.0  # for which a device that declined is let be
 _BURST = 64  # events taken at a time: looking at the round after each of thousands would take longer than they do
@@ -147,6 +149,8 @@ class Gateway:
         self._unheard: dict[str, float] = {}  # when those who have not been heard of since were sent their task
         self._sender = Sender(connection.publish, topics.chunk)
         self._ticked = 0.0  # monotonic seconds
+        self._began = time.monotonic()
+        self._others = {folder.run}  # runs that were heard of on this fleet's topics
         self._over: Finished | None = None
         self._final: FinalModel | None = None
         self._served = -math.inf  # when a device asked for a part of it last
@@ -155,7 +159,7 @@ class Gateway:
     @staticmethod
     def subscriptions(topics: Topics) -> list[str]:
         """The topic filters that the connection must be subscribed to."""
-        return [topics.up("+"), f"{topics.up('+')}/chunk/#"]
+        return [topics.all, topics.up("+"), f"{topics.up('+')}/chunk/#"]
 
     def open_round(self, current: Round, model: bytes) -> Ref:
         """Take updates of ``current`` from now on, and give out its ``model`` frame.
@@ -305,7 +309,10 @@ class Gateway:
     def _take(self, topic: str, payload: bytes) -> None:
         client = ""
         try:
-            _, client, chunk = self._topics.parse(topic)
+            direction, client, chunk = self._topics.parse(topic)
+            if direction == "all":
+                self._hear_of_another(decode_to_device(payload))
+                return
             if self.registry.get(client) is not None:
                 self._presence.heard(client)
             if chunk is not None:
@@ -322,6 +329,19 @@ class Gateway:
         except Exception as error:  # one bad message costs one message
             _log.exception("a message of '%s' could not be handled", client)
             self._reject(client, "fault", f"{type(error).__name__}: {said(error)}.")
+
+    def _hear_of_another(self, message: ToDevice) -> None:
+        """End if another coordinator serves the fleet already; one that comes later is told so by a Hello, once."""
+        if not isinstance(message, Hello) or message.run in self._others or self._over is not None:
+            return
+        self._others.add(message.run)
+        if time.monotonic() < self._began + _NEWCOMER_SECONDS:
+            raise RunError(
+                f"Another coordinator serves this fleet on this broker, with run '{message.run}': end it, or give this "
+                "run a fleet of its own with --fleet."
+            )
+        _log.warning("another coordinator came, with run '%s', and should end: one fleet has one", message.run)
+        self._publish(self._topics.all, Hello(self._folder.run))
 
     def _hear(self, client: str, message: FromDevice) -> None:
         match message:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ from broker.store import Store
 from broker.tiers import MeasuredTiers, Tiers
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import CHUNK_SIZE, Ref, ref_of
+from edge_fl.core.errors import RunError
 from edge_fl.core.pattern import Pattern
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
@@ -69,7 +71,7 @@ class Wire:
     def __init__(self, bundle: Bundle, folder: Path) -> None:
         self.bundle = bundle
         recipe = open_recipe("fedbiad", {"dropout": [500]})
-        broker = MemoryBroker()
+        self.broker = broker = MemoryBroker()
         upstream = broker.session(Gateway.subscriptions(TOPICS))
         self.store = Store(local_url(folder), RUN, b"{}")
         self.folder = RunFolder(folder / "run", CONFIG)
@@ -96,6 +98,12 @@ class Wire:
     def take_over(self, **parts: object) -> None:
         """Another gateway, which knows what the store has kept, perhaps with other ``parts``."""
         self.gateway = Gateway(**self._parts | parts)
+
+    def parts(self, run: str) -> dict[str, Any]:
+        """Those of a coordinator of another session, for ``run``."""
+        folder = RunFolder(self.folder.root.parent / f"beside-{run}", msgspec.structs.replace(CONFIG, run=run))
+        connection = self.broker.session(Gateway.subscriptions(TOPICS))
+        return {**self._parts, "folder": folder, "connection": connection}
 
     def send(self, message: FromDevice, client: str = CLIENT) -> None:
         self.device.publish(TOPICS.up(client), encode_message(message))
@@ -505,3 +513,32 @@ def test_what_a_device_says_moves_no_cursor_and_ends_no_line(wire: Wire, caplog:
     assert current.excused[CLIENT].startswith("failed: no [2J data 2026-01-01 ERROR forgedxxx")
     assert len(current.excused[CLIENT]) == len("failed: ") + 500
     assert "\x1b" not in caplog.text
+
+
+def test_a_second_coordinator_of_a_fleet_ends_and_says_why(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+    wire.gateway._began -= 60  # it has been there for a while
+    wire.join()
+    other = Gateway(**wire.parts(run="run-2"))
+    with pytest.raises(
+        RunError, match=r"serves this fleet on this broker, with run 'run-1': end it, or .* --fleet"
+    ):
+        wire.until(lambda: bool(other.pump()))
+    assert "another coordinator came, with run 'run-2'" in caplog.text
+    assert wire.upload(wire.update()).accepted
+
+
+def test_a_coordinator_that_is_continued_is_no_other(wire: Wire) -> None:
+    wire.join()
+    again = Gateway(**wire.parts(run=RUN))
+    for _ in range(20):
+        again.pump()
+        wire.gateway.pump()
+
+
+def test_one_that_lingers_after_its_run_keeps_no_other_out(wire: Wire) -> None:
+    wire.gateway._began -= 60
+    wire.gateway.finish(9)
+    other = Gateway(**wire.parts(run="run-2"))
+    for _ in range(20):
+        other.pump()
+        wire.gateway.pump()
