@@ -1,6 +1,6 @@
 """What devices can fetch from the coordinator, by the SHA-256 of its bytes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.content import Ref, ref_of
@@ -21,6 +21,8 @@ class Contents:
     ----------
     manifest
         The reference under which devices fetch the manifest.
+    size
+        Bytes of all that can be fetched now.
     """
 
     def __init__(self, bundle: Bundle) -> None:
@@ -31,6 +33,7 @@ class Contents:
         names = [p.file for programs in bundle.manifest.programs.values() for p in programs]
         self._held |= {files[name].sha256: cut(bundle.read(name)) for name in names}
         self._current: dict[str, tuple[bytes, ...]] = {}
+        self.size = self._bundle_size = _size(self._held)
 
     def offer_model(self, frame: bytes, held: Collection[str] = ()) -> Ref:
         """Replace the model that devices can fetch; of earlier ones those of the digests ``held`` can still be had."""
@@ -41,8 +44,13 @@ class Contents:
         """Let devices fetch this frame, too, while the model is current."""
         ref = ref_of(frame)
         self._current[ref.digest] = cut(frame)
+        self.size = self._bundle_size + _size(self._current)
         return ref
 
     def get(self, digest: str) -> tuple[bytes, ...] | None:
         """The chunks of the bytes of that digest, if they are to be had."""
         return self._current.get(digest) or self._held.get(digest)
+
+
+def _size(held: Mapping[str, Sequence[bytes]]) -> int:
+    return sum(len(chunk) for chunks in held.values() for chunk in chunks)

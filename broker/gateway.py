@@ -71,6 +71,7 @@ _TICK_SECONDS, _REMIND_SECONDS = 0.25, 5.0
 _REST_SECONDS = 30.0  # for which a device that declined is let be
 _BURST = 64  # events taken at a time: looking at the round after each of thousands would take longer than they do
 _LINGER_SECONDS = (1.0, 5.0, 300.0)  # in any case, for who is gone, and for who fetches the final model
+_BUDGET = 8  # times all that can be fetched, which a client is sent in a round at the most
 _SERVED_SECONDS = 5.0  # after a device asked for a part of it, in which it may ask for another
 _LONGEST_REASON = 500  # characters of what a device says, in a record and on a screen
 
@@ -406,6 +407,8 @@ class Gateway:
         chunks = self._contents.get(want.digest)
         if chunks is None or self.registry.get(client) is None:
             raise FrameError("unknown-content", f"'{client}' wants {want.digest[:12]}, which is not given out.")
+        if self.sent[client] > _BUDGET * self._contents.size:
+            raise FrameError("budget", f"'{client}' fetched all there is {_BUDGET} times in this round.")
         self.sent[client] += self._sender.serve(self._topics.down(client), chunks, want)
         if self._final is not None:
             self._served = time.monotonic()

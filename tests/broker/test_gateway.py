@@ -515,6 +515,21 @@ def test_what_a_device_says_moves_no_cursor_and_ends_no_line(wire: Wire, caplog:
     assert "\x1b" not in caplog.text
 
 
+def test_a_client_that_fetches_without_end_is_served_no_more_in_this_round(wire: Wire) -> None:
+    wire.join()
+    manifest = wire.answer(Registered, register()).manifest
+    size = wire.gateway._contents.size
+    wire.gateway.sent[CLIENT] = 8 * size - 1  # as after some thousand messages
+    for _ in range(3):
+        wire.send(Want(manifest.digest, (0,)))
+    wire.until(lambda: wire.gateway.rejections["budget"] >= 1)
+    assert wire.gateway.sent[CLIENT] <= 8 * size + manifest.size
+    wire.gateway.counted()  # the round is closed
+    wire.chunks.clear()
+    wire.send(Want(manifest.digest, (0,)))
+    wire.until(lambda: bool(wire.chunks))
+
+
 def test_a_second_coordinator_of_a_fleet_ends_and_says_why(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
     wire.gateway._began -= 60  # it has been there for a while
     wire.join()
