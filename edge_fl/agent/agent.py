@@ -16,7 +16,16 @@ from edge_fl.agent.state import StateFolder
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
 from edge_fl.core.content import Ref
-from edge_fl.core.errors import BundleError, DataError, EdgeFLError, FrameError, RefusedError, StateError
+from edge_fl.core.errors import (
+    BundleError,
+    DataError,
+    EdgeFLError,
+    FrameError,
+    RefusedError,
+    RuntimeMissingError,
+    StateError,
+    said,
+)
 from edge_fl.core.layout import Layout
 from edge_fl.core.log import log_fields
 from edge_fl.core.server_half import State
@@ -113,6 +122,7 @@ class Agent:
         self._folder = StateFolder(settings.state, settings.client)
         self._talk = Conversation(settings.broker, settings.client, settings.fleet, self._introduce)
         self._runtime: tuple[Registered, Runtime] | None = None
+        self._unusable: tuple[Registered, Exception] | None = None
         self._measured: Measured | None = None  # of the newest rehearsals
         self._model = HeldModel()
         self._over: Finished | None = None  # of the run whose final model was asked for
@@ -162,16 +172,32 @@ class Agent:
         if registered is None:
             return
         if self._runtime is None or self._runtime[0] != registered:
+            self._runtime = None
+            if self._unusable is None or self._unusable[0] != registered:
+                self._prepare(registered)
+        if task is not None:
+            with log_fields(run=task.run, round=task.round):
+                self._do(task)
+            self._talk.task = None
+
+    def _prepare(self, registered: Registered) -> None:
+        """Have the run's programs ready. Where its bundle is none for this device, every task fails, and says why.
+
+        What is wrong with the device itself ends it.
+        """
+        try:
             bundle = self._fetch_bundle(registered)
             _check_fit(self._data, bundle.manifest)
             runtime = self._open(self._settings.runtime, bundle, threads=self._settings.threads)
-            self._runtime = (registered, runtime)
-            if registered.rehearsals:
-                self._measure(registered, runtime)
-        if task is not None:
-            with log_fields(run=task.run, round=task.round):
-                self._do(task, self._runtime[1])
-            self._talk.task = None
+        except (DataError, RuntimeMissingError, StateError, RefusedError, Superseded):
+            raise
+        except Exception as error:  # a bundle is a stranger's, and so is what it makes of our libraries
+            _log.error("the bundle of run %s cannot be used: %s", registered.run, said(error))
+            self._unusable = (registered, error)
+            return
+        self._runtime = (registered, runtime)
+        if registered.rehearsals:
+            self._measure(registered, runtime)
 
     def _fetch_bundle(self, registered: Registered) -> Bundle:
         """The bundle's manifest and this runtime's programs, fetched once and kept in the state folder."""
@@ -244,11 +270,15 @@ class Agent:
             _log.warning("this device cannot do a task of one tier: %s", error)
             return None
 
-    def _do(self, task: Task | Evaluate | CollectStatistics, runtime: Runtime) -> None:
-        if isinstance(task, Task):
-            self._work(task, runtime)
+    def _do(self, task: Task | Evaluate | CollectStatistics) -> None:
+        if self._runtime is None:
+            assert self._unusable is not None
+            failed = failure_of(task, self._unusable[1])
+            self._talk.send(failed) if isinstance(task, Task) else self._talk.answer(task, failed)
+        elif isinstance(task, Task):
+            self._work(task, self._runtime[1])
         else:
-            self._answer(task, runtime)
+            self._answer(task, self._runtime[1])
 
     def _work(self, task: Task, runtime: Runtime) -> None:
         """Train one task and see its update accepted or rejected; a failure is told to the coordinator."""

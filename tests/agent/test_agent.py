@@ -410,6 +410,28 @@ def test_a_round_that_was_never_asked_keeps_no_other_out(digits_bundle: Bundle, 
     trains(stage, digits_bundle)
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    [b"no manifest", b"{}", b"[" * 10_000, b'{"schema": 1e999}'],
+    ids=["bytes", "empty", "deep", "number"],
+)
+def test_a_bundle_that_is_none_fails_its_tasks_and_the_device_lives_on(
+    digits_bundle: Bundle, stage: Stage, manifest: bytes
+) -> None:
+    stage.hears(Register)
+    stage.say(Registered(RUN, stage.give(manifest)))
+    stage.until(lambda: stage.wanted(ref_of(manifest)))
+    for number in (1, 2):
+        stage.say(stage.task(round=number))
+        stage.hears(Failed, number)
+    assert {m.code for m in stage.heard if isinstance(m, Failed)} == {"13"}
+    stage.say(Registered(RUN, stage.manifest))
+    stage.until(lambda: stage.wanted(stage.manifest))
+    model = stage.give(frame(digits_bundle, "model", 2, digits_bundle.weights()))
+    stage.say(stage.task(round=3, model=model))
+    stage.offered(3)
+
+
 def trains(stage: Stage, bundle: Bundle) -> None:
     """The device trains the first round after all."""
     model = stage.give(frame(bundle, "model", 0, bundle.weights()))
