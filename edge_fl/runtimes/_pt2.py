@@ -21,6 +21,7 @@ from edge_fl.core.errors import BundleError, said
 __all__ = ["load_program"]
 
 _ROOT, _MODEL = "archive/", "archive/models/model.json"
+_BESIDE = "archive/extra/"  # a person's own notes; no program needs them
 _EMPTY: Final = frozenset({"archive/data/sample_inputs/model.pt"})
 _CONFIGS: Final = frozenset(
     {"archive/data/weights/model_weights_config.json", "archive/data/constants/model_constants_config.json"}
@@ -71,6 +72,8 @@ def _checked(content: bytes) -> bytes:
         if len(set(names)) != len(names) or _MODEL not in names:
             raise ValueError("its parts are not those of one program")
         for entry in archive.infolist():
+            if entry.filename.startswith(_BESIDE):
+                continue
             if entry.compress_type != ZIP_STORED:
                 raise ValueError(f"'{entry.filename[:80]}' is compressed")
             checked.writestr(entry.filename, _part(entry.filename, archive.read(entry)))

@@ -31,7 +31,7 @@ def broker() -> Iterator[BrokerAddress]:
 
 @pytest.fixture
 def agent(broker: BrokerAddress, tmp_path: Path) -> Examined:
-    return Examined(broker, "client-1", "digits:0/10", tmp_path / "state", "onnx", "edge-fl", 1.0)
+    return Examined(broker, "client-1", "digits:0/10", tmp_path / "state", "onnx", "edge-fl", 30.0)
 
 
 def found(agent: Examined, check: str) -> Finding:
@@ -84,7 +84,7 @@ def test_what_listens_is_no_broker(agent: Examined) -> None:
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()
-        finding = found(replace(agent, broker=BrokerAddress(*mute.getsockname())), "broker")
+        finding = found(replace(agent, broker=BrokerAddress(*mute.getsockname()), connect_timeout=1), "broker")
     assert (finding.level, finding.code) == ("failed", 16)
     assert "does not speak MQTT" in finding.sentence
 

@@ -28,6 +28,7 @@ from edge_fl.data.registry import load_dataset
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.training.update import Update
+from edge_fl.wire.messages import MOST_STEPS
 
 CONFIG = RunConfig(
     run="test",
@@ -130,13 +131,15 @@ def training(processes: set[int]) -> set[int]:
 
 
 def test_processes_end_with_a_parent_that_is_killed(torch_bundle: Bundle, tmp_path: Path) -> None:
-    """Of whom each would need hours for the part that it is in the middle of."""
-    options = ["--trainer=runtime", "--processes=2", "--local-steps=100000000", f"--output={tmp_path / 'run'}"]
+    """Of whom each would need many minutes for the part that it is in the middle of."""
+    options = ["--trainer=runtime", "--processes=2", "--clients=2", "--fraction=1", "--batch=512"]
+    options += [f"--local-steps={MOST_STEPS}", f"--output={tmp_path / 'run'}"]
     command = [sys.executable, "-m", "edge_fl", "simulate", str(torch_bundle.root), *options]
-    limit = time.monotonic() + 120
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as parent:
+    limit = time.monotonic() + 300
+    with subprocess.Popen(command) as parent:
         try:
             while len(training(started := children(parent.pid))) < 2:
+                assert parent.poll() is None
                 assert time.monotonic() < limit
                 time.sleep(0.1)
         finally:
