@@ -5,14 +5,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from broker.embedded import broker_of
 from broker.observer import Observer
+from broker.open_broker import open_broker
 from broker.session import new_run_id
 from broker.session import serve as coordinate
 from edge_fl.core.bundle import Bundle
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.run import Run
+from edge_fl.transport.access import Access
+from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["serve"]
 
@@ -25,7 +27,10 @@ def serve(
     parameters: Mapping[str, Any] | None = None,
     scores: Sequence[str] = (),
     broker: str = "embedded",
-    port: int = 1883,
+    access: Access | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    passwords: str | Path | None = None,
     fleet: str = "edge-fl",
     rounds: int = 20,
     clients_per_round: int = 10,
@@ -48,7 +53,8 @@ def serve(
     method
         A name such as ``fedbiad+dgc``, or ``edge_fl.FedBIAD(dropout=0.5)``.
     broker
-        ``embedded``, or ``mqtt://host:port`` of one that runs.
+        ``embedded``, or ``mqtts://host:port`` of one that runs, as :func:`broker.open_broker.open_broker` has it with
+        ``access``, ``host``, ``port`` and ``passwords``.
     settings
         Further fields of :class:`edge_fl.runs.config.RunConfig`, such as ``deadline`` or ``quorum``.
 
@@ -77,11 +83,17 @@ def serve(
     )
     root = Path("runs") / run if output is None else Path(output)
     with ExitStack() as stack:
+
+        def address() -> BrokerAddress:  # once all else is checked
+            users = None if passwords is None else Path(passwords)
+            opened = open_broker(broker, stack, access=access, host=host, port=port, passwords=users, fleet=fleet)
+            return opened.address
+
         coordinate(
             bundle=found,
             config=config,
             root=root,
-            address=lambda: broker_of(broker, port, stack),  # once all else is checked
+            address=address,
             observer=observer or Observer(),
             fleet=fleet,
         )

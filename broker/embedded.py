@@ -1,28 +1,97 @@
 """An MQTT broker inside the coordinator's process, so that a run needs nothing installed.
 
 amqtt on a thread of its own. It moves 50 to 70 MB/s; production runs on Mosquitto. Retained messages are refused:
-amqtt hands them to clients that may not read the topic, and edge-fl relies on none.
+amqtt hands them to clients that may not read the topic, and edge-fl relies on none. Where its doors ask who comes
+(:mod:`broker.doors`), a client publishes and reads its own topics alone.
 """
 
 import asyncio
 import logging
 import socket
+import ssl
 import threading
-from contextlib import ExitStack
-from typing import Any
+from contextlib import suppress
+from typing import Any, Literal
 
 from amqtt.broker import Broker
+from amqtt.contexts import Action
+from amqtt.errors import AMQTTError, MQTTError, NoDataError
+from amqtt.mqtt.connack import NOT_AUTHORIZED, ConnackPacket
+from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
+from amqtt.session import Session
 
+from broker.doors import COORDINATOR, Doors, Login
 from edge_fl.core.errors import BrokerError, PortError
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.wire.messages import Topics, within
 
-__all__ = ["EmbeddedBroker", "broker_of"]
+__all__ = ["EmbeddedBroker"]
 
 _START_SECONDS = 20.0
 
 
 class _Broker(Broker):
-    """amqtt, which keeps no retained message here, and ends a session whose client begins another."""
+    """amqtt, which keeps no retained message here, and ends a session whose client begins another.
+
+    amqtt would end the session of a client id before it asks who comes with that id, and would publish a will to any
+    topic. So both are looked at first, and nobody is let in under another's id.
+    """
+
+    def __init__(self, config: dict[str, Any], doors: Doors, topics: Topics) -> None:
+        super().__init__(config)
+        self._doors, self._topics, self._tls = doors, topics, doors.context()
+        self._version = doors.version()
+
+    def _create_ssl_context(self, _listener: Any) -> ssl.SSLContext | None:
+        return self._tls
+
+    async def _initialize_client_session(
+        self, reader: Any, writer: Any, *_remote: Any
+    ) -> tuple[BrokerProtocolHandler, Session]:
+        """Read CONNECT, and find out who comes, before anything is done for that client."""
+        try:
+            handler, session = await BrokerProtocolHandler.init_from_connect(reader, writer, self.plugins_manager)
+        except (AMQTTError, MQTTError, NoDataError) as error:
+            await writer.close()
+            raise AMQTTError(f"no CONNECT came: {error}") from error
+        session.clean_session = True  # nothing waits for who is not there
+        session.parent = 0
+        if self._tls is not None and (version := self._doors.version()) != self._version:
+            self._version = version
+            with suppress(OSError):  # of half a file there is a next version
+                self._tls.load_verify_locations(self._doors.ca)
+            await writer.close()  # it was looked at by yesterday's list; it comes again in a moment
+            raise AMQTTError("the list of revoked certificates has changed")
+        if self._doors.asks:
+            session.username = await self._identity(session, writer)
+            if session.username is None:
+                await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
+                await writer.close()
+                raise AMQTTError("a stranger is not let in")
+            if session.username != COORDINATOR:
+                session.client_id = session.username
+        if session.will_flag and not await self._topic_filtering(session, session.will_topic, Action.PUBLISH):
+            session.will_flag = False
+        await self._delete_session(session.client_id)
+        return handler, session
+
+    async def _identity(self, session: Session, writer: Any) -> str | None:
+        ssl_object = writer.get_ssl_info()
+        certificate = None if ssl_object is None else ssl_object.getpeercert()
+        login = Login(session.username, session.password, certificate)
+        return await asyncio.to_thread(self._doors.identity, login)
+
+    async def _authenticate(self, _session: Session, _listener: Any) -> bool:
+        """Who has a session was asked before."""
+        return True
+
+    async def _topic_filtering(self, session: Session, topic: str, action: Action) -> bool:
+        """Whether the topic is the client's; what it receives it was let subscribe to."""
+        if not self._doors.asks or session.username == COORDINATOR or action is Action.RECEIVE:
+            return True
+        name = str(session.username)
+        own = self._topics.writable if action is Action.PUBLISH else self._topics.readable
+        return within(topic, own(name))
 
     async def retain_message(self, *_args: Any, **_kwargs: Any) -> None:
         """Forget it."""
@@ -48,15 +117,40 @@ class EmbeddedBroker:
         The interface to listen on.
     port
         The TCP port; 0 takes a free one.
+    doors
+        Who may come in; None for whoever reaches it, unencrypted.
+    topics
+        Those of the fleet, of which a client that shows who it is has its own.
 
     Attributes
     ----------
+    listens
+        Where it listens, for people.
     address
-        Where it listens.
+        How this machine's coordinator reaches it.
+
+    Raises
+    ------
+    ConfigError
+        When files of ``doors`` cannot be used.
+    PortError
+        When the port is taken.
     """
 
-    def __init__(self, *, host: str = "127.0.0.1", port: int = 1883) -> None:
-        self.address = BrokerAddress(host, _free_port(host, port))
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 1883,
+        doors: Doors | None = None,
+        topics: Topics | None = None,
+    ) -> None:
+        self._doors, self._topics = doors or Doors(), topics or Topics()
+        scheme: Literal["mqtt", "mqtts"] = "mqtt" if self._doors.cert is None else "mqtts"
+        self._doors.context()
+        self.listens = BrokerAddress(host, _free_port(host, port), scheme)
+        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self.address = BrokerAddress(near, self.listens.port, scheme, access=self._doors.access())
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._failure: Exception | None = None
@@ -69,7 +163,7 @@ class EmbeddedBroker:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._thread.start()
         if not self._ready.wait(_START_SECONDS) or self._failure is not None:
-            raise BrokerError(f"The embedded broker did not start at {self.address}: {self._failure}.")
+            raise BrokerError(f"The embedded broker did not start at {self.listens}: {self._failure}.")
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -92,13 +186,9 @@ class EmbeddedBroker:
             self._loop.run_forever()
 
     async def _start(self) -> None:
-        bind = f"{self.address.host}:{self.address.port}"
-        self._broker = _Broker(
-            {
-                "listeners": {"default": {"type": "tcp", "bind": bind, "max_connections": 0}},
-                "plugins": {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}},
-            }
-        )
+        bind = f"{self.listens.host}:{self.listens.port}"
+        listener = {"type": "tcp", "bind": bind, "max_connections": 0, "ssl": self._doors.cert is not None}
+        self._broker = _Broker({"listeners": {"default": listener}, "plugins": {}}, self._doors, self._topics)
         await self._broker.start()
 
 
@@ -113,18 +203,3 @@ def _free_port(host: str, port: int) -> int:
             ) from error
         taken: int = probe.getsockname()[1]
         return taken
-
-
-def broker_of(text: str, port: int, stack: ExitStack) -> BrokerAddress:
-    """The broker that ``embedded`` or ``mqtt://host:port`` names; the former listens on ``port`` until ``stack`` ends.
-
-    Raises
-    ------
-    ConfigError
-        When ``text`` names none.
-    PortError, BrokerError
-        When an embedded broker cannot listen.
-    """
-    return (
-        stack.enter_context(EmbeddedBroker(port=port)).address if text == "embedded" else BrokerAddress.parse(text)
-    )

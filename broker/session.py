@@ -32,7 +32,8 @@ from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig, begun
 from edge_fl.training.evaluator import Evaluator, open_evaluator
-from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Transport
 from edge_fl.wire.messages import Topics
 

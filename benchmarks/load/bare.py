@@ -20,7 +20,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from device_sim.emulation.sessions import Publish
 from edge_fl.core.errors import RunError
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.transfer import cut
 
 __all__ = ["BareDevice", "Moved", "main"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_fl.core.errors import EdgeFLError, RunError
 from edge_fl.runs.config import RunConfig
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["Child", "Place", "cpu_seconds"]
 

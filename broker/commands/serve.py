@@ -8,6 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from edge_fl.commands.broker_options import (
+    Ca,
+    Cert,
+    IdentityFile,
+    Insecure,
+    Key,
+    PasswordFile,
+    User,
+    access_of,
+    broker_of,
+)
 from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
 from edge_fl.commands.options import (
     Batch,
@@ -45,7 +56,8 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 _OF_A_PROCESS = [
-    *("broker", "port", "connect_timeout", "database", "models", "fleet", "metrics"),
+    *("broker", "host", "port", "connect_timeout", "database", "models", "fleet", "metrics"),
+    *("identity", "ca", "cert", "key", "user", "password_file", "passwords", "insecure"),
     *("log_level", "log_file", "log_format", "json"),
 ]
 """Options that a run does not keep."""
@@ -83,10 +95,41 @@ def serve(
             help="Devices that score it then, too, on what their --test-share holds out [not with --buffer]."
         ),
     ] = 0,
-    broker: Annotated[str, typer.Option(help="'embedded', or mqtt://host:port of one that runs.")] = "embedded",
+    broker: Annotated[
+        str | None,
+        typer.Option(
+            help="'embedded', or one that runs: mqtts://host:port, mqtt:// or wss:// [default: the identity's, or "
+            "embedded].",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Interface of the embedded broker [default: 127.0.0.1].", show_default=False),
+    ] = None,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the embedded broker; 0 takes a free one.")
-    ] = 1883,
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of the embedded broker; 0 takes a free one [default: 1883, with --cert 8883].",
+            show_default=False,
+        ),
+    ] = None,
+    passwords: Annotated[
+        Path | None,
+        typer.Option(
+            help="Users whom the embedded broker lets in, as `edge-fl provision password` writes them.",
+            show_default=False,
+        ),
+    ] = None,
+    identity: IdentityFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    insecure: Insecure = False,
     deadline: Annotated[
         float,
         typer.Option(
@@ -146,15 +189,15 @@ def serve(
     """
     from rich.console import Console
 
-    from broker.embedded import broker_of
     from broker.live import view
     from broker.log_view import LogView
     from broker.observer import Observers
+    from broker.open_broker import EMBEDDED, open_broker
     from broker.prometheus import metrics_server
     from broker.session import new_run_id
     from edge_fl.recipes.named import recipe_and_parameters
     from edge_fl.runs.config import RunConfig
-    from edge_fl.transport.connection import BrokerAddress
+    from edge_fl.transport.address import BrokerAddress
 
     console = Console(stderr=True)
     run = new_run_id()
@@ -193,13 +236,24 @@ def serve(
             tiers=tiers,
             selection=selection,
         )
+    access = access_of(
+        identity=identity, ca=ca, cert=cert, key=key, user=user, password_file=password_file, insecure=insecure
+    )
     coordinate = _coordination(bundle, config, root, models)
     with ExitStack() as stack:
 
         def address() -> BrokerAddress:
-            found = broker_of(broker, port, stack)
-            console.print(f"broker {found}", highlight=False)
-            return found
+            found = open_broker(
+                broker or broker_of(identity) or EMBEDDED,
+                stack,
+                access=access,
+                host=host,
+                port=port,
+                passwords=passwords,
+                fleet=fleet,
+            )
+            console.print(f"broker {found.listens}", highlight=False)
+            return found.address
 
         watching = [stack.enter_context(view(console, live=not json, devices=log_level == "info"))]
         if log_file is not None or log_format is LogFormat.JSON:

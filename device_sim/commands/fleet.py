@@ -32,7 +32,8 @@ def fleet(
     from device_sim.emulation.emulation import EmulatedFleet
     from device_sim.emulation.fleet_file import read_fleet
     from edge_fl.core.errors import RunError
-    from edge_fl.transport.connection import BrokerAddress, Connection
+    from edge_fl.transport.address import BrokerAddress
+    from edge_fl.transport.connection import Connection
     from edge_fl.wire.messages import Topics
 
     console = Console(stderr=True)

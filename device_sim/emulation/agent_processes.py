@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from edge_fl.core.errors import RunError
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["AgentProcess", "Fleet", "FleetProcess", "Surroundings"]
 

@@ -20,7 +20,7 @@ from device_sim.emulation.lane import Lane
 from device_sim.emulation.mqtt_packets import Publish, Splitter, puback, publish_of
 from device_sim.simulation.links import Link
 from edge_fl.core.errors import BrokerError, ConfigError
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["BadLink", "Faults"]
 

@@ -27,7 +27,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["BROKERS", "FAULTS", "Chaos", "Disturbed", "same_weights"]
 

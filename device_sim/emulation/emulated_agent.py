@@ -24,7 +24,7 @@ from device_sim.emulation.step_costs import StepCosts
 from edge_fl.agent.agent import Agent, AgentSettings
 from edge_fl.core.errors import EdgeFLError
 from edge_fl.data.sources.base import open_source
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["BatterySettings", "EmulatedAgent", "EmulatedProcess"]
 

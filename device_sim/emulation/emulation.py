@@ -15,7 +15,7 @@ from device_sim.emulation.agent_processes import Fleet, Surroundings
 from device_sim.emulation.bad_link import BadLink
 from device_sim.emulation.emulated_agent import BatterySettings, EmulatedAgent, EmulatedProcess
 from device_sim.emulation.fleet_file import Device, FleetFile
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["EmulatedFleet"]
 

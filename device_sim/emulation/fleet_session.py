@@ -12,7 +12,7 @@ from device_sim.emulation.fleet_file import FleetFile
 from edge_fl.core.bundle import Bundle
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Register
 
 __all__ = ["FleetOutcome", "FleetSession"]

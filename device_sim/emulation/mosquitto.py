@@ -2,13 +2,14 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from pathlib import Path
 
 from edge_fl.core.errors import BrokerError
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["Mosquitto", "free_port", "mosquitto_program"]
 
@@ -21,7 +22,7 @@ def mosquitto_program() -> str | None:
 
 
 class Mosquitto:
-    """A broker on a free port of this machine, which drops nothing that waits and keeps nothing on disk.
+    """A broker on a port of this machine, which drops nothing that waits and keeps nothing on disk.
 
     Leaving the context ends it.
 
@@ -29,6 +30,10 @@ class Mosquitto:
     ----------
     folder
         Takes its configuration and log.
+    address
+        Where it listens; None for a free port.
+    config
+        The lines of its configuration; None to let in whoever comes.
 
     Attributes
     ----------
@@ -41,18 +46,18 @@ class Mosquitto:
         When Mosquitto is not installed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, address: BrokerAddress | None = None, config: str | None = None) -> None:
         program = mosquitto_program()
         if program is None:
             raise BrokerError("Mosquitto is not installed: on Debian, apt-get install mosquitto brings it.")
-        self.address = BrokerAddress("127.0.0.1", free_port())
-        self._log = folder / "mosquitto.log"
-        config = folder / "mosquitto.conf"
-        config.write_text(
-            f"listener {self.address.port} {self.address.host}\nallow_anonymous true\n"
+        self.address = address or BrokerAddress("127.0.0.1", free_port())
+        self._log, file = folder / "mosquitto.log", folder / "mosquitto.conf"
+        file.write_text(
+            config
+            or f"listener {self.address.port} {self.address.host}\nallow_anonymous true\n"
             "persistence false\nmax_queued_messages 0\n"
         )
-        self._command = (program, "-c", str(config))
+        self._command = (program, "-c", str(file))
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "Mosquitto":
@@ -80,6 +85,10 @@ class Mosquitto:
                 self.kill()
                 raise BrokerError(f"Mosquitto did not start at {self.address}; it says why in {self._log}.")
             time.sleep(0.02)
+
+    def reload(self) -> None:
+        """Have it read its configuration and lists again (SIGHUP)."""
+        os.kill(self.pid, signal.SIGHUP)
 
     def kill(self) -> None:
         """End it as a power cut would (SIGKILL)."""

@@ -37,7 +37,7 @@ from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.training.evaluation import evaluated
 from edge_fl.training.update import Update, make_update
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
 from edge_fl.wire.messages import (
     CollectedStatistics,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from edge_fl.core.content import Ref, ref_of
 from edge_fl.core.errors import EdgeFLError, FrameError, RefusedError
-from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Connected, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender, cut
 from edge_fl.wire.messages import (

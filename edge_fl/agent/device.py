@@ -13,7 +13,8 @@ from edge_fl.agent.state import state_home
 from edge_fl.data.given import samples_of
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import DataSource, open_source
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.access import Access
+from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["Device"]
 
@@ -39,7 +40,7 @@ class Device:
     Parameters
     ----------
     broker
-        ``mqtt://host:port``.
+        ``mqtts://host:port``, ``mqtt://`` or ``wss://``.
     data
         Its own data: a spec such as ``csv:readings.csv?label=state``, a :class:`DataSource`, which is asked anew for
         each task, or whatever else :func:`edge_fl.data.given.samples_of` takes.
@@ -47,6 +48,8 @@ class Device:
         Its name in the fleet.
     state
         The folder of its state; None for ``~/.local/state/edge-fl/ID``, or as XDG_STATE_HOME has it.
+    access
+        Certificates, user and password for the broker.
     keep_model
         Whether to keep the final model of each run, for :meth:`predict`.
     consent
@@ -67,13 +70,14 @@ class Device:
         *,
         id: str,
         state: str | Path | None = None,
+        access: Access | None = None,
         once: bool = False,
         keep_model: bool = False,
         consent: Callable[[], None] = lambda: None,
         **settings: Any,
     ) -> None:
         self._settings = AgentSettings(
-            broker=BrokerAddress.parse(broker),
+            broker=BrokerAddress.parse(broker, access),
             client=id,
             state=state_home() / id if state is None else Path(state),
             once=once,

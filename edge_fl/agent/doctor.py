@@ -1,6 +1,5 @@
 """What an agent needs on this machine, looked at one thing after another before it is left alone."""
 
-import ipaddress
 import os
 import shutil
 import stat
@@ -15,12 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 import edge_fl
-from edge_fl.agent.state import owner_of
+from edge_fl.agent.state import in_use, owner_of
 from edge_fl.core.errors import BrokerError, EdgeFLError, StateError
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
 from edge_fl.runtimes.base import RUNTIMES
-from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Message
 from edge_fl.wire.messages import Topics
 
@@ -76,8 +76,15 @@ _Seen = tuple[str, bool]
 
 def _broker(agent: Examined) -> _Seen:
     """A session of its own, which leaves that of an agent that runs alone, and a message to itself."""
+    known = agent.broker.access.user is not None or agent.broker.access.cert is not None
+    if known and in_use(agent.state):
+        return (
+            f"An agent runs from '{agent.state}', and a broker that knows identities would end its session for this "
+            "check's: look at its log, or stop it and check again.",
+            True,
+        )
     name = f"doctor-{uuid.uuid4().hex[:16]}"
-    topic = Topics(agent.fleet).doctor(name)
+    topic = Topics(agent.fleet).doctor(agent.client)
     connection = Connection(address=agent.broker, client_id=name, subscriptions=[topic])
     connection.open(timeout=agent.connect_timeout)
     try:
@@ -92,21 +99,24 @@ def _broker(agent: Examined) -> _Seen:
     finally:
         connection.close()
     raise BrokerError(
-        f"{agent.broker} takes the connection, and a message to '{topic}' does not come back: let a device publish and "
-        "subscribe there."
+        f"{agent.broker} takes the connection, and a message to '{topic}' does not come back: let the device publish "
+        "and subscribe there, and be called at the broker as its --id."
     )
 
 
 def _certificate(agent: Examined) -> _Seen:
-    """Connections are not encrypted in this version (edge_fl/transport/connection.py): there is none to look at."""
-    try:
-        here = agent.broker.host == "localhost" or ipaddress.ip_address(agent.broker.host).is_loopback
-    except ValueError:  # a name
-        here = False
-    if here:
-        return f"There is none, and {agent.broker} is this machine.", False
+    """The files, and whether what crosses a network is encrypted; whether both sides take them, the broker shows."""
+    broker, access = agent.broker, agent.broker.access
+    if broker.encrypted:
+        access.context()
+        trusted = "the system's authorities" if access.ca is None else f"'{access.ca}'"
+        shown = "" if access.cert is None else f", and '{access.cert}' is shown"
+        return f"{broker.scheme}:// is encrypted, certificates of {trusted} are trusted{shown}.", False
+    if broker.loopback:
+        return f"There is none, and {broker} is this machine.", False
     return (
-        f"There is none: mqtt:// is not encrypted, so keep {agent.broker} and this device on a network you trust.",
+        f"There is none: mqtt:// is not encrypted, so keep {broker} and this device on a network you trust, or use "
+        "mqtts://.",
         True,
     )
 

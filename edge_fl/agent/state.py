@@ -20,7 +20,7 @@ from edge_fl.core.errors import StateError, said
 from edge_fl.core.server_half import State
 from edge_fl.wire.messages import check_id
 
-__all__ = ["MethodState", "StateFolder", "owner_of", "state_home"]
+__all__ = ["MethodState", "StateFolder", "in_use", "owner_of", "state_home"]
 
 _log = logging.getLogger(__name__)
 _ROUND = "__round__"
@@ -82,6 +82,18 @@ def state_home() -> Path:
     """Where devices have their state folders unless they name one."""
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "edge-fl"
+
+
+def in_use(root: Path) -> bool:
+    """Whether a device process has the state folder now."""
+    try:
+        with (root / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is none, or it is another user's
+        return False
+    return False
 
 
 def owner_of(root: Path) -> str | None:

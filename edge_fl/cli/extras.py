@@ -20,6 +20,7 @@ _EXTRAS = {
     "parquet": ("pyarrow",),
     "postgres": ("psycopg",),
     "s3": ("s3fs",),
+    "secure": ("cryptography",),
     "sim": ("yaml",),
 }
 

@@ -31,6 +31,9 @@ COMMANDS = {
     ),
     "status": Named("broker.commands.status:status", "Show how far a run is, its devices, and what was refused."),
     "device": Named("edge_fl.commands.device:app", "Serve as one device of a fleet."),
+    "provision": Named(
+        "broker.commands.provision:app", "Give a broker, a coordinator and devices identities (TLS, passwords)."
+    ),
     "fleet": Named("device_sim.commands.fleet:fleet", "Start a fleet of emulated devices from a file."),
     "simulate": Named(
         "device_sim.commands.simulate:simulate", "Simulate a run in this process, for comparing methods."

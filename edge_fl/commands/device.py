@@ -4,6 +4,17 @@ from typing import Annotated
 
 import typer
 
+from edge_fl.commands.broker_options import (
+    Ca,
+    Cert,
+    IdentityFile,
+    Insecure,
+    Key,
+    PasswordFile,
+    User,
+    access_of,
+    broker_of,
+)
 from edge_fl.commands.build_runtime import build_runtime
 from edge_fl.commands.device_options import (
     ConnectTimeout,
@@ -30,7 +41,8 @@ def device(
     context: typer.Context,
     *,
     broker: Annotated[
-        str, typer.Option(help="The MQTT broker, mqtt://host:port (required).", show_default=False)
+        str,
+        typer.Option(help="The MQTT broker, mqtts://host:port, mqtt:// or wss:// (required).", show_default=False),
     ] = "",
     data: Annotated[
         str,
@@ -60,6 +72,13 @@ def device(
     most_busy: Annotated[
         float | None, typer.Option(min=0, max=1, help="Decline while others use more of the CPUs than this share.")
     ] = None,
+    identity: IdentityFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    insecure: Insecure = False,
     connect_timeout: ConnectTimeout = 15.0,
     method: Annotated[
         list[str] | None,
@@ -78,6 +97,7 @@ def device(
     """
     if context.invoked_subcommand is not None:
         return
+    broker = broker or broker_of(identity)
     for option, value in (("--broker", broker), ("--data", data)):
         if not value:  # typer would ask a subcommand for it too, were it declared as required
             raise typer.BadParameter("it is required.", param_hint=f"'{option}'")
@@ -86,13 +106,16 @@ def device(
     from edge_fl.data.sources.base import open_source
     from edge_fl.recipes.own import use_code
     from edge_fl.runtimes.base import RUNTIMES
-    from edge_fl.transport.connection import BrokerAddress
+    from edge_fl.transport.address import BrokerAddress
 
+    access = access_of(
+        identity=identity, ca=ca, cert=cert, key=key, user=user, password_file=password_file, insecure=insecure
+    )
     RUNTIMES.check(runtime)
     use_code(method or [])
-    client = client_of(id, data, state)
+    client = client_of(id, data, state, known=access.identity)
     settings = AgentSettings(
-        broker=BrokerAddress.parse(broker),
+        broker=BrokerAddress.parse(broker, access),
         client=client,
         state=state_of(state, client),
         runtime=runtime,

@@ -11,13 +11,15 @@ import typer
 
 from edge_fl.agent.state import owner_of, state_home
 from edge_fl.commands.options import runtime_name
-from edge_fl.core.errors import StateError
+from edge_fl.core.errors import ConfigError, StateError
 
 __all__ = ["ConnectTimeout", "Fleet", "Id", "RuntimeName", "State", "TestShare", "client_of", "state_of"]
 
 Id = Annotated[
     str | None,
-    typer.Option(help="This device's id [default: the state folder's, or one of host name and data]."),
+    typer.Option(
+        help="This device's id [default: the identity's, the state folder's, or one of host name and data]."
+    ),
 ]
 State = Annotated[Path | None, typer.Option(help="State folder [default: ~/.local/state/edge-fl/ID].")]
 RuntimeName = Annotated[str, typer.Option(help="The runtime to train in.", parser=runtime_name)]
@@ -30,12 +32,17 @@ Fleet = Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")]
 _SHARE = re.compile(r"[\w-]+(:\d+/\d+(:\w+)?)?")  # of a data set by name
 
 
-def client_of(id: str | None, data: str, state: Path | None) -> str:
-    """The device's id, as it is given or its state folder has it; raises ConfigError where it cannot be one."""
+def client_of(id: str | None, data: str, state: Path | None, *, known: str | None = None) -> str:
+    """The device's id: as it is given, as the broker knows it (``known``), or as its state folder has it.
+
+    Raises ConfigError where it cannot be one, or the broker would know the device by another name.
+    """
     from edge_fl.wire.messages import check_id
 
-    if id is not None:
-        return check_id(id)
+    if id is not None and known not in (None, id):
+        raise ConfigError(f"The broker knows this device as '{known}': leave --id out, or let it be that.")
+    if (given := known if id is None else id) is not None:
+        return check_id(given)
     owner = None
     if state is not None:
         with suppress(StateError):  # of which whoever opens the folder speaks

@@ -6,6 +6,17 @@ from typing import Annotated
 
 import typer
 
+from edge_fl.commands.broker_options import (
+    Ca,
+    Cert,
+    IdentityFile,
+    Insecure,
+    Key,
+    PasswordFile,
+    User,
+    access_of,
+    broker_of,
+)
 from edge_fl.commands.device_options import (
     ConnectTimeout,
     Fleet,
@@ -23,12 +34,21 @@ __all__ = ["doctor"]
 
 def doctor(
     *,
-    broker: Annotated[str, typer.Option(help="The MQTT broker, mqtt://host:port.")],
     data: Annotated[str, typer.Option(help="The data to train on.")],
+    broker: Annotated[
+        str, typer.Option(help="The MQTT broker, mqtts://host:port, mqtt:// or wss:// [default: the identity's].")
+    ] = "",
     id: Id = None,
     state: State = None,
     runtime: RuntimeName = "onnx",
     test_share: TestShare = 0.0,
+    identity: IdentityFile = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    user: User = None,
+    password_file: PasswordFile = None,
+    insecure: Insecure = False,
     connect_timeout: ConnectTimeout = 15.0,
     fleet: Fleet = "edge-fl",
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
@@ -39,12 +59,18 @@ def doctor(
 
     Example: edge-fl device doctor --broker mqtt://127.0.0.1:1883 --data fashion-mnist:0/10
     """
+    broker = broker or broker_of(identity)
+    if not broker:
+        raise typer.BadParameter("it is required.", param_hint="'--broker'")
     from edge_fl.agent.doctor import Examined, examine
-    from edge_fl.transport.connection import BrokerAddress
+    from edge_fl.transport.address import BrokerAddress
 
-    client = client_of(id, data, state)
+    access = access_of(
+        identity=identity, ca=ca, cert=cert, key=key, user=user, password_file=password_file, insecure=insecure
+    )
+    client = client_of(id, data, state, known=access.identity)
     agent = Examined(
-        broker=BrokerAddress.parse(broker),
+        broker=BrokerAddress.parse(broker, access),
         client=client,
         data=data,
         state=state_of(state, client),

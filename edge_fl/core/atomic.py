@@ -9,15 +9,17 @@ from edge_fl.core.errors import StateError
 __all__ = ["write_atomically"]
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, *, secret: bool = False) -> None:
     """Write ``data`` to ``path``, whose folder is made if need be; on disk when this returns.
+
+    What is ``secret`` its owner alone can read, from the first byte on.
 
     Raises StateError when it cannot be written.
     """
     partial = path.with_name(f"{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with open(partial, "wb", opener=_for_the_owner if secret else None) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -27,6 +29,10 @@ def write_atomically(path: Path, data: bytes) -> None:
         with suppress(OSError):
             partial.unlink(missing_ok=True)  # half a file would keep a full disk full
         raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _flush_folder(folder: Path) -> None:

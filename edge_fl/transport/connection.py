@@ -6,49 +6,29 @@ one: whatever matters is repeated by the protocol above, so that publishing whil
 
 import queue
 import random
+import re
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_fl.core.errors import BrokerError, ConfigError
+from edge_fl.core.errors import BrokerError
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.interface import Connected, Disconnected, Event, Message
 
-__all__ = ["BrokerAddress", "Connection"]
+__all__ = ["Connection"]
 
 _QOS = 1
 _IN_FLIGHT = 20  # publishes awaiting PUBACK: faster than one big PUBLISH, and pings still get through
 _RETRY_SECONDS = (1, 30)  # first and longest pause between two attempts, times a factor of this session's own
 _MOST_JITTER = 2.0
-
-
-@dataclass(frozen=True)
-class BrokerAddress:
-    """Where a broker listens."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, url: str) -> "BrokerAddress":
-        """Read ``mqtt://host[:port]``; raises ConfigError on anything else."""
-        try:
-            parts = urlsplit(url)
-            host, port = parts.hostname, parts.port or 1883
-        except ValueError as error:
-            raise ConfigError(f"'{url}' is no broker address: {error}.") from error
-        unused = parts.path.strip("/") or parts.query or parts.fragment or parts.username or parts.password
-        if parts.scheme != "mqtt" or not host or unused:
-            raise ConfigError(f"A broker address looks like mqtt://host:1883, not '{url}'.")
-        return cls(host, port)
-
-    def __str__(self) -> str:
-        return f"mqtt://{self.host}:{self.port}"
+_MOST_EARLY_ENDS = 2
+_ALERT = re.compile(r"alert [a-z ]*\b(certificate|ca)\b[a-z ]*")
+_TIMES, _NAMES = (9, 10), (62, 64)  # OpenSSL's X509_V_ERR_...: not yet valid, expired; host name, IP address
 
 
 class Connection:
@@ -57,7 +37,7 @@ class Connection:
     Parameters
     ----------
     address
-        The broker.
+        The broker, and what it lets this session in by.
     client_id
         The MQTT client id; a second session with the same id ends the first.
     subscriptions
@@ -71,6 +51,11 @@ class Connection:
     ----------
     events
         Everything that happens, in order.
+
+    Raises
+    ------
+    ConfigError
+        When certificates or keys of ``address.access`` cannot be used.
     """
 
     def __init__(
@@ -86,9 +71,15 @@ class Connection:
         self._first: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._address, self._keepalive = address, keepalive
         self._subscriptions = [(topic, _QOS) for topic in subscriptions]
+        self._early_ends = 0  # sessions that ended; only those before the first answer matter
         self._client = client = mqtt.Client(
-            CallbackAPIVersion.VERSION2, client_id=client_id, protocol=mqtt.MQTTv311, clean_session=True
+            CallbackAPIVersion.VERSION2,
+            client_id=client_id,
+            protocol=mqtt.MQTTv311,
+            clean_session=True,
+            transport="websockets" if address.scheme == "wss" else "tcp",
         )
+        _open_doors(client, address)
         client.max_inflight_messages_set(_IN_FLIGHT)
         self._factor = random.uniform(1, _MOST_JITTER)  # a fleet whose broker restarts does not come back at once
         shortest, longest = (self._factor * seconds for seconds in _RETRY_SECONDS)
@@ -98,19 +89,22 @@ class Connection:
         client.on_disconnect = self._on_disconnect
         client.on_message = lambda _c, _u, m: self.events.put(Message(m.topic, bytes(m.payload)))
         client.on_socket_open = _no_delay
+        client.on_log = self._on_log
         if will is not None:
             client.will_set(*will, qos=_QOS)
 
     def open(self, *, timeout: float) -> None:
         """Connect and subscribe for the first time, retrying for ``timeout`` seconds.
 
-        Raises BrokerError when no broker answers in that time, or the broker refuses.
+        Raises BrokerError when no broker answers in that time, or at once when one refuses or is not to be trusted.
         """
         deadline, pause = time.monotonic() + timeout, 0.2
         while True:
             try:
                 self._client.connect(self._address.host, self._address.port, keepalive=self._keepalive)
                 break
+            except ssl.SSLError as error:
+                raise BrokerError(_distrusted(self._address, error)) from error
             except (OSError, ValueError) as error:
                 if time.monotonic() + self._factor * pause > deadline:
                     raise BrokerError(f"No MQTT broker answers at {self._address}: {error}.") from error
@@ -120,10 +114,11 @@ class Connection:
         try:
             refusal = self._first.get(timeout=max(deadline - time.monotonic(), 1.0))
         except queue.Empty:
-            refusal = "what listens there does not speak MQTT"
+            refusal = f"No MQTT broker answers at {self._address}: what listens there does not speak MQTT"
+            refusal += "." if self._address.encrypted else ", or wants mqtts:// (TLS)."
         if refusal is not None:
             self.close()
-            raise BrokerError(f"No MQTT broker answers at {self._address}: {refusal}.")
+            raise BrokerError(refusal)
 
     def publish(self, topic: str, payload: bytes) -> Callable[[], bool]:
         """Publish at QoS 1; dropped while disconnected.
@@ -153,7 +148,10 @@ class Connection:
 
     def _on_connect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
-            self._first.put(str(reason))
+            self._first.put(
+                f"The broker at {self._address} refuses this client ({str(reason).lower()}): see --user, "
+                "--password-file and --cert."
+            )
             self.events.put(Disconnected(str(reason)))
         else:
             self._client.subscribe(self._subscriptions)
@@ -161,14 +159,57 @@ class Connection:
     def _on_subscribe(self, _client: Any, _userdata: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
         refused = [str(reason) for reason in reasons if reason.is_failure]
         if refused:
-            self._first.put(f"it refuses a subscription ({refused[0]})")
+            self._first.put(f"The broker at {self._address} refuses a subscription ({refused[0].lower()}).")
             self.events.put(Disconnected(refused[0]))
         else:
             self._first.put(None)
             self.events.put(Connected())
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        self._early_ends += 1
+        if self._address.encrypted and self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
+            self._first.put(
+                f"What listens at {self._address} ends sessions before it answers: it may refuse this client's "
+                "certificate, or miss one; see --cert and --key."
+            )
         self.events.put(Disconnected(str(reason)))
+
+    def _on_log(self, _client: Any, _userdata: Any, level: int, text: str) -> None:
+        """A broker that refuses a certificate says so after the handshake (TLS 1.3), and paho only here."""
+        if level == mqtt.MQTT_LOG_ERR and (alert := _ALERT.search(text.lower())):
+            self._first.put(
+                f"The broker at {self._address} refuses this client's certificate, or misses one "
+                f"({alert[0].strip()}): see "
+                "--cert and --key."
+            )
+
+
+def _open_doors(client: mqtt.Client, address: BrokerAddress) -> None:
+    access = address.access
+    if address.encrypted:
+        client.tls_set_context(access.context())
+        client.tls_insecure_set(access.pinned)
+    if address.scheme == "wss":
+        client.ws_set_options(path=address.path)
+    if access.user is not None:
+        client.username_pw_set(access.user, access.password)
+
+
+def _distrusted(address: BrokerAddress, error: ssl.SSLError) -> str:
+    """Why no TLS session came to be, and what to do."""
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        said = (error.reason or str(error)).replace("_", " ").lower()
+        return (
+            f"What listens at {address} and this client agree on no TLS ({said}): is that the broker's TLS port?"
+        )
+    said, code = error.verify_message.rstrip("."), error.verify_code
+    where = f"The certificate of {address}"
+    if code in _TIMES:
+        return f"{where} does not hold now ({said}): see this machine's clock, or have the broker's renewed."
+    if code in _NAMES:
+        return f"{where} is another host's ({said}): connect by a name that it has."
+    trusted = "an authority of this system" if address.access.ca is None else f"'{address.access.ca}'"
+    return f"{where} does not come from {trusted} ({said}): name its authority's file with --ca."
 
 
 def _no_delay(_client: Any, _userdata: Any, sock: Any) -> None:

@@ -45,6 +45,7 @@ __all__ = [
     "decode_from_device",
     "decode_to_device",
     "encode_message",
+    "within",
 ]
 
 PROTOCOL = 2
@@ -333,6 +334,14 @@ def check_id(name: str) -> str:
     return name
 
 
+def within(topic: str, filters: tuple[str, ...]) -> bool:
+    """Whether a topic, or all that a filter stands for, is in one of ``filters``, in which '#' alone is a wildcard."""
+    return any(
+        topic == allowed or (allowed.endswith("/#") and f"{topic}/".startswith(allowed[:-1]))
+        for allowed in filters
+    )
+
+
 class Topics:
     """The topic tree of one fleet: ``<fleet>/2/...``, laid out so that one ACL pattern (%u) fences a device in.
 
@@ -343,20 +352,28 @@ class Topics:
     """
 
     def __init__(self, fleet: str = "edge-fl") -> None:
-        self._root = f"{fleet}/{PROTOCOL}"
-        self.all = f"{self._root}/all"
+        self.root = f"{fleet}/{PROTOCOL}"
+        self.all = f"{self.root}/all"
 
     def up(self, client: str) -> str:
         """Control messages from a device (``+`` for all of them)."""
-        return f"{self._root}/up/{client}"
+        return f"{self.root}/up/{client}"
 
     def down(self, client: str) -> str:
         """Control messages to a device."""
-        return f"{self._root}/down/{client}"
+        return f"{self.root}/down/{client}"
 
-    def doctor(self, name: str) -> str:
+    def doctor(self, client: str) -> str:
         """What a device that examines its connection sends to itself; no coordinator reads it."""
-        return f"{self._root}/doctor/{name}"
+        return f"{self.root}/doctor/{client}"
+
+    def writable(self, client: str) -> tuple[str, ...]:
+        """The filters of what a device may publish; a broker that knows who is who lets it publish nothing else."""
+        return f"{self.up(client)}/#", f"{self.doctor(client)}/#"
+
+    def readable(self, client: str) -> tuple[str, ...]:
+        """The filters of what a device may subscribe to."""
+        return self.all, f"{self.down(client)}/#", f"{self.doctor(client)}/#"
 
     def chunk(self, side: str, digest: str, index: int) -> str:
         """Where chunk ``index`` of the content ``digest`` goes, ``side`` being an :meth:`up` or :meth:`down`."""
@@ -367,7 +384,7 @@ class Topics:
 
         Raises FrameError (``topic``) on a topic that is none of these.
         """
-        root, _, rest = topic.partition(f"{self._root}/")
+        root, _, rest = topic.partition(f"{self.root}/")
         match rest.split("/") if not root else []:
             case ["all"]:
                 return "all", "", None

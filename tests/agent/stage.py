@@ -12,7 +12,8 @@ from edge_fl.core.errors import EdgeFLError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights
 from edge_fl.data.sources.base import open_source
-from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Connected, Message
 from edge_fl.transport.transfer import Sender, cut
 from edge_fl.wire.frame import Header, encode_frame

@@ -13,7 +13,7 @@ from edge_fl.agent.state import MethodState, StateFolder
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import StateError
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Failed, Finished, Register, Registered, Verdict
 from tests.agent.stage import CLIENT, RUN, Stage, frame
 

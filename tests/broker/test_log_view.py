@@ -13,7 +13,7 @@ from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
 from edge_fl.runs.metrics import RoundMetrics, TierScore
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 
 def test_a_run_is_logged_round_by_round(digits_bundle: Bundle, tmp_path: Path) -> None:

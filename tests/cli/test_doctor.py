@@ -17,7 +17,8 @@ from broker.embedded import EmbeddedBroker
 from device_sim.emulation.mosquitto import Mosquitto, mosquitto_program
 from edge_fl.agent.doctor import Examined, Finding, examine
 from edge_fl.agent.state import StateFolder
-from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Connected
 
 CHECKS = ["broker", "certificate", "clock", "runtime", "data", "state", "disk", "memory"]
@@ -100,7 +101,7 @@ def test_a_broker_that_lets_nothing_through(agent: Examined, tmp_path: Path) -> 
     with mosquitto:
         finding = found(replace(agent, broker=mosquitto.address), "broker")
     assert (finding.level, finding.code) == ("failed", 16)
-    assert "does not come back: let a device publish and subscribe there" in finding.sentence
+    assert "does not come back: let the device publish and subscribe there" in finding.sentence
 
 
 def test_a_running_agent_is_not_disturbed(agent: Examined) -> None:

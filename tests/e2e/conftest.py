@@ -15,7 +15,7 @@ from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.emulation.mosquitto import Mosquitto, mosquitto_program
 from edge_fl.core.bundle import Bundle
 from edge_fl.runs.config import RunConfig
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 
 @pytest.fixture

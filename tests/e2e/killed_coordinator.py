@@ -18,7 +18,7 @@ from broker.session import resume, serve
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import StateError
 from edge_fl.runs.config import RunConfig
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 
 def coordinate(bundle: Path, config: RunConfig, root: Path, address: BrokerAddress, lives: int | None) -> None:

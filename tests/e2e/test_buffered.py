@@ -18,7 +18,7 @@ from edge_fl.core.content import ref_of
 from edge_fl.core.errors import ConfigError
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.transfer import cut
 from edge_fl.wire.messages import Want
 from tests.e2e.test_resume import coordinator_ends_with, metrics_of

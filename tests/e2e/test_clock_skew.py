@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from safetensors.numpy import load_file
 
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 
 def test_wrong_clocks_change_nothing(system, embedded: BrokerAddress, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.batch_statistics import make_statistics
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import CollectStatistics
 from exporter.export import export_bundle

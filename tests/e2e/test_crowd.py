@@ -20,7 +20,7 @@ from edge_fl.core.content import ref_of
 from edge_fl.core.errors import BrokerError
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.transfer import cut
 from edge_fl.wire.frame import decode_frame, encode_frame
 from edge_fl.wire.messages import Task, Topics

@@ -11,7 +11,7 @@ from edge_fl.agent.agent import Agent, AgentSettings
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import DeclinedError
 from edge_fl.data.sources.base import open_source
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 TIMES = 2  # that each device declines, fewer than the attempts at a round
 

@@ -14,7 +14,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.randomness import Stream
 from edge_fl.data.batcher import batches
 from edge_fl.data.partition import DataSpec, client_samples
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from exporter.zoo.mlp import digits
 
 ROUNDS, STEPS, BATCH, LR, SEED = 5, 5, 20, 0.1, 7

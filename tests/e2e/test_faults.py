@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from broker.observer import Observer
 from device_sim.emulation.agent_processes import Fleet
 from edge_fl.core.errors import RunError
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 ROUNDS = 4
 

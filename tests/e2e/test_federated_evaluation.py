@@ -20,7 +20,7 @@ from edge_fl.data.held_out import HeldOut
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources.base import open_source
 from edge_fl.runs.config import RunConfig
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from tests.e2e.test_resume import PROCESSES, metrics_of
 
 SHARE, WIDTHS = 0.25, {0: 1000, 1: 500}

@@ -17,7 +17,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import DataError, StateError
 from edge_fl.data.registry import load_dataset
 from edge_fl.recipes.recipe import open_recipe
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 WIDTHS = [1000, 500]
 

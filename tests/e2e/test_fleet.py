@@ -14,7 +14,7 @@ from broker.session import serve
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 SCALE = "data: digits\nscale: 4\n"
 

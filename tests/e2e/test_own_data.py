@@ -6,7 +6,7 @@ import numpy as np
 
 from device_sim.emulation.agent_processes import AgentProcess
 from edge_fl.data.partition import DataSpec, client_samples
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 GROWING = """
 from pathlib import Path

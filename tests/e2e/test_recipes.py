@@ -13,7 +13,7 @@ from device_sim.simulation.simulate import Simulation
 from edge_fl.compressors.base import compressor_names
 from edge_fl.core.bundle import Bundle
 from edge_fl.methods.base import method_names
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 CLIENTS, TIERS = 4, 2
 # A compressor's way through the system does not depend on the method, nor a method's on the compressor.

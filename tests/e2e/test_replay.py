@@ -18,7 +18,7 @@ from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
 from edge_fl.runs.metrics import RoundMetrics
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Register
 from tests.e2e.test_buffered import Pauser
 

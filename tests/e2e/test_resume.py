@@ -16,7 +16,7 @@ from device_sim.emulation.chaos import same_weights
 from edge_fl.core.bundle import Bundle
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 from tests.e2e import killed_coordinator
 from tests.postgres import postgres
 

@@ -9,7 +9,7 @@ from broker.session import resume
 from device_sim.emulation.agent_processes import Fleet
 from device_sim.emulation.chaos import same_weights
 from edge_fl.core.errors import RunError
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 
 class Killer(Observer):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from broker.observer import Observer
 from edge_fl.core.bundle import Bundle
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 COMMAND = [sys.executable, "-m", "edge_fl"]
 

@@ -10,7 +10,7 @@ from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 
 def test_a_simulation_gives_the_bits_of_a_fleet(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from broker.observer import Observer
 from device_sim.emulation.agent_processes import Fleet
-from edge_fl.transport.connection import BrokerAddress
+from edge_fl.transport.address import BrokerAddress
 
 
 def test_a_device_trains_in_the_ablest_tier_that_it_can_do_in_time(system, embedded: BrokerAddress) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from broker.embedded import EmbeddedBroker
 from edge_fl.core.errors import BrokerError, ConfigError
-from edge_fl.transport.connection import BrokerAddress, Connection
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Connected, Disconnected, Message
 
 

@@ -1,0 +1,153 @@
+"""`edge-fl provision`: identities for a fleet, so that its broker knows who comes."""
+
+import json as json_module
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from edge_fl.commands.options import Json
+from edge_fl.commands.tables import show_table
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Give a broker, a coordinator and devices identities.")
+
+Folder = Annotated[Path, typer.Option("--folder", help="The folder of the fleet's certificate authority.")]
+Days = Annotated[int, typer.Option(min=1, max=3650, help="Days for which the certificate holds.")]
+_FLEET = Path("fleet")
+
+
+@app.command("init")
+def init(
+    *,
+    host: Annotated[
+        list[str],
+        typer.Option(
+            help="Name or IP address by which devices reach the broker; repeat for several, the first is the one "
+            "that they use."
+        ),
+    ],
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the broker's TLS.")] = 8883,
+    folder: Folder = _FLEET,
+    fleet: Annotated[str, typer.Option(help="The fleet's name, as `edge-fl serve --fleet` has it.")] = "edge-fl",
+) -> None:
+    """Make a certificate authority, the broker's and the coordinator's identities, and a Mosquitto configuration.
+
+    Example: edge-fl provision init --host broker.example.org
+    """
+    from broker.provision.authority import Authority
+    from broker.provision.mosquitto import write_mosquitto
+
+    authority = Authority.create(folder, hosts=host, port=port)
+    config = write_mosquitto(folder, port=port, fleet=fleet)
+    typer.echo(
+        f"{folder}/ca.key signs identities: keep it secret, and keep a copy.\n"
+        f"A broker:      mosquitto -c {config}  (its user must be able to read {folder}/broker.pem)\n"
+        f"The run:       edge-fl serve bundle/ --identity {folder}/coordinator.pem\n"
+        f"Both in one:   edge-fl serve bundle/ --broker embedded --identity {folder}/broker.pem --host 0.0.0.0 "
+        f"--port {port}\n"
+        f"A device:      edge-fl provision device NAME --folder {folder}, which connects to {authority.broker}"
+    )
+
+
+@app.command("device")
+def device(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The devices' ids.")],
+    *,
+    folder: Folder = _FLEET,
+    days: Days = 365,
+) -> None:
+    """Give devices identities, a file each; a name that has one gets a new one, and the old one is revoked.
+
+    Example: edge-fl provision device tea coffee
+    """
+    from broker.provision.authority import Authority
+
+    authority = Authority.open(folder)
+    for name in names:
+        path = authority.device(name, days=days)
+        typer.echo(f"{path}: copy it to the device, and start edge-fl device --identity {path.name} --data ...")
+
+
+@app.command("rotate")
+def rotate(
+    name: Annotated[str, typer.Argument(help="A device's id, or broker, or coordinator.")],
+    *,
+    folder: Folder = _FLEET,
+    days: Days = 365,
+) -> None:
+    """Renew the certificate and key of a name, and revoke the old ones.
+
+    Example: edge-fl provision rotate broker
+    """
+    from broker.provision.authority import Authority
+
+    typer.echo(f"{Authority.open(folder).rotate(name, days=days)}: give it to '{name}', who needs it from now on.")
+
+
+@app.command("revoke")
+def revoke(name: Annotated[str, typer.Argument(help="The device's id.")], *, folder: Folder = _FLEET) -> None:
+    """Take an identity back: the broker lets it in no more.
+
+    Example: edge-fl provision revoke tea
+    """
+    from broker.provision.authority import Authority
+
+    Authority.open(folder).revoke(name)
+    typer.echo(f"'{name}' is revoked. Mosquitto reads that after: systemctl reload mosquitto (SIGHUP).")
+
+
+@app.command("list")
+def list_(*, folder: Folder = _FLEET, json: Json = False) -> None:
+    """Show who has an identity, until when, and who had one.
+
+    Example: edge-fl provision list
+    """
+    from broker.provision.authority import Authority
+
+    issued = Authority.open(folder).issued
+    if json:
+        rows = [
+            {
+                "name": held.name,
+                "serial": held.serial,
+                "until": held.until.isoformat(),
+                "revoked": bool(held.revoked),
+            }
+            for held in issued
+        ]
+        typer.echo(json_module.dumps(rows))
+        return
+    rows_shown = [
+        [held.name, f"{held.until:%Y-%m-%d}", f"revoked {held.revoked:%Y-%m-%d}" if held.revoked else "holds"]
+        for held in issued
+    ]
+    show_table(f"identities of {folder}", ["name", "until", ""], rows_shown)
+
+
+@app.command("password")
+def password(
+    name: Annotated[str, typer.Argument(help="The device's id, which is its user name.")],
+    *,
+    file: Annotated[Path, typer.Option(help="The password file, for serve --passwords or Mosquitto.")] = Path(
+        "passwords"
+    ),
+) -> None:
+    """Give a device a new password, print it once, and keep its hash.
+
+    Example: edge-fl provision password tea > tea.password
+    """
+    from broker.doors import hashed
+    from edge_fl.core.atomic import write_atomically
+    from edge_fl.wire.messages import check_id
+
+    check_id(name)
+    made = secrets.token_urlsafe(24)
+    lines = file.read_text().splitlines() if file.exists() else []
+    kept = [line for line in lines if line.partition(":")[0] != name]
+    write_atomically(
+        file, "".join(f"{line}\n" for line in [*kept, f"{name}:{hashed(made)}"]).encode(), secret=True
+    )
+    typer.echo(made)

@@ -1,0 +1,94 @@
+"""The broker that a run is coordinated over: one that runs somewhere, or the embedded one.
+
+Beyond this machine neither is used without encryption and a credential, unless the operator insists.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.doors import Doors
+from broker.embedded import EmbeddedBroker
+from edge_fl.core.errors import ConfigError
+from edge_fl.transport.access import Access
+from edge_fl.transport.address import BrokerAddress, is_loopback
+from edge_fl.wire.messages import Topics
+
+__all__ = ["EMBEDDED", "OpenBroker", "open_broker"]
+
+EMBEDDED = "embedded"
+_LOOPBACK, _PORT, _TLS_PORT = "127.0.0.1", 1883, 8883
+
+
+@dataclass(frozen=True)
+class OpenBroker:
+    """``address`` is how the coordinator reaches it, ``listens`` where devices find it."""
+
+    address: BrokerAddress
+    listens: BrokerAddress
+
+
+def open_broker(
+    broker: str,
+    stack: ExitStack,
+    *,
+    access: Access | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    passwords: Path | None = None,
+    fleet: str = "edge-fl",
+) -> OpenBroker:
+    """Find the broker that ``broker`` names, or start the embedded one, which listens until ``stack`` ends.
+
+    Parameters
+    ----------
+    broker
+        ``embedded``, or an address as :meth:`edge_fl.transport.address.BrokerAddress.parse` reads it.
+    access
+        What another broker lets the coordinator in by. Of the embedded broker ``cert`` and ``key`` are its own, and
+        ``ca`` are the authorities of its devices' certificates, which every device needs then.
+    host, port
+        The embedded broker's; None for 127.0.0.1, and for 1883, with TLS 8883.
+    passwords
+        The embedded broker's users, as ``mosquitto_passwd`` writes them; every device needs a password then.
+    fleet
+        Whose topics these are.
+
+    Raises
+    ------
+    ConfigError
+        When ``broker`` is no address; when options do not fit it; when it would be open or unencrypted beyond this
+        machine.
+    PortError, BrokerError
+        When the embedded broker cannot listen.
+    """
+    access = access or Access()
+    if broker != EMBEDDED:
+        if passwords is not None or host is not None:
+            raise ConfigError("--host and --passwords are the embedded broker's; leave them out with --broker.")
+        return _elsewhere(BrokerAddress.parse(broker, access))
+    if access.user is not None:
+        raise ConfigError(
+            "--user is for a broker that runs elsewhere: who may come to the embedded one, --passwords says."
+        )
+    doors = Doors(cert=access.cert, key=access.key, ca=access.ca, passwords=passwords)
+    host = host or _LOOPBACK
+    if not (is_loopback(host) or access.insecure or (doors.cert and doors.asks)):
+        raise ConfigError(
+            f"A broker on {host} would be open to all who reach it: give --cert, and --ca or --passwords, or insist "
+            "with --insecure."
+        )
+    port = (_PORT if doors.cert is None else _TLS_PORT) if port is None else port
+    embedded = stack.enter_context(EmbeddedBroker(host=host, port=port, doors=doors, topics=Topics(fleet)))
+    return OpenBroker(embedded.address, embedded.listens)
+
+
+def _elsewhere(address: BrokerAddress) -> OpenBroker:
+    access = address.access
+    safe = address.encrypted and (access.cert is not None or access.user is not None)
+    if not (safe or address.loopback or access.insecure):
+        raise ConfigError(
+            f"{address} is open to all who reach it: use mqtts:// or wss://, with --cert or --user, or insist with "
+            "--insecure."
+        )
+    return OpenBroker(address, address)

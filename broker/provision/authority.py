@@ -1,0 +1,302 @@
+"""A fleet's certificate authority: it gives out identities, takes them back, and remembers both.
+
+Its folder holds the authority (``ca.pem``, ``ca.key``), the list of revoked certificates (``revoked.pem``), what was
+given out (``issued.json``), and a file for each identity. Keys are ECDSA on P-256, certificates X.509 v3.
+"""
+
+import datetime as dt
+import ipaddress
+import os
+import stat
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.errors import ConfigError, StateError
+from edge_fl.transport.identity import identity_text
+from edge_fl.wire.messages import check_id
+
+__all__ = ["BROKER", "COORDINATOR", "DAYS", "Authority", "Issued"]
+
+BROKER, COORDINATOR = "broker", "coordinator"
+DAYS = 365
+"""How long an identity holds unless told otherwise."""
+
+_AUTHORITY_DAYS = 3650
+_EARLIER = dt.timedelta(days=1)  # clocks that are behind take a new certificate, too
+_LIST = "-----BEGIN X509 CRL-----"
+_CA, _KEY, _REVOKED, _ISSUED = "ca.pem", "ca.key", "revoked.pem", "issued.json"
+
+
+class Issued(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One certificate: whose it is, its serial number in hexadecimal, until when it holds, when it was revoked."""
+
+    name: str
+    serial: str
+    until: dt.datetime
+    revoked: dt.datetime | None = None
+
+
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an authority remembers; ``broker`` is the address that devices connect to."""
+
+    broker: str
+    hosts: tuple[str, ...]
+    issued: tuple[Issued, ...] = ()
+
+
+class Authority:
+    """The authority in a folder: :meth:`create` makes one, :meth:`open` finds it again.
+
+    It remembers a certificate before it gives that out, so that each can be revoked. Who is revoked is in
+    ``revoked.pem`` and in the broker's own file from then on. The embedded broker sees that by itself; Mosquitto reads
+    its list again on SIGHUP.
+    """
+
+    def __init__(
+        self, folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, record: _Record
+    ) -> None:
+        self.folder = folder
+        self._certificate, self._key, self._record = certificate, key, record
+
+    @classmethod
+    def create(cls, folder: Path, *, hosts: Sequence[str], port: int) -> "Authority":
+        """Make an authority, and the identities of the broker and of the coordinator.
+
+        ``hosts`` are the names and IP addresses by which devices reach the broker, the first the one that they are
+        given; its TLS listens on ``port``.
+
+        Raises
+        ------
+        ConfigError
+            When ``hosts`` is empty or holds what is no host.
+        StateError
+            When the folder holds an authority, or cannot be written.
+        """
+        if not hosts:
+            raise ConfigError("A broker needs a name or an IP address by which devices reach it: give --host.")
+        names = [_alternative(host) for host in hosts]
+        if (folder / _KEY).exists():
+            raise StateError(f"'{folder}' holds a certificate authority: use it, or choose another folder.")
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = _subject(f"edge-fl fleet at {hosts[0]}"[:64])
+        builder = _builder(subject, subject, key.public_key(), days=_AUTHORITY_DAYS)
+        certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_usage(ca=True), critical=True)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
+        authority = cls(folder, certificate, key, _Record(f"mqtts://{host}:{port}", tuple(hosts)))
+        write_atomically(folder / _CA, _pem(certificate))
+        authority._write_revoked()
+        authority._issue(BROKER, x509.SubjectAlternativeName(names), days=DAYS)
+        authority._issue(COORDINATOR, None, days=DAYS)
+        write_atomically(folder / _KEY, _key_pem(key), secret=True)  # last: only now is there an authority
+        return authority
+
+    @classmethod
+    def open(cls, folder: Path) -> "Authority":
+        """The authority in ``folder``; raises StateError where there is none, or it is damaged."""
+        try:
+            certificate = x509.load_pem_x509_certificate((folder / _CA).read_bytes())
+            key = load_pem_private_key((folder / _KEY).read_bytes(), password=None)
+            record = msgspec.json.decode((folder / _ISSUED).read_bytes(), type=_Record)
+        except FileNotFoundError as error:
+            raise StateError(
+                f"'{folder}' holds no certificate authority ('{error.filename}' is missing): make one with "
+                "`edge-fl provision init`."
+            ) from error
+        except OSError as error:
+            raise StateError(f"'{error.filename}' cannot be read: {error.strerror}.") from error
+        except (ValueError, TypeError, msgspec.DecodeError) as error:
+            raise StateError(
+                f"The certificate authority in '{folder}' is damaged ({error}): restore it."
+            ) from error
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise StateError(
+                f"The certificate authority in '{folder}' is damaged (another kind of key): restore it."
+            )
+        return cls(folder, certificate, key, record)
+
+    @property
+    def broker(self) -> str:
+        """The address that devices connect to."""
+        return self._record.broker
+
+    @property
+    def issued(self) -> tuple[Issued, ...]:
+        """Every certificate that was given out, the newest last."""
+        return self._record.issued
+
+    def device(self, name: str, *, days: int = DAYS) -> Path:
+        """Give a device an identity, and take an earlier one of that name back; the file is whose it is.
+
+        Raises
+        ------
+        ConfigError
+            When the name is no client's id, or the broker's or coordinator's.
+        StateError
+            When the folder cannot be written.
+        """
+        if check_id(name) in (BROKER, COORDINATOR):
+            raise ConfigError(
+                f"'{name}' is not a device: `edge-fl provision rotate {name}` renews its certificate."
+            )
+        return self._issue(name, None, days=days)
+
+    def rotate(self, name: str, *, days: int = DAYS) -> Path:
+        """Give whoever has an identity a new one, and take the earlier one back; ConfigError where nobody has it."""
+        if not any(held.name == name for held in self.issued):
+            raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
+        names = x509.SubjectAlternativeName([_alternative(host) for host in self._record.hosts])
+        return self._issue(name, names if name == BROKER else None, days=days)
+
+    def revoke(self, name: str) -> None:
+        """Take an identity back; raises ConfigError where nobody has it."""
+        if not any(held.name == name and held.revoked is None for held in self.issued):
+            raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
+        self._remember(_revoked(self.issued, name))
+        self._file(name).unlink(missing_ok=True)
+
+    def _issue(self, name: str, names: x509.SubjectAlternativeName | None, *, days: int) -> Path:
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(self._certificate.subject, _subject(name), key.public_key(), days=days)
+        usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if names else [])]
+        builder = (
+            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(ca=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
+        )
+        if names is not None:
+            builder = builder.add_extension(names, critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        pem = b"".join((_pem(certificate), _key_pem(key), _pem(self._certificate))).decode()
+        held = Issued(name, f"{certificate.serial_number:x}", certificate.not_valid_after_utc)
+        self._remember((*_revoked(self.issued, name), held))  # first: what nobody remembers nobody can revoke
+        text = identity_text(name, None if name == BROKER else self.broker, pem=pem)
+        path = self._file(name)
+        _write_secret(path, text + (self._list() if name == BROKER else ""))
+        return path
+
+    def _file(self, name: str) -> Path:
+        folder = self.folder if name in (BROKER, COORDINATOR) else self.folder / "devices"
+        return folder / f"{name}.pem"
+
+    def _remember(self, issued: tuple[Issued, ...]) -> None:
+        before = {held for held in self.issued if held.revoked}
+        self._record = msgspec.structs.replace(self._record, issued=issued)
+        write_atomically(self.folder / _ISSUED, msgspec.json.format(msgspec.json.encode(self._record)))
+        if before != {held for held in issued if held.revoked}:
+            self._write_revoked()
+
+    def _write_revoked(self) -> None:
+        """For Mosquitto, and in the broker's own file for the embedded broker."""
+        revoked, broker = self._list(), self._file(BROKER)
+        write_atomically(self.folder / _REVOKED, revoked.encode())
+        if broker.exists():
+            text = broker.read_text().partition(_LIST)[0] + revoked
+            _write_secret(broker, text)
+
+    def _list(self) -> str:
+        """Who is revoked. It holds as long as the authority: a broker refuses everybody once it has run out."""
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._certificate.subject)
+            .last_update(dt.datetime.now(dt.UTC) - _EARLIER)
+            .next_update(self._certificate.not_valid_after_utc)
+        )
+        for held in self.issued:
+            if held.revoked is not None:
+                entry = x509.RevokedCertificateBuilder().serial_number(int(held.serial, 16))
+                builder = builder.add_revoked_certificate(entry.revocation_date(held.revoked).build())
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
+
+def _revoked(issued: tuple[Issued, ...], name: str) -> tuple[Issued, ...]:
+    now = dt.datetime.now(dt.UTC)
+    return tuple(
+        msgspec.structs.replace(held, revoked=now) if held.name == name and held.revoked is None else held
+        for held in issued
+    )
+
+
+def _builder(
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int
+) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLIER)
+        .not_valid_after(now + dt.timedelta(days=days))
+    )
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        if not host or any(not (letter.isalnum() or letter in ".-") for letter in host):
+            raise ValueError("it has other letters than a host's name")
+        return x509.DNSName(host)
+    except ValueError as error:
+        raise ConfigError(f"'{host[:80]}' is no host: {error}.") from error
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write_secret(path: Path, text: str) -> None:
+    """Readable to its owner alone, or to whom the operator gave the file before: Mosquitto has a user for itself."""
+    before = path.stat() if path.exists() else None
+    write_atomically(path, text.encode(), secret=True)
+    if before is not None:
+        with suppress(PermissionError):  # who is not root gives nothing away
+            os.chown(path, before.st_uid, before.st_gid)
+        path.chmod(stat.S_IMODE(before.st_mode))

@@ -1,0 +1,74 @@
+"""How commands are told to reach a broker: certificates, user and password."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from edge_fl.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from edge_fl.transport.access import Access
+
+__all__ = ["Ca", "Cert", "IdentityFile", "Insecure", "Key", "PasswordFile", "User", "access_of", "broker_of"]
+
+IdentityFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--identity",
+        help="File from `edge-fl provision`: name, certificate, key, and whom to trust.",
+        show_default=False,
+    ),
+]
+Ca = Annotated[
+    Path | None,
+    typer.Option(
+        help="PEM file of the authorities whose certificates are trusted [default: the system's].",
+        show_default=False,
+    ),
+]
+Cert = Annotated[Path | None, typer.Option(help="PEM file of this side's own certificate.", show_default=False)]
+Key = Annotated[
+    Path | None, typer.Option(help="PEM file of its key, if --cert does not hold it.", show_default=False)
+]
+User = Annotated[str | None, typer.Option(help="User name at the broker.", show_default=False)]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File whose first line is the password [default: the variable EDGE_FL_PASSWORD].", show_default=False
+    ),
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Talk to other machines unencrypted, or with whoever comes.")
+]
+
+
+def access_of(
+    *,
+    identity: Path | None,
+    ca: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    user: str | None,
+    password_file: Path | None,
+    insecure: bool,
+) -> "Access":
+    """What opens the broker's door; raises ConfigError where options do not fit each other."""
+    from edge_fl.transport.access import Access, password_of
+    from edge_fl.transport.identity import read_identity
+
+    password = password_of(password_file) if user is not None or password_file is not None else None
+    if identity is None:
+        return Access(ca=ca, cert=cert, key=key, user=user, password=password, insecure=insecure)
+    if cert is not None or key is not None:
+        raise ConfigError("--identity holds a certificate and its key: leave --cert and --key out.")
+    found = read_identity(identity).access
+    return replace(found, ca=ca or found.ca, user=user, password=password, insecure=insecure)
+
+
+def broker_of(identity: Path | None) -> str:
+    """The broker's address that an identity's file names; empty where there is none."""
+    from edge_fl.transport.identity import read_identity
+
+    return "" if identity is None else read_identity(identity).broker or ""

@@ -1,0 +1,100 @@
+"""How a broker is reached: its address, and what opens its door."""
+
+import ipaddress
+from dataclasses import dataclass, field
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from edge_fl.core.errors import ConfigError
+from edge_fl.transport.access import Access
+
+__all__ = ["BrokerAddress", "is_loopback"]
+
+Scheme = Literal["mqtt", "mqtts", "wss"]
+
+_PORTS: Final[dict[Scheme, int]] = {"mqtt": 1883, "mqtts": 8883, "wss": 443}
+_FORMS = "mqtt://host:1883, mqtts://host:8883 or wss://host:443/mqtt"
+
+
+@dataclass(frozen=True)
+class BrokerAddress:
+    """Where a broker listens, and how.
+
+    Parameters
+    ----------
+    scheme
+        ``mqtt`` is plain TCP, ``mqtts`` is TLS, ``wss`` is a WebSocket in TLS.
+    path
+        Of a WebSocket, with its slash.
+    access
+        What the broker lets this side in by. Neither ``str`` nor ``repr`` shows any of it.
+    """
+
+    host: str
+    port: int
+    scheme: Scheme = "mqtt"
+    path: str = ""
+    access: Access = field(default=Access(), repr=False)
+
+    @classmethod
+    def parse(cls, url: str, access: Access | None = None) -> "BrokerAddress":
+        """Read ``mqtt://host[:port]``, ``mqtts://host[:port]`` or ``wss://host[:port][/path]``.
+
+        Raises
+        ------
+        ConfigError
+            On anything else; where the URL holds a password, which others could read; where ``access`` needs TLS and
+            the address has none; where a password would cross a network unencrypted without ``insecure``.
+        """
+        if "@" in url:  # the URL itself is not said: it may hold a password
+            raise ConfigError(
+                "A broker's address holds no user or password, which lists of processes and logs would show: give "
+                "--user and --password-file, or EDGE_FL_PASSWORD."
+            )
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise ConfigError(f"'{url[:200]}' is no broker address: {error}.") from error
+        unused = parts.query or parts.fragment
+        scheme = next((known for known in _PORTS if known == parts.scheme), None)
+        if scheme is None or not host or port == 0 or unused or (parts.path.strip("/") and scheme != "wss"):
+            raise ConfigError(f"A broker address looks like {_FORMS}, not '{url[:200]}'.")
+        path = (parts.path or "/mqtt") if scheme == "wss" else ""
+        address = cls(host, port or _PORTS[scheme], scheme, path, access or Access())
+        address.check()
+        return address
+
+    def check(self) -> None:
+        """ConfigError where ``access`` does not fit the address."""
+        access = self.access
+        if self.encrypted:
+            return
+        if access.cert or access.ca:
+            raise ConfigError(f"Certificates need TLS, which {self} has not: use mqtts:// or wss://.")
+        if access.password is not None and not (self.loopback or access.insecure):
+            raise ConfigError(
+                f"{self} would carry the password unencrypted: use mqtts:// or wss://, or insist with --insecure."
+            )
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether all that crosses the network is encrypted."""
+        return self.scheme != "mqtt"
+
+    @property
+    def loopback(self) -> bool:
+        """Whether it is this very machine."""
+        return is_loopback(self.host)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this very machine's; of another name nobody knows before it is asked."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

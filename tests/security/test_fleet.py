@@ -1,0 +1,151 @@
+"""A run over TLS with identities: real processes, by the command line alone, and the bits of an open run."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from broker.provision.authority import Authority
+from device_sim.emulation.mosquitto import free_port
+from edge_fl.core.bundle import Bundle
+from tests.security.conftest import SecuredFleet
+
+RUN = ["--rounds=2", "--clients-per-round=2", "--min-clients=2", "--local-steps=3", "--deadline=120", "--seed=3"]
+
+
+def edge_fl(*words: str | Path, folder: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "edge_fl", *map(str, words)],
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(folder: Path, serve: list[str | Path], devices: dict[str, list[str | Path]], **environment: str) -> str:
+    """All that was printed."""
+    coordinator = edge_fl("serve", *serve, *RUN, "-o", "run", folder=folder, **environment)
+    started = [coordinator]
+    try:
+        for number, (name, options) in enumerate(devices.items()):
+            own = [
+                "--data",
+                f"digits:{number}/2",
+                "--state",
+                f"state-{name}",
+                "--once",
+                "--connect-timeout",
+                "120",
+            ]
+            started.append(edge_fl("device", *own, *options, folder=folder, **environment))
+        printed = [process.communicate(timeout=240)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0, 0], printed
+    return "\n".join(printed)
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    return load_file(folder / "run" / "weights.safetensors")
+
+
+@pytest.fixture
+def open_run(tmp_path: Path, digits_bundle: Bundle) -> dict[str, np.ndarray]:
+    """The weights of the same run without any door."""
+    folder, port = tmp_path / "open", free_port()
+    folder.mkdir()
+    broker = f"mqtt://127.0.0.1:{port}"
+    devices = {name: ["--broker", broker, "--id", name] for name in ("tea", "coffee")}
+    run(folder, [digits_bundle.root, "--port", str(port)], devices)
+    return weights(folder)
+
+
+def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
+    return found.keys() == expected.keys() and all(np.array_equal(found[k], expected[k]) for k in found)
+
+
+@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
+def test_mosquitto_with_identities_has_the_bits_of_an_open_run(
+    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+) -> None:
+    folder = tmp_path / "run-folder"
+    folder.mkdir()
+    fleet = secured.authority.folder
+    address = f"mqtts://localhost:{secured.address.port}"
+    own = fleet / "coordinator.pem"
+    devices = {name: ["--identity", secured.identity(name)] for name in ("tea", "coffee")}
+    printed = run(folder, [digits_bundle.root, "--identity", own], devices)
+    assert f"broker {address}" in printed
+    assert same(weights(folder), open_run)
+
+
+def test_embedded_with_identities_and_a_stranger_at_the_door(
+    tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+) -> None:
+    port = free_port()
+    authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
+    devices: dict[str, list[str | Path]] = {n: ["--identity", authority.device(n)] for n in ("tea", "coffee")}
+    serve = [digits_bundle.root, "--broker", "embedded", "--identity", tmp_path / "fleet" / "broker.pem"]
+    stranger = edge_fl(
+        *("device", "--broker", f"mqtts://localhost:{port}", "--ca", tmp_path / "fleet" / "ca.pem"),
+        *("--data", "digits", "--state", "stranger", "--connect-timeout", "120"),
+        folder=tmp_path,
+    )
+    run(tmp_path, [*serve, "--host", "0.0.0.0", "--port", str(port)], devices)
+    said, _ = stranger.communicate(timeout=120)
+    assert stranger.returncode == 16
+    assert "--cert" in said
+    assert same(weights(tmp_path), open_run)
+
+
+def test_passwords_are_in_no_log_and_no_record(
+    tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+) -> None:
+    port, secrets = free_port(), {}
+    for name in ("tea", "coffee"):
+        made = edge_fl("provision", "password", name, folder=tmp_path)
+        secrets[name] = made.communicate(timeout=60)[0].strip()
+        (tmp_path / f"{name}.password").write_text(secrets[name] + "\n")
+    assert (tmp_path / "passwords").stat().st_mode & 0o077 == 0
+    devices: dict[str, list[str | Path]] = {
+        name: ["--broker", f"mqtt://127.0.0.1:{port}", "--user", name, "--password-file", f"{name}.password"]
+        for name in secrets
+    }
+    printed = run(tmp_path, [digits_bundle.root, "--passwords", "passwords", "--port", str(port)], devices)
+    assert same(weights(tmp_path), open_run)
+    for folder in ("run", "state-tea", "state-coffee"):
+        for path in (tmp_path / folder).rglob("*"):
+            content = path.read_bytes() if path.is_file() else b""
+            assert not any(secret.encode() in content for secret in secrets.values()), path
+    assert not any(secret in printed for secret in secrets.values())
+    assert all(f"{name}" in printed for name in secrets)
+
+
+def test_the_doctor_leaves_an_agent_with_an_identity_alone(secured: SecuredFleet, tmp_path: Path) -> None:
+    file, state = secured.identity("tea"), tmp_path / "state"
+    words = ["--identity", file, "--data", "digits:0/2", "--state", state]
+    looked = edge_fl("device", "doctor", *words, "--json", folder=tmp_path)
+    findings = {f["check"]: f for f in json.loads(looked.communicate(timeout=60)[0])}
+    assert findings["broker"]["level"] == findings["certificate"]["level"] == "ok"
+    agent = edge_fl("device", *words, folder=tmp_path)
+    try:
+        limit = time.monotonic() + 60
+        while not (state / "identity.json").exists():
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        looked = edge_fl("device", "doctor", *words, "--json", folder=tmp_path)
+        findings = {f["check"]: f for f in json.loads(looked.communicate(timeout=60)[0])}
+        assert findings["broker"]["level"] == "warning"
+        assert "would end its session" in findings["broker"]["sentence"]
+        assert agent.poll() is None
+    finally:
+        agent.kill()

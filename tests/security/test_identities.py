@@ -1,0 +1,178 @@
+"""Who comes in, and what who came in may do, on a broker that knows identities."""
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.provision.authority import Authority
+from device_sim.emulation.mosquitto import free_port
+from edge_fl.core.errors import BrokerError
+from edge_fl.transport.access import Access
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.transport.connection import Connection
+from edge_fl.transport.identity import read_identity
+from edge_fl.transport.interface import Connected, Disconnected, Event, Message
+from edge_fl.wire.messages import Topics
+from tests.security.conftest import SecuredFleet
+
+TOPICS = Topics()
+
+
+class Client:
+    """A session that says and hears whatever the broker lets it."""
+
+    def __init__(self, address: BrokerAddress, id: str, *subscriptions: str, will: str | None = None) -> None:
+        self._connection = Connection(
+            address=address,
+            client_id=id,
+            subscriptions=subscriptions or [TOPICS.all],
+            will=None if will is None else (will, b"will"),
+        )
+
+    def __enter__(self) -> "Client":
+        self._connection.open(timeout=30)
+        while not isinstance(
+            self._connection.next(30), Connected
+        ):  # a list of revoked ones may have been read first
+            pass
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._connection.close()
+
+    def say(self, topic: str, payload: bytes) -> None:
+        left, until = self._connection.publish(topic, payload), time.monotonic() + 10
+        while not left() and time.monotonic() < until:
+            time.sleep(0.01)
+
+    def next(self, timeout: float = 30) -> Event | None:
+        return self._connection.next(timeout)
+
+    def break_off(self) -> None:
+        """As a cable that is pulled."""
+        self._connection._client._sock_close()  # type: ignore[attr-defined]
+
+
+def refused(address: BrokerAddress) -> str:
+    connection = Connection(address=address, client_id="tea", subscriptions=[TOPICS.all])
+    with pytest.raises(BrokerError) as refusal:
+        connection.open(timeout=10)
+    connection.close()
+    return str(refusal.value)
+
+
+def test_a_device_speaks_and_hears_on_its_own_topics_alone(secured: SecuredFleet) -> None:
+    tea, coffee = secured.of(secured.identity("tea")), secured.of(secured.identity("coffee"))
+    everything = f"{TOPICS.root}/#"
+    forged = [TOPICS.up("coffee"), TOPICS.down("coffee"), TOPICS.all, f"{TOPICS.up('coffee')}/chunk/{'0' * 64}/0"]
+    with (
+        Client(secured.coordinator, "coordinator-1", everything) as coordinator,
+        Client(coffee, "coffee", TOPICS.all, f"{TOPICS.down('coffee')}/#") as victim,
+    ):
+        for topic in forged:  # for which Mosquitto ends the session
+            with Client(tea, "tea", TOPICS.down("tea")) as device:
+                device.say(topic, b"forged")
+        with Client(tea, "tea", TOPICS.down("tea")) as device:
+            device.say(TOPICS.up("tea"), b"own")
+            assert coordinator.next() == Message(TOPICS.up("tea"), b"own")
+            coordinator.say(TOPICS.down("coffee"), b"for coffee")
+            coordinator.say(TOPICS.down("tea"), b"for tea")
+            assert device.next() == Message(TOPICS.down("tea"), b"for tea")
+            assert device.next(0.3) is None
+        assert victim.next() == Message(TOPICS.down("coffee"), b"for coffee")
+
+
+@pytest.mark.parametrize(
+    "topic", ["#", "+/+/down/coffee", f"{TOPICS.root}/down/+", TOPICS.up("tea"), TOPICS.down("coffee")]
+)
+def test_a_neighbours_topics_are_not_heard(secured: SecuredFleet, topic: str) -> None:
+    """The embedded broker refuses the subscription; Mosquitto takes it, and sends nothing."""
+    tea = secured.of(secured.identity("tea"))
+    with (
+        Client(secured.coordinator, "coordinator-1") as coordinator,
+        suppress(BrokerError),
+        Client(tea, "tea", topic) as device,
+    ):
+        coordinator.say(TOPICS.down("coffee"), b"secret")
+        assert device.next(0.5) is None
+
+
+def test_a_will_is_published_on_own_topics_alone(secured: SecuredFleet) -> None:
+    tea = secured.of(secured.identity("tea"))
+    with Client(secured.coordinator, "coordinator-1", f"{TOPICS.root}/up/#") as coordinator:
+        with suppress(BrokerError), Client(tea, "tea", will=TOPICS.up("coffee")) as device:  # Mosquitto refuses it
+            device.break_off()
+        assert coordinator.next(1) is None
+        with Client(tea, "tea", will=TOPICS.up("tea")) as device:
+            device.break_off()
+            assert coordinator.next() == Message(TOPICS.up("tea"), b"will")
+
+
+def test_nobody_ends_a_neighbours_session(secured: SecuredFleet, other_authority: Authority) -> None:
+    tea, coffee = secured.of(secured.identity("tea")), secured.of(secured.identity("coffee"))
+    strangers = [replace(tea, access=replace(tea.access, cert=None)), secured.of(other_authority.device("coffee"))]
+    with Client(coffee, "coffee", TOPICS.down("coffee")) as victim:
+        with Client(tea, "coffee", TOPICS.down("tea")) as evil:
+            evil.say(TOPICS.up("tea"), b"x")
+        for stranger in strangers:
+            with pytest.raises(BrokerError):
+                Client(replace(stranger, access=replace(stranger.access, ca=tea.access.ca)), "coffee").__enter__()
+        assert not isinstance(victim.next(0.5), Disconnected)
+
+
+def test_strangers_stay_outside(secured: SecuredFleet, other_authority: Authority) -> None:
+    device = secured.of(secured.identity("tea"))
+    trusting = Access(ca=device.access.ca)
+    assert "--cert" in refused(replace(device, access=trusting))
+    assert "--cert" in refused(
+        replace(device, access=replace(read_identity(other_authority.device("tea")).access, ca=trusting.ca))
+    )
+    assert "TLS" in refused(replace(device, scheme="mqtt", access=Access()))
+    assert "refuses this client" in refused(
+        replace(device, access=replace(trusting, user="$coordinator", password="guessed"))
+    )
+
+
+def test_an_identity_that_ran_out_or_was_revoked_is_refused(secured: SecuredFleet) -> None:
+    late = secured.of(secured.authority.device("late", days=0))
+    time.sleep(1.1)
+    assert "--cert" in refused(late)
+    file = secured.identity("tea")
+    kept = file.with_name("kept.pem")
+    kept.write_bytes(file.read_bytes())
+    device = secured.of(kept)
+    with Client(device, "tea"):
+        pass
+    secured.authority.revoke("tea")
+    secured.reload()
+    time.sleep(0.5)
+    assert "--cert" in refused(device)
+    again = secured.of(secured.identity("tea"))
+    secured.reload()
+    time.sleep(0.5)
+    with Client(again, "tea"):
+        pass
+    assert "--cert" in refused(device)
+
+
+def test_a_device_trusts_no_other_broker(secured: SecuredFleet, other_authority: Authority) -> None:
+    device = secured.of(secured.identity("tea"))
+    other = replace(device, access=replace(device.access, ca=other_authority.folder / "ca.pem"))
+    assert "does not come from" in refused(other)
+    assert "does not come from an authority of this system" in refused(
+        replace(device, access=replace(device.access, ca=None))
+    )
+
+
+def test_a_name_that_the_brokers_certificate_lacks(tmp_path: Path) -> None:
+    from broker.doors import Doors
+    from broker.embedded import EmbeddedBroker
+
+    authority = Authority.create(tmp_path, hosts=["broker.example.org"], port=free_port())
+    own = tmp_path / "broker.pem"
+    with EmbeddedBroker(port=0, doors=Doors(cert=own, ca=own)) as broker:
+        address = replace(broker.address, access=read_identity(authority.device("tea")).access)
+        assert "is another host's" in refused(address)

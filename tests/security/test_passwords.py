@@ -1,0 +1,110 @@
+"""Users and passwords: at the embedded broker, whose file is Mosquitto's, and at Mosquitto."""
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.doors import COORDINATOR, Doors, Login, hashed
+from broker.embedded import EmbeddedBroker
+from device_sim.emulation.mosquitto import Mosquitto, free_port, mosquitto_program
+from edge_fl.core.errors import BrokerError, ConfigError
+from edge_fl.transport.access import Access
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.transport.connection import Connection
+from edge_fl.wire.messages import Topics
+
+TOPICS = Topics()
+
+
+@pytest.fixture
+def passwords(tmp_path: Path) -> Path:
+    file = tmp_path / "passwords"
+    file.write_text(f"tea:{hashed('right')}\ncoffee:{hashed('other')}\n")
+    return file
+
+
+@pytest.fixture(params=["embedded", pytest.param("mosquitto", marks=pytest.mark.mosquitto)])
+def address(request: pytest.FixtureRequest, passwords: Path, tmp_path: Path) -> Iterator[BrokerAddress]:
+    """A broker on this machine that asks for a password."""
+    if request.param == "embedded":
+        with EmbeddedBroker(port=0, doors=Doors(passwords=passwords)) as broker:
+            yield replace(broker.address, access=Access())
+        return
+    if mosquitto_program() is None:
+        pytest.skip("mosquitto is not installed (Debian: apt-get install mosquitto)")
+    where = BrokerAddress("127.0.0.1", free_port())
+    config = f"listener {where.port} 127.0.0.1\nallow_anonymous false\npassword_file {passwords}\nuser root\n"
+    with Mosquitto(tmp_path, address=where, config=config) as mosquitto:
+        yield mosquitto.address
+
+
+def outcome(address: BrokerAddress, user: str | None, password: str | None) -> str:
+    known = replace(address, access=Access(user=user, password=password))
+    connection = Connection(address=known, client_id=user or "x", subscriptions=[TOPICS.all])
+    try:
+        connection.open(timeout=10)
+    except BrokerError as error:
+        return str(error)
+    finally:
+        connection.close()
+    return "in"
+
+
+def test_who_knows_the_password_comes_in(address: BrokerAddress) -> None:
+    assert outcome(address, "tea", "right") == "in"
+    for user, password in [("tea", "wrong"), ("coffee", "right"), ("nobody", "right"), (None, None)]:
+        said = outcome(address, user, password)
+        assert "refuses this client" in said
+        assert "--password-file" in said
+        assert "wrong" not in said
+
+
+def test_who_is_taken_out_of_the_file_stays_out(passwords: Path) -> None:
+    with EmbeddedBroker(port=0, doors=Doors(passwords=passwords)) as broker:
+        assert outcome(broker.address, "tea", "right") == "in"
+        passwords.write_text(f"milk:{hashed('new')}\n")
+        assert "refuses" in outcome(broker.address, "tea", "right")
+        assert outcome(broker.address, "milk", "new") == "in"
+        passwords.unlink()
+        assert "refuses" in outcome(broker.address, "milk", "new")
+        assert outcome(broker.address, broker.address.access.user, broker.address.access.password) == "in"
+
+
+def test_only_the_key_of_the_house_makes_a_coordinator(passwords: Path) -> None:
+    doors = Doors(passwords=passwords)
+    assert doors.identity(Login(COORDINATOR, doors.key_of_the_house, None)) == COORDINATOR
+    for password in (None, "", "right", Doors(passwords=passwords).key_of_the_house):
+        assert doors.identity(Login(COORDINATOR, password, None)) is None
+    passwords.write_text(f"{COORDINATOR}:{hashed('mine')}\na/b:{hashed('mine')}\n+:{hashed('mine')}\n")
+    for user in (COORDINATOR, "a/b", "+"):
+        assert doors.identity(Login(user, "mine", None)) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tea",
+        "tea:right",
+        "tea:$6$abc$def",
+        "tea:$7$0$AAAAAAAA$" + "A" * 88,
+        "tea:$7$10$AAAAAAAA$" + "A" * 86,
+        "\xff",
+    ],
+)
+def test_other_password_files_are_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "p").write_bytes(f"\n{line}\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"Line 2 of|holds no text"):
+        Doors(passwords=tmp_path / "p")
+
+
+@pytest.mark.mosquitto
+def test_files_of_mosquitto_passwd(tmp_path: Path) -> None:
+    file = tmp_path / "passwords"
+    file.touch()
+    subprocess.run(["mosquitto_passwd", "-b", file, "tea", "right"], check=True, capture_output=True)
+    doors = Doors(passwords=file)
+    assert doors.identity(Login("tea", "right", None)) == "tea"
+    assert doors.identity(Login("tea", "wrong", None)) is None
