@@ -4,6 +4,7 @@ Only MQTT 3.1.1 semantics are used. Nothing is retained, and an acknowledged pub
 one: whatever matters is repeated by the protocol above, so that publishing while offline is simply dropped.
 """
 
+import os
 import queue
 import random
 import re
@@ -214,4 +215,5 @@ def _distrusted(address: BrokerAddress, error: ssl.SSLError) -> str:
 
 def _no_delay(_client: Any, _userdata: Any, sock: Any) -> None:
     """Small messages wait 40 ms for the previous packet's ACK otherwise."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with socket.socket(fileno=os.dup(sock.fileno())) as same:  # paho's WebSocket is no socket itself
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -148,7 +148,9 @@ def websockets(tmp_path: Path) -> Iterator[BrokerAddress]:
     authority = Authority.create(tmp_path / "fleet", hosts=["127.0.0.1"], port=1)
     own = authority.folder / "broker.pem"
     address = BrokerAddress("127.0.0.1", free_port(), "wss", "/mqtt", Access(ca=authority.folder / "ca.pem"))
-    config = f"listener {address.port} 127.0.0.1\nprotocol websockets\ncertfile {own}\nkeyfile {own}\n"
+    # Mosquitto 2.0 ends if WebSockets are all that it listens on.
+    config = f"listener {free_port()} 127.0.0.1\n"
+    config += f"listener {address.port} 127.0.0.1\nprotocol websockets\ncertfile {own}\nkeyfile {own}\n"
     config += "allow_anonymous true\n"
     config += "user root\n" if os.geteuid() == 0 else ""
     with Mosquitto(tmp_path, address=address, config=config) as mosquitto:
