@@ -71,7 +71,8 @@ def open_broker(
         raise ConfigError(
             "--user is for a broker that runs elsewhere: who may come to the embedded one, --passwords says."
         )
-    doors = Doors(cert=access.cert, key=access.key, ca=access.ca, passwords=passwords)
+    cert, key, ca = (None if file is None else Path(file) for file in (access.cert, access.key, access.ca))
+    doors = Doors(cert=cert, key=key, ca=ca, passwords=passwords)
     host = host or _LOOPBACK
     if not (is_loopback(host) or access.insecure or (doors.cert and doors.asks)):
         raise ConfigError(

@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 _NAMED = "edge_fl.recipes.named"
 _TARGETS = {
+    "Access": "edge_fl.transport.access:Access",
     "Bundle": "edge_fl.core.bundle:Bundle",
     "Compressor": "edge_fl.compressors.base:Compressor",
     "Device": "edge_fl.agent.device:Device",
@@ -19,6 +20,7 @@ _TARGETS = {
     "Source": "edge_fl.data.sources.base:DataSource",
     "World": "device_sim.simulation.settings:World",
     "export": "exporter.api:export",
+    "read_identity": "edge_fl.transport.identity:read_identity",
     "serve": "broker.api:serve",
     "simulate": "device_sim.simulation.api:simulate",
 } | {

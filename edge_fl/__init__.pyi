@@ -24,6 +24,8 @@ from edge_fl.recipes.named import SignSGD as SignSGD
 from edge_fl.recipes.named import TopK as TopK
 from edge_fl.recipes.named import VarDrop as VarDrop
 from edge_fl.runs.run import Run as Run
+from edge_fl.transport.access import Access as Access
+from edge_fl.transport.identity import read_identity as read_identity
 from exporter.api import export as export
 
 __version__: str

@@ -35,9 +35,9 @@ class Access:
         Whether ``ca`` is the very certificate of the broker, which is taken whatever names it has.
     """
 
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
+    ca: str | Path | None = None
+    cert: str | Path | None = None
+    key: str | Path | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     name: str | None = None
@@ -74,7 +74,7 @@ class Access:
         return context
 
 
-def trusting(ca: Path) -> ssl.SSLContext:
+def trusting(ca: str | Path) -> ssl.SSLContext:
     """A client's context that trusts the authorities in ``ca`` and no others; raises ConfigError without any."""
     try:
         return ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(ca))
@@ -82,7 +82,7 @@ def trusting(ca: Path) -> ssl.SSLContext:
         raise ConfigError(f"'{ca}' {_wrong(error, 'holds no certificate in PEM form')}: see --ca.") from error
 
 
-def load_own(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
+def load_own(context: ssl.SSLContext, cert: str | Path, key: str | Path | None) -> None:
     """Give ``context`` a certificate and its key; raises ConfigError where they are none, or do not fit."""
 
     def no_passphrase() -> str:

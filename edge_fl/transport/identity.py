@@ -30,8 +30,9 @@ class Identity:
         return Access(ca=self.file, cert=self.file, name=self.name)
 
 
-def read_identity(file: Path) -> Identity:
+def read_identity(file: str | Path) -> Identity:
     """Read an identity's file; raises ConfigError where it cannot be read, or is none."""
+    file = Path(file)
     try:
         with file.open("rb") as held:
             text = held.read(_LARGEST).decode("ascii")

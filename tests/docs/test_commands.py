@@ -26,7 +26,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PORT = "1883"
+PORT, TLS_PORT = "1883", "8883"
 LONGEST = 240.0  # seconds, of one block
 
 _BLOCK = re.compile(
@@ -65,9 +65,10 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe:
+        with socket.socket() as probe, socket.socket() as other:
             probe.bind(("127.0.0.1", 0))
-            self.port = str(probe.getsockname()[1])
+            other.bind(("127.0.0.1", 0))
+            self.port, self.tls_port = (str(bound.getsockname()[1]) for bound in (probe, other))
         shutil.copytree(ROOT / "examples", folder / "examples")
         programs = folder.parent / f"{folder.name}-programs"
         programs.mkdir()
@@ -133,11 +134,14 @@ class Reader:
         assert code == 0, f"The first ends with {code}:\n{printed}"
 
     def ported(self, text: str) -> str:
-        """The same on this reader's own port."""
-        text = text.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}")
-        return re.sub(
-            r"^(edge-fl serve (?!.*--broker mqtt).*)$", rf"\1 --port {self.port}", text, flags=re.MULTILINE
-        )
+        """The same on this reader's own ports."""
+        text = text.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}").replace(TLS_PORT, self.tls_port)
+
+        def listening(serve: re.Match[str]) -> str:
+            secure = "--cert" in serve[0] or "--identity" in serve[0]
+            return f"{serve[0]} --port {self.tls_port if secure else self.port}"
+
+        return re.sub(r"^edge-fl serve (?!.*--broker mqtt).*$", listening, text, flags=re.MULTILINE)
 
 
 def run_page(page: Path, folder: Path) -> None:
