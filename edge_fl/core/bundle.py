@@ -9,6 +9,7 @@
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.atomic import write_atomically
+from edge_fl.core.content import LARGEST, is_digest
 from edge_fl.core.errors import BundleError
-from edge_fl.core.layout import Layout, Tensor
+from edge_fl.core.layout import MOST_ENTRIES, Layout, Tensor
 
 __all__ = [
     "CLASS_INDEX",
@@ -73,8 +75,8 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"[0-9a-f]{64}", self.sha256) or self.size < 0:
-            raise ValueError("a file needs a SHA-256 of 64 hex digits and a size of at least 0")
+        if not is_digest(self.sha256) or not 0 <= self.size <= LARGEST:
+            raise ValueError("a file needs a SHA-256 of 64 hex digits and a size of 0 to 2**32")
 
 
 class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -82,6 +84,10 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     shape: tuple[int, ...]
     dtype: Literal["float32", "int64"]
+
+    def __post_init__(self) -> None:
+        if any(length < 1 for length in self.shape) or math.prod(self.shape) > MOST_ENTRIES:
+            raise ValueError(f"a sample has 1 to {MOST_ENTRIES} numbers")
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -176,6 +182,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a cost needs a width of 1 to 1000 thousandths and counts of at least 0")
 
 
+MOST_CLASSES = 1 << 24
 CLASS_INDEX = Input((), "int64")
 """The target of a classifier: one class a sample."""
 PLAIN_SGD = Optimizer()
@@ -218,6 +225,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: dict[str, File] = {}
 
     def __post_init__(self) -> None:
+        if not 0 <= self.classes <= MOST_CLASSES:
+            raise ValueError(f"a model has 0 to {MOST_CLASSES} classes")
+        if any(not 1 <= width <= 1000 for width in self.statistic_widths):
+            raise ValueError("a width is 1 to 1000 thousandths")
         if self.class_names and len(self.class_names) != self.classes:
             raise ValueError(f"{self.classes} classes have {len(self.class_names)} names")
         rows = {tensor.shape[0] for tensor in self.layout.tensors if tensor.per_width}

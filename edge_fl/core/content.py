@@ -6,10 +6,12 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-__all__ = ["CHUNK_SIZE", "Missing", "Ref", "Wanted", "is_digest", "ref_of"]
+__all__ = ["CHUNK_SIZE", "LARGEST", "Missing", "Ref", "Wanted", "is_digest", "ref_of"]
 
 CHUNK_SIZE = 256 * 1024
-_LARGEST = 1 << 40  # bytes
+LARGEST = 1 << 32
+"""The most bytes of one content. Who fetches one remembers each of its chunks, here 16,384 of them."""
+
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -25,8 +27,8 @@ class Ref(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int
 
     def __post_init__(self) -> None:
-        if not is_digest(self.digest) or not 0 <= self.size <= _LARGEST:
-            raise ValueError("a content reference needs 64 hex digits and a size of 0 to 2**40")
+        if not is_digest(self.digest) or not 0 <= self.size <= LARGEST:
+            raise ValueError("a content reference needs 64 hex digits and a size of 0 to 2**32")
 
     @property
     def chunks(self) -> int:

@@ -14,7 +14,12 @@ import msgspec
 
 from edge_fl.core.errors import BundleError
 
-__all__ = ["Axis", "Block", "Layout", "Mode", "Segment", "Tensor"]
+__all__ = ["MOST_ENTRIES", "Axis", "Block", "Layout", "Mode", "Segment", "Tensor"]
+
+MOST_ENTRIES = 1 << 31
+"""The most numbers of a model, or of one sample: 8 GiB in float32."""
+
+_MOST_PARTS = 1 << 16  # blocks, tensors, axes of a tensor, segments of an axis
 
 Mode = Literal["rows", "units"]
 """``rows``: each matrix row by itself (FedBIAD). ``units``: a unit's row and the next layer's column together."""
@@ -83,17 +88,24 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
     tensors: tuple[Tensor, ...]
 
     def __post_init__(self) -> None:
+        _require(max(len(self.blocks), len(self.tensors)) <= _MOST_PARTS, "it has too many blocks or tensors")
         names = [block.name for block in self.blocks]
         _require(len(set(names)) == len(names), "two blocks have one name")
         _require(all(block.size > 0 for block in self.blocks), "a block has no unit")
+        units = sum(block.size for block in self.blocks)
+        _require(units <= MOST_ENTRIES, f"it has {units} units, and {MOST_ENTRIES} is the most")
         tensors = [tensor.name for tensor in self.tensors]
         _require(len(set(tensors)) == len(tensors), "two tensors have one name")
         for tensor in self.tensors:
             for axes in (tensor.rows, tensor.units):
                 self._check(tensor, axes)
+            _require(all(length > 0 for length in tensor.shape), f"tensor '{tensor.name}' has an empty axis")
+        entries = sum(tensor.size for tensor in self.tensors)
+        _require(entries <= MOST_ENTRIES, f"it has {entries} numbers, and {MOST_ENTRIES} is the most")
 
     def _check(self, tensor: Tensor, axes: tuple[Axis, ...]) -> None:
         _require(len(axes) == len(tensor.shape), f"tensor '{tensor.name}' has axes for another rank")
+        _require(sum(map(len, axes)) <= _MOST_PARTS, f"tensor '{tensor.name}' has too many segments")
         for length, axis in zip(tensor.shape, axes, strict=True):
             unknown = [s.block for s in axis if s.block is not None and s.block not in self.sizes]
             _require(not unknown, f"tensor '{tensor.name}' names the unknown block {unknown}")

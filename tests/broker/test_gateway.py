@@ -256,7 +256,7 @@ def test_a_bad_update_is_rejected_and_counted(wire: Wire, code: str, spoil: Call
         ("late", Offer(RUN, ROUND - 1, Ref("0" * 64, 10))),
         ("late", Offer(RUN, ROUND + 1, Ref("0" * 64, 10))),
         ("late", Offer("run-2", ROUND, Ref("0" * 64, 10))),
-        ("oversize", Offer(RUN, ROUND, Ref("0" * 64, 1 << 40))),
+        ("oversize", Offer(RUN, ROUND, Ref("0" * 64, 1 << 32))),
         ("truncated", Offer(RUN, ROUND, Ref("0" * 64, 0))),
     ],
 )
