@@ -35,6 +35,7 @@ from edge_fl.training.evaluator import Evaluator, open_evaluator
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Transport
+from edge_fl.transport.probe import round_trip
 from edge_fl.wire.messages import Topics
 
 __all__ = ["check_recipe", "digest_of", "new_run_id", "open_bundle", "read_settings", "resume", "serve"]
@@ -180,8 +181,11 @@ def _absolute(place: str | None) -> str | None:
 def _connected(
     run: str, topics: Topics, address: BrokerAddress | Callable[[], BrokerAddress], timeout: float
 ) -> Iterator[Connection]:
+    found = address() if callable(address) else address
+    # Where the coordinator may not read its own messages, nothing is known, and a small one does not return either.
+    round_trip(found, client=f"probe-{run}", topic=topics.doctor("coordinator"), timeout=timeout)
     connection = Connection(
-        address=address() if callable(address) else address,
+        address=found,
         client_id=f"coordinator-{run}",
         subscriptions=Gateway.subscriptions(topics),
     )

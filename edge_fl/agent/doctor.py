@@ -20,13 +20,11 @@ from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
 from edge_fl.runtimes.base import RUNTIMES
 from edge_fl.transport.address import BrokerAddress
-from edge_fl.transport.connection import Connection
-from edge_fl.transport.interface import Message
+from edge_fl.transport.probe import round_trip
 from edge_fl.wire.messages import Topics
 
 __all__ = ["Examined", "Finding", "examine"]
 
-_ROUND_TRIP_SECONDS = 5.0
 _CLOCK_SECONDS = 60.0  # by which file systems and clocks may differ
 _LEAST_DISK = 64 << 20  # bytes: a bundle, the model's state, and room for the next
 _LEAST_MEMORY = 256 << 20  # bytes: what the README says of an agent's peak, and the model's own
@@ -85,19 +83,9 @@ def _broker(agent: Examined) -> _Seen:
         )
     name = f"doctor-{uuid.uuid4().hex[:16]}"
     topic = Topics(agent.fleet).doctor(agent.client)
-    connection = Connection(address=agent.broker, client_id=name, subscriptions=[topic])
-    connection.open(timeout=agent.connect_timeout)
-    try:
-        began = time.monotonic()
-        connection.publish(topic, name.encode())
-        while (left := began + _ROUND_TRIP_SECONDS - time.monotonic()) > 0:
-            if connection.next(left) == Message(topic, name.encode()):
-                return (
-                    f"{agent.broker} answers, a message takes {1000 * (time.monotonic() - began):.0f} ms.",
-                    False,
-                )
-    finally:
-        connection.close()
+    seconds = round_trip(agent.broker, client=name, topic=topic, timeout=agent.connect_timeout)
+    if seconds is not None:
+        return f"{agent.broker} answers, a message takes {1000 * seconds:.0f} ms.", False
     raise BrokerError(
         f"{agent.broker} takes the connection, and a message to '{topic}' does not come back: let the device publish "
         "and subscribe there, and be called at the broker as its --id."
