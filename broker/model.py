@@ -34,12 +34,21 @@ class GlobalModel:
         What makes a change of a round's updates.
     run
         The run's id.
+    max_samples
+        What a client that trains on more counts for; None for its own.
     """
 
     def __init__(
-        self, layout: Layout, weights: dict[str, NDArray[np.float32]], *, recipe: Recipe, run: str
+        self,
+        layout: Layout,
+        weights: dict[str, NDArray[np.float32]],
+        *,
+        recipe: Recipe,
+        run: str,
+        max_samples: int | None = None,
     ) -> None:
         self.layout, self.weights, self.version = layout, weights, 0
+        self._max_samples = max_samples
         self._recipe, self._run = recipe, run
         self._changes: list[bytes] = []  # the last ones, up to the current version
         self._device = device_here()
@@ -78,7 +87,8 @@ class GlobalModel:
 
     def begin(self) -> "RoundSum":
         """Sums for the updates of a round, on CUDA where there is one."""
-        return RoundSum(accumulator(self.layout, self._recipe.rule, self._device), self.version)
+        sums = accumulator(self.layout, self._recipe.rule, self._device)
+        return RoundSum(sums, self.version, max_samples=self._max_samples)
 
     def apply(self, total: "RoundSum") -> float:
         """Apply the recipe's rule to a round's updates, and let its server halves learn.
@@ -146,6 +156,8 @@ class RoundSum:
         Where they are added.
     version
         That of the model that the round trains.
+    max_samples
+        What a client that trains on more counts for; None for its own.
 
     Attributes
     ----------
@@ -153,9 +165,9 @@ class RoundSum:
         What the server half learns of each.
     """
 
-    def __init__(self, sums: Accumulator, version: int) -> None:
+    def __init__(self, sums: Accumulator, version: int, *, max_samples: int | None = None) -> None:
         self.sums, self.heard = sums, list[ClientReport]()
-        self._version = version
+        self._version, self._max_samples = version, max_samples
 
     def add(self, tier: int, update: Frame, seconds: float | None = None) -> None:
         """Add the update of a client of ``tier``, ``seconds`` after its task, where that is known.
@@ -165,9 +177,10 @@ class RoundSum:
         """
         header = update.header
         stale = self._version - header.version
-        self.sums.add(update.selection, update.values, header.samples, (1 + stale) ** -0.5 if stale else 1)
+        samples = min(header.samples, self._max_samples or header.samples)
+        self.sums.add(update.selection, update.values, samples, (1 + stale) ** -0.5 if stale else 1)
         self.heard.append(
-            ClientReport(header.client, tier, header.samples, header.loss, update.pattern, update.sent, seconds)
+            ClientReport(header.client, tier, samples, header.loss, update.pattern, update.sent, seconds)
         )
 
 

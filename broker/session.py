@@ -208,7 +208,9 @@ def _coordinate(
     observer: Observer,
 ) -> RunSummary:
     recipe = open_recipe(config.method, config.parameters)
-    model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run)
+    model = GlobalModel(
+        bundle.layout, bundle.weights(), recipe=recipe, run=config.run, max_samples=config.max_samples
+    )
     dense = len(model.frame())
     if finished := len(store.rounds()):
         model.load_state_dict(finished, *folder.checkpoints.model(finished))

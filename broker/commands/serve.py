@@ -30,6 +30,7 @@ from edge_fl.commands.options import (
     LocalSteps,
     Lr,
     LrDrop,
+    MaxSamples,
     Mode,
     Output,
     Patience,
@@ -89,6 +90,7 @@ def serve(
     evaluate_every: EvaluateEvery = 1,
     keep_best: KeepBest = None,
     patience: Patience = 0,
+    max_samples: MaxSamples = None,
     evaluate_on: Annotated[
         int,
         typer.Option(
@@ -227,6 +229,7 @@ def serve(
             evaluate_every=evaluate_every,
             keep_best=keep_best,
             patience=patience,
+            max_samples=max_samples,
             evaluate_on=evaluate_on,
             deadline=deadline,
             buffer=buffer,

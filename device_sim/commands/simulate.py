@@ -15,6 +15,7 @@ from edge_fl.commands.options import (
     LocalSteps,
     Lr,
     LrDrop,
+    MaxSamples,
     Mode,
     Output,
     Partition,
@@ -100,6 +101,7 @@ def simulate(
     evaluate_every: EvaluateEvery = 1,
     keep_best: KeepBest = None,
     patience: Patience = 0,
+    max_samples: MaxSamples = None,
     resume: Annotated[
         Path | None, typer.Option(help="Continue the interrupted run of this folder, with its own settings.")
     ] = None,
@@ -207,6 +209,7 @@ def simulate(
             evaluate_every=evaluate_every,
             keep_best=keep_best,
             patience=patience,
+            max_samples=max_samples,
             world=world,
             test_share=test_share,
             evaluate_on=evaluate_on,

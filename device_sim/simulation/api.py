@@ -53,6 +53,7 @@ def begin(
     evaluate_every: int = 1,
     keep_best: str | None = None,
     patience: int = 0,
+    max_samples: int | None = None,
     world: World | None = None,
     test_share: float = 0.0,
     evaluate_on: int = 0,
@@ -84,6 +85,8 @@ def begin(
         Share of the clients picked a round; None for a tenth, but at least one.
     keep_best, patience
         The score, or ``loss``, by whose best round the weights are chosen, and how many worse evaluations end the run.
+    max_samples
+        What a client that trains on more samples counts for; None for its own.
     world
         How long clients take and when they are there, as :class:`device_sim.simulation.settings.World` says; None for a
         simulation in which no time passes. It takes one to fill a ``buffer``, to choose tiers by time (``auto``), and
@@ -116,6 +119,7 @@ def begin(
         evaluate_every=evaluate_every,
         keep_best=keep_best,
         patience=patience,
+        max_samples=max_samples,
         evaluate_on=evaluate_on,
         buffer=buffer,
         tiers=tier_choice,

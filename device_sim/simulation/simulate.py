@@ -101,7 +101,9 @@ class Simulation:
             bundle,
             open_evaluator(bundle, config, samples=test, threads=trainer.threads),
         )
-        self._model = GlobalModel(bundle.layout, bundle.weights(), recipe=recipe, run=config.run)
+        self._model = GlobalModel(
+            bundle.layout, bundle.weights(), recipe=recipe, run=config.run, max_samples=config.max_samples
+        )
         self._clients = Clients(given, population, trainer.programs)
         self._trainer = trainer.open(bundle)
         place = str(bundle.root.resolve())

@@ -9,12 +9,12 @@ _PANELS = {
     "Method": "method dropout widths mode rule set_",
     "Training": "rounds clients_per_round fraction local_steps batch lr lr_drop seed",
     "Data and scores": "data test_data partition score evaluate_every evaluate_on test_share keep_best patience",
-    "Devices": "clients tiers tier_choice min_clients wait deadline quorum buffer selection id state tier once "
-    "keep_model",
+    "Devices": "clients tiers tier_choice min_clients wait deadline quorum buffer selection max_samples "
+    "id state tier once keep_model",
     "Owner's conditions": "least_battery unmetered most_busy",
     "Virtual time": "link step_seconds slowdown spread online stay failures",
     "Engine": "trainer runtime device threads processes",
-    "Network": "broker port connect_timeout fleet",
+    "Network": "broker host port identity ca cert key user password_file passwords insecure connect_timeout fleet",
     "Record": "output resume database models metrics log_level log_file log_format json config",
 }
 

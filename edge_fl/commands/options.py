@@ -20,6 +20,7 @@ __all__ = [
     "LocalSteps",
     "Lr",
     "LrDrop",
+    "MaxSamples",
     "Mode",
     "Output",
     "Partition",
@@ -90,6 +91,14 @@ KeepBest = Annotated[
 ]
 Patience = Annotated[
     int, typer.Option(help="With --keep-best: end after so many evaluations that are no better; 0 never does.")
+]
+MaxSamples = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Let a client that trains on more samples count for so many [default: its own].",
+        show_default=False,
+    ),
 ]
 EvaluateEvery = Annotated[
     int, typer.Option(help="Evaluate the model after every so many rounds, and after the last.")

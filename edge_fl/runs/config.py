@@ -31,7 +31,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     if it has one), ``scores`` what is computed there (none: what is usual for the loss). ``code`` names the user's own
     objects that the run needs on this machine, as :class:`edge_fl.core.registry.Registry` loads them. The final weights
     are those of the round with the best ``keep_best`` (a score, or ``loss``), if one is named; then the run ends after
-    ``patience`` evaluations that were no better, if that is above 0. ``about`` tells people when, by which version and
+    ``patience`` evaluations that were no better, if that is above 0. A client that trains on more than ``max_samples``
+    counts for so many, wherever samples are weights. ``about`` tells people when, by which version and
     of what the run was begun. With a ``buffer``
     rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's
     (:mod:`broker.buffered`).
@@ -62,16 +63,16 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     code: tuple[str, ...] = ()
     keep_best: str | None = None
     patience: int = 0
+    max_samples: int | None = None
     about: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
         check_id(self.run)
-        for name in ("rounds", "clients_per_round", "local_steps", "min_clients", "evaluate_every"):
-            most = MOST_STEPS if name == "local_steps" else 2**31 - 1
-            if not 1 <= getattr(self, name) <= most:
+        for name in ("rounds", "clients_per_round", "local_steps", "min_clients", "evaluate_every", "max_samples"):
+            most, value = MOST_STEPS if name == "local_steps" else 2**31 - 1, getattr(self, name)
+            if value is not None and not 1 <= value <= most:
                 raise ConfigError(
-                    f"The number of {name.replace('_', ' ')} must be at least 1 and at most {most}, not "
-                    f"{getattr(self, name)}."
+                    f"The number of {name.replace('_', ' ')} must be at least 1 and at most {most}, not {value}."
                 )
         if not 0 <= self.buffer <= self.clients_per_round:
             raise ConfigError(

@@ -1,7 +1,9 @@
 """The global model: what a round's updates, and the server's own step, make of it."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -73,6 +75,18 @@ def aggregate(model: GlobalModel, every: Iterable[tuple[int, Frame]]) -> None:
     for tier, frame in every:
         total.add(tier, frame)
     model.apply(total)
+
+
+def test_a_client_counts_for_so_many_samples_at_most() -> None:
+    recipe, every = open_recipe("fedavg", {}), deltas(2)
+    honest, boasting = (dense(recipe, delta) for delta in every)
+    boasting = replace(boasting, header=msgspec.structs.replace(boasting.header, samples=2**31 - 1))
+    samples = honest.header.samples
+    model = GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=recipe, run="r", max_samples=samples)
+    aggregate(model, [(0, honest), (1, boasting)])
+    for name, before in random_weights(LAYOUT, 0).items():
+        expected = before + (every[0][name] + every[1][name]) / 2
+        np.testing.assert_allclose(model.weights[name], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_majority_moves_each_weight_by_the_step_whoever_has_more_samples() -> None:
