@@ -10,9 +10,11 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from contextlib import suppress
 from typing import Any, Literal
 
+from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter
 from amqtt.broker import Broker
 from amqtt.contexts import Action
 from amqtt.errors import AMQTTError, MQTTError, NoDataError
@@ -27,7 +29,27 @@ from edge_fl.wire.messages import Topics, within
 
 __all__ = ["EmbeddedBroker"]
 
+_log = logging.getLogger(__name__)
+
 _START_SECONDS = 20.0
+_CONNECT_SECONDS = 10.0  # who has connected says who it is in this time
+_LARGEST_MESSAGE = 16 << 20  # bytes; a chunk has 256 KiB
+_SAYS_SECONDS = 10.0  # between two lines on who was turned away
+
+
+class _TooLargeError(Exception):
+    """A client announced a message of more bytes than ``_LARGEST_MESSAGE``."""
+
+
+class _BoundedReader(StreamReaderAdapter):
+    """Ends a session that announces a larger message than edge-fl has, before memory is taken for it."""
+
+    async def read(self, n: int = -1) -> bytes:
+        """``n`` bytes; _TooLargeError, on which amqtt closes the session, where ``n`` is too large."""
+        if n > _LARGEST_MESSAGE:
+            raise _TooLargeError(f"a message of {n} bytes")
+        data: bytes = await super().read(n)
+        return data
 
 
 class _Broker(Broker):
@@ -41,6 +63,13 @@ class _Broker(Broker):
         super().__init__(config)
         self._doors, self._topics, self._tls = doors, topics, doors.context()
         self._version = doors.version()
+        self._turned_away, self._said_at = 0, -_SAYS_SECONDS
+
+    async def stream_connected(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
+    ) -> None:
+        """Hear a client, with a bound on its messages."""
+        await self._client_connected(listener_name, _BoundedReader(reader), StreamWriterAdapter(writer))
 
     def _create_ssl_context(self, _listener: Any) -> ssl.SSLContext | None:
         return self._tls
@@ -50,8 +79,11 @@ class _Broker(Broker):
     ) -> tuple[BrokerProtocolHandler, Session]:
         """Read CONNECT, and find out who comes, before anything is done for that client."""
         try:
-            handler, session = await BrokerProtocolHandler.init_from_connect(reader, writer, self.plugins_manager)
-        except (AMQTTError, MQTTError, NoDataError) as error:
+            async with asyncio.timeout(_CONNECT_SECONDS):
+                handler, session = await BrokerProtocolHandler.init_from_connect(
+                    reader, writer, self.plugins_manager
+                )
+        except (AMQTTError, MQTTError, NoDataError, TimeoutError, _TooLargeError) as error:
             await writer.close()
             raise AMQTTError(f"no CONNECT came: {error}") from error
         session.clean_session = True  # nothing waits for who is not there
@@ -65,6 +97,7 @@ class _Broker(Broker):
         if self._doors.asks:
             session.username = await self._identity(session, writer)
             if session.username is None:
+                self._say_who_was_turned_away(writer)
                 await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
                 await writer.close()
                 raise AMQTTError("a stranger is not let in")
@@ -74,6 +107,15 @@ class _Broker(Broker):
             session.will_flag = False
         await self._delete_session(session.client_id)
         return handler, session
+
+    def _say_who_was_turned_away(self, writer: Any) -> None:
+        self._turned_away += 1
+        if time.monotonic() - self._said_at > _SAYS_SECONDS:
+            self._said_at = time.monotonic()
+            host = (writer.get_peer_info() or ("nowhere",))[0]
+            _log.warning(
+                "%d clients without an identity were turned away, the last from %s", self._turned_away, host
+            )
 
     async def _identity(self, session: Session, writer: Any) -> str | None:
         ssl_object = writer.get_ssl_info()

@@ -141,11 +141,15 @@ def password(
     """
     from broker.doors import hashed
     from edge_fl.core.atomic import write_atomically
+    from edge_fl.core.errors import StateError
     from edge_fl.wire.messages import check_id
 
     check_id(name)
     made = secrets.token_urlsafe(24)
-    lines = file.read_text().splitlines() if file.exists() else []
+    try:
+        lines = file.read_text().splitlines() if file.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateError(f"'{file}' cannot be read as a password file: {error}.") from error
     kept = [line for line in lines if line.partition(":")[0] != name]
     write_atomically(
         file, "".join(f"{line}\n" for line in [*kept, f"{name}:{hashed(made)}"]).encode(), secret=True

@@ -123,7 +123,7 @@ def test_a_refusal_in_the_middle_of_a_task_ends_it(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("reason", "changes"),
     [
-        ("10000000000 bytes", {"model": Ref("0" * 64, 10**10)}),
+        ("4294967296 bytes", {"model": Ref("0" * 64, 2**32)}),
         ("fewer than its own prelude", {"model": ref_of(b"")}),
     ],
 )

@@ -1,5 +1,6 @@
 """Users and passwords: at the embedded broker, whose file is Mosquitto's, and at Mosquitto."""
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -108,3 +109,29 @@ def test_files_of_mosquitto_passwd(tmp_path: Path) -> None:
     doors = Doors(passwords=file)
     assert doors.identity(Login("tea", "right", None)) == "tea"
     assert doors.identity(Login("tea", "wrong", None)) is None
+
+
+def test_who_says_nothing_or_too_much_is_put_out(passwords: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.embedded._CONNECT_SECONDS", 0.3)
+    with EmbeddedBroker(port=0, doors=Doors(passwords=passwords)) as broker:
+        where = (broker.address.host, broker.address.port)
+        with socket.create_connection(where, timeout=20) as mute:
+            assert mute.recv(1) == b""
+        known = replace(broker.address, access=Access(user="tea", password="right"))
+        connect = b"\x10\x19\x00\x04MQTT\x04\xc2\x00\x3c\x00\x01x\x00\x03tea\x00\x05right"
+        with socket.create_connection(where, timeout=20) as large:
+            large.sendall(connect)
+            assert large.recv(4) == b"\x20\x02\x00\x00"
+            topic = TOPICS.up("tea").encode()
+            large.sendall(b"\x30\xff\xff\xff\x7f" + len(topic).to_bytes(2, "big") + topic + bytes(1000))  # 256 MiB
+            assert large.recv(1) == b""
+        assert outcome(broker.address, known.access.user, known.access.password) == "in"
+
+
+def test_turned_away_clients_are_said_now_and_then(passwords: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedBroker(port=0, doors=Doors(passwords=passwords)) as broker:
+        for _ in range(3):
+            assert "refuses" in outcome(broker.address, "tea", "wrong")
+    said = [record.getMessage() for record in caplog.records if "turned away" in record.getMessage()]
+    assert said == ["1 clients without an identity were turned away, the last from 127.0.0.1"]
+    assert "wrong" not in caplog.text
