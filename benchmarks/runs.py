@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.hostile import HostileSettings
 from benchmarks.setups import setup_of
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
@@ -38,7 +39,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     data set's setup where it is empty, ``mix`` says how many clients are of each tier as
     :class:`device_sim.simulation.settings.Population` does, and ``scored`` are widths (thousandths): of the last
     model as many first units are scored, and its zeros counted (:class:`Final`). ``evaluate_every`` is
-    :class:`edge_fl.runs.config.RunConfig`'s.
+    :class:`edge_fl.runs.config.RunConfig`'s. A share ``hostile`` of each round's clients make the ``attack``
+    (:mod:`benchmarks.hostile`), if there is one; the bounds and ``robust`` are RunConfig's.
     """
 
     dataset: str
@@ -59,6 +61,11 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     scored: tuple[int, ...] = ()
     lr_drops: tuple[float, ...] = ()
     evaluate_every: int = 1
+    attack: str = ""
+    hostile: float = 0.0
+    samples_bound: float | None = None
+    norm_bound: float | None = None
+    robust: str | None = None
 
     def open(self) -> Recipe:
         """The recipe; raises ConfigError when it, or a parameter, is unknown."""
@@ -78,7 +85,16 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             lr_drops=self.lr_drops,
             seed=self.seed,
             evaluate_every=self.evaluate_every,
+            samples_bound=self.samples_bound,
+            norm_bound=self.norm_bound,
+            robust=self.robust,
         )
+
+    def trainer(self) -> TrainerSettings:
+        """What computes it, with attackers where there are any; raises ConfigError when there is no such attack."""
+        if not self.attack:
+            return TrainerSettings("stacked")
+        return HostileSettings("stacked", attack=self.attack, share=self.hostile)
 
     def population(self) -> Population:
         """Who takes part; raises DataError when the partition is none."""
@@ -206,7 +222,7 @@ def _simulation(run: Run, bundle: Bundle, root: Path, observer: Observer) -> Sim
         bundle=bundle,
         config=run.config(),
         population=run.population(),
-        trainer=TrainerSettings("stacked"),
+        trainer=run.trainer(),
         root=root,
         observer=observer,
     )

@@ -11,6 +11,7 @@ from broker.session import new_run_id
 from broker.session import serve as coordinate
 from edge_fl.core.bundle import Bundle
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
+from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.run import Run
 from edge_fl.transport.access import Access
@@ -38,6 +39,9 @@ def serve(
     batch: int = 20,
     lr: float = 0.1,
     seed: int = 0,
+    samples_bound: float | None = 10.0,
+    norm_bound: float | None = 2.0,
+    robust: str | None = None,
     output: str | Path | None = None,
     observer: Observer | None = None,
     **settings: Any,
@@ -55,6 +59,8 @@ def serve(
     broker
         ``embedded``, or ``mqtts://host:port`` of one that runs, as :func:`broker.open_broker.open_broker` has it with
         ``access``, ``host``, ``port`` and ``passwords``.
+    samples_bound, norm_bound, robust
+        As :func:`edge_fl.simulate` has them.
     settings
         Further fields of :class:`edge_fl.runs.config.RunConfig`, such as ``deadline`` or ``quorum``.
 
@@ -66,6 +72,7 @@ def serve(
     run = new_run_id()
     found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
     name, given, code = recipe_and_parameters(method, parameters or {})
+    robust_rule, of_rule = plain_robust(robust)
     config = RunConfig(
         run=run,
         method=name,
@@ -78,7 +85,10 @@ def serve(
         seed=seed,
         test_data=None if test_data is None else str(test_data),
         scores=tuple(scores),
-        code=code,
+        code=(*code, *of_rule),
+        samples_bound=samples_bound,
+        norm_bound=norm_bound,
+        robust=robust_rule,
         **settings,
     )
     root = Path("runs") / run if output is None else Path(output)

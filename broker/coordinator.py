@@ -10,7 +10,7 @@ from broker.client_selection import ClientSelection
 from broker.federated_evaluation import FederatedEvaluator
 from broker.final_model import FinalModel
 from broker.fleet import Fleet
-from broker.model import GlobalModel, RoundSum
+from broker.model import Applied, GlobalModel, RoundSum
 from broker.observer import Observer
 from broker.pacing import LATE, OVERDUE, Ask, Decision, Devices, Pacing, Synchronous, Wait
 from broker.rounds import Report, Round
@@ -37,13 +37,13 @@ __all__ = ["Coordinator", "TrainedRound"]
 
 @dataclass(frozen=True)
 class TrainedRound:
-    """A round whose updates the model has: begun at ``started``, with the clients' mean training ``loss``, and the
-    seconds that each ``took``.
+    """A round whose updates the model has: begun at ``started``, what the updates came to, and the seconds that each
+    client ``took``.
     """
 
     current: Round
     started: float
-    loss: float
+    applied: Applied
     took: dict[str, float]
 
     @property
@@ -302,7 +302,7 @@ class Coordinator:
             seconds=fleet.now() - trained.started,
             scores={} if score is None else dict(score.scores),
             loss=None if score is None else score.loss,
-            train_loss=trained.loss,
+            train_loss=trained.applied.loss,
             uplink=uplink,
             downlink=dict(sorted(counted.sent.items())),
             excused=current.excused,
@@ -312,6 +312,8 @@ class Coordinator:
             stale={client: number - first for client in uplink if (first := current.round_of(client)) < number},
             on_devices=on_devices,
             collected=collected,
+            clipped=trained.applied.clipped,
+            averaged=trained.applied.averaged,
         )
         self._folder.checkpoints.keep(
             number, self._model.weights, {**self._model.state_dict(), **fleet.state_dict()}

@@ -1,11 +1,16 @@
 """The global model: its weights, its version, its frames, and how a round's updates change it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.sums import accumulator, device_here
-from edge_fl.aggregation.rules import Accumulator
+from broker.defence import OPEN, Defence
+from broker.sums import Sums, device_here, sums_of
+from edge_fl.aggregation.bounds import WHOLE, Bounds, Clip, Size, median_size, size_of
+from edge_fl.aggregation.spool import Spool
 from edge_fl.compressors.base import SendsChanges
 from edge_fl.core.divergence import max_change
 from edge_fl.core.layout import Layout
@@ -18,7 +23,22 @@ from edge_fl.wire.downlink import changed
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
 from edge_fl.wire.values import FLOAT32, flatten
 
-__all__ = ["GlobalModel", "RoundSum"]
+__all__ = ["Applied", "GlobalModel", "RoundSum"]
+
+_MIDDLE = "bounds.median"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What a round's updates came to: the clients' mean training ``loss``, weighted by their samples.
+
+    ``clipped`` says which share of its change counted, by client, where that was not all. ``averaged`` rows had too few
+    holders for the robust rule.
+    """
+
+    loss: float
+    clipped: dict[str, float]
+    averaged: int
 
 
 class GlobalModel:
@@ -34,8 +54,8 @@ class GlobalModel:
         What makes a change of a round's updates.
     run
         The run's id.
-    max_samples
-        What a client that trains on more counts for; None for its own.
+    defence
+        How much one client may weigh, and what withstands hostile ones.
     """
 
     def __init__(
@@ -45,10 +65,11 @@ class GlobalModel:
         *,
         recipe: Recipe,
         run: str,
-        max_samples: int | None = None,
+        defence: Defence = OPEN,
     ) -> None:
         self.layout, self.weights, self.version = layout, weights, 0
-        self._max_samples = max_samples
+        self._defence = defence
+        self._middle: Size | None = None  # of the updates of the round before
         self._recipe, self._run = recipe, run
         self._changes: list[bytes] = []  # the last ones, up to the current version
         self._device = device_here()
@@ -87,16 +108,19 @@ class GlobalModel:
 
     def begin(self) -> "RoundSum":
         """Sums for the updates of a round, on CUDA where there is one."""
-        sums = accumulator(self.layout, self._recipe.rule, self._device)
-        return RoundSum(sums, self.version, max_samples=self._max_samples)
+        sums = sums_of(self.layout, self._recipe.rule, self._device, self._defence)
+        bounds = self._defence.bounds
+        if self._recipe.rule.signs:  # a vote has no size
+            bounds = replace(bounds, norm=None)
+        spool = Spool(self.layout, self._defence.scratch)
+        return RoundSum(self.layout, sums, self.version, bounds=bounds, middle=self._middle, spool=spool)
 
-    def apply(self, total: "RoundSum") -> float:
-        """Apply the recipe's rule to a round's updates, and let its server halves learn.
-
-        Returns the clients' mean training loss, weighted by their samples.
-        """
-        recipe, number, heard = self._recipe, self.version + 1, total.heard
+    def apply(self, total: "RoundSum") -> "Applied":
+        """Apply the recipe's rule to a round's updates, and let its server halves learn."""
+        recipe, number, heard = self._recipe, self.version + 1, total.close()
         change = total.sums.change(self.weights)
+        if total.sizes:
+            self._middle = median_size(total.sizes)
         change |= recipe.server_update(
             number, {tensor.name: change[tensor.name] for tensor in self.layout.parameters}
         )
@@ -106,12 +130,14 @@ class GlobalModel:
         else:
             self.weights = {name: _moved(old, change[name]) for name, old in self.weights.items()}
         recipe.learn(number, heard)
-        return sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)
+        loss = sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)
+        return Applied(loss, total.clipped, total.sums.averaged)
 
     def state_dict(self) -> State:
-        """What the recipe has learned, and the changes that devices may still ask for."""
+        """What the recipe has learned, the changes that devices may still ask for, and the last round's median."""
         changes = {f"change.{i}": np.frombuffer(frame, np.uint8) for i, frame in enumerate(self._changes)}
-        return {**self._recipe.state_dict(), **changes}
+        middle = {} if self._middle is None else {_MIDDLE: np.array(self._middle)}
+        return {**self._recipe.state_dict(), **changes, **middle}
 
     def load_state_dict(self, version: int, weights: dict[str, NDArray[np.float32]], learned: State) -> None:
         """Go on from a version, its weights, and what :meth:`state_dict` gave."""
@@ -119,6 +145,7 @@ class GlobalModel:
         self._changes = [
             learned[f"change.{i}"].tobytes() for i in range(sum(k.startswith("change.") for k in learned))
         ]
+        self._middle = Size(*map(float, learned[_MIDDLE])) if _MIDDLE in learned else None
         self._recipe.load_state_dict(self.layout, learned)
 
     def _follow(self, change: Weights) -> None:
@@ -147,27 +174,53 @@ class GlobalModel:
         )
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """An update whose values lie in the spool until the round's median is known."""
+
+    tier: int
+    frame: Frame
+    seconds: float | None
+    size: Size
+
+
 class RoundSum:
     """What a round's updates come to, in the order in which they are added.
 
+    Each is held to limits by the median of the round before. Those of the first round wait on disk for their own.
+
     Parameters
     ----------
+    layout
+        The model's.
     sums
         Where they are added.
     version
         That of the model that the round trains.
-    max_samples
-        What a client that trains on more counts for; None for its own.
+    bounds
+        How much one client may weigh.
+    middle
+        The median of the round before; None for the first.
+    spool
+        Where the first round's updates wait.
 
     Attributes
     ----------
-    heard
-        What the server half learns of each.
+    sizes
+        Those of all updates, where limits are learned from them.
+    clipped
+        By client, the share of its change that counts, where that is not all.
     """
 
-    def __init__(self, sums: Accumulator, version: int, *, max_samples: int | None = None) -> None:
-        self.sums, self.heard = sums, list[ClientReport]()
-        self._version, self._max_samples = version, max_samples
+    def __init__(
+        self, layout: Layout, sums: Sums, version: int, *, bounds: Bounds, middle: Size | None, spool: Spool
+    ) -> None:
+        self.sums, self.sizes, self.clipped = sums, list[Size](), dict[str, float]()
+        self._layout, self._version, self._bounds, self._spool = layout, version, bounds, spool
+        self._limits = bounds.limits(middle)
+        self._waits = bounds.learned and middle is None
+        self._heard: list[ClientReport] = []
+        self._waiting: list[_Waiting] = []
 
     def add(self, tier: int, update: Frame, seconds: float | None = None) -> None:
         """Add the update of a client of ``tier``, ``seconds`` after its task, where that is known.
@@ -175,11 +228,37 @@ class RoundSum:
         An update of a model s versions older counts for 1 / sqrt(1 + s) of what it would (FedBuff, Nguyen et al. 2022,
         section 5).
         """
+        if not self._bounds.learned:
+            self._add(tier, update, seconds, WHOLE)
+            return
+        size = size_of(self._layout, update.values, update.header.samples)
+        self.sizes.append(size)
+        if not self._waits:
+            self._add(tier, update, seconds, self._limits.clip(size))
+        else:
+            self._spool.append(update.values)
+            self._waiting.append(_Waiting(tier, replace(update, values={}), seconds, size))
+
+    def close(self) -> Sequence[ClientReport]:
+        """Add what waits; what the server half learns of each update."""
+        if self._waiting:
+            self._limits = self._bounds.limits(median_size(self.sizes))
+            for waiting, values in zip(self._waiting, self._spool, strict=True):
+                frame, clip = replace(waiting.frame, values=values), self._limits.clip(waiting.size)
+                self._add(waiting.tier, frame, waiting.seconds, clip)
+            self._waiting.clear()
+            self._spool.close()
+        return self._heard
+
+    def _add(self, tier: int, update: Frame, seconds: float | None, clip: Clip) -> None:
         header = update.header
         stale = self._version - header.version
-        samples = min(header.samples, self._max_samples or header.samples)
-        self.sums.add(update.selection, update.values, samples, (1 + stale) ** -0.5 if stale else 1)
-        self.heard.append(
+        samples = max(1, int(min(header.samples, self._limits.samples)))
+        discount = (1 + stale) ** -0.5 if stale else 1
+        if min(clip) < 1:
+            self.clipped[header.client] = min(clip)
+        self.sums.add(update.selection, update.values, samples, discount, clip=clip)
+        self._heard.append(
             ClientReport(header.client, tier, samples, header.loss, update.pattern, update.sent, seconds)
         )
 

@@ -14,6 +14,7 @@ import msgspec
 from broker.buffered import check_buffered
 from broker.coordinator import Coordinator
 from broker.database import local_url
+from broker.defence import Defence
 from broker.gateway import Gateway
 from broker.model import GlobalModel
 from broker.observer import Observer
@@ -209,7 +210,7 @@ def _coordinate(
 ) -> RunSummary:
     recipe = open_recipe(config.method, config.parameters)
     model = GlobalModel(
-        bundle.layout, bundle.weights(), recipe=recipe, run=config.run, max_samples=config.max_samples
+        bundle.layout, bundle.weights(), recipe=recipe, run=config.run, defence=Defence.of(config, folder.root)
     )
     dense = len(model.frame())
     if finished := len(store.rounds()):

@@ -3,14 +3,45 @@
 import ctypes
 import functools
 import logging
+from typing import Protocol
 
+from broker.defence import Defence
+from edge_fl.aggregation.bounds import WHOLE, Clip
+from edge_fl.aggregation.robust_sums import RobustAccumulator
 from edge_fl.aggregation.rules import Accumulator, Rule
+from edge_fl.aggregation.spool import Spool
 from edge_fl.aggregation.sums import CpuSumming, Kernels, Summing
 from edge_fl.core.layout import Layout
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.server_half import Change
 
-__all__ = ["accumulator", "device_here"]
+__all__ = ["Sums", "accumulator", "device_here", "sums_of"]
 
 _log = logging.getLogger(__name__)
+
+
+class Sums(Protocol):
+    """Takes a round's updates, and makes a change of them; ``averaged`` rows had too few holders for a robust rule."""
+
+    averaged: int
+
+    def add(
+        self, selection: Selection, values: Weights, samples: int, discount: float = 1, *, clip: Clip = WHOLE
+    ) -> None:
+        """As :meth:`edge_fl.aggregation.rules.Accumulator.add`."""
+
+    def change(self, weights: Weights) -> Change:
+        """As :meth:`edge_fl.aggregation.rules.Accumulator.change`."""
+        ...
+
+
+def sums_of(layout: Layout, rule: Rule, device: str, defence: Defence) -> Sums:
+    """Sums of a round's updates by ``rule``, and by the robust rule of ``defence``, if any."""
+    if defence.robust is None:
+        return accumulator(layout, rule, device)
+    spool = Spool(layout, defence.scratch)
+    plain = functools.partial(accumulator, layout, rule, device)
+    return RobustAccumulator(layout, rule, defence.robust, spool=spool, sums=plain)
 
 
 def device_here() -> str:

@@ -5,12 +5,14 @@ from typing import Annotated
 import typer
 
 from benchmarks.aggregation_rule import BOUNDARIES, LOCAL_STEPS, RATES, bench_aggregation_rule
+from benchmarks.attack import DEFENCES, SHARES, bench_attack
 from benchmarks.clusters import Clusters
 from benchmarks.commands.grid_options import IMAGES, grid
 from benchmarks.dropout_rate import RATES as DROPOUT_RATES
 from benchmarks.dropout_rate import bench_dropout_rate
 from benchmarks.grid import Choice, Filling
 from benchmarks.heterogeneous import bench_heterogeneous, bench_od
+from benchmarks.hostile import ATTACKS
 from benchmarks.paper_tables import bench_table1, bench_table2
 from benchmarks.tcs import VARIANTS, bench_tcs
 from benchmarks.tta import bench_tta
@@ -22,6 +24,7 @@ from edge_fl.measure.table import Result
 
 __all__ = [
     "aggregation_rule",
+    "attack",
     "dropout_rate",
     "heterogeneous",
     "od",
@@ -125,6 +128,37 @@ def aggregation_rule(
     """
     return bench_aggregation_rule(
         choice, how, lr or RATES, local_steps or LOCAL_STEPS, stage_boundary or BOUNDARIES
+    )
+
+
+@grid("attack", ["fashion-mnist"], without=["evaluate_every"])
+def attack(
+    choice: Choice,
+    how: Filling,
+    *,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help="label-flip, sign-flip, scaling, noise or little-is-enough; repeat [default: all]."),
+    ] = None,
+    share: Annotated[
+        list[float] | None,
+        typer.Option(help="Share of a round's clients that attack; repeat [default: 0.1, 0.2, 0.4]."),
+    ] = None,
+    defence: Annotated[
+        list[str] | None,
+        typer.Option(help="none, default, or a rule as --robust has it; repeat [default: all]."),
+    ] = None,
+) -> Result:
+    """Hostile clients against each robust rule, and without any: accuracy that is left.
+
+    Example: edge-fl bench attack --attack sign-flip --share 0.2 --defence none --defence trimmed_mean --seed 0
+    """
+    return bench_attack(
+        choice,
+        how,
+        attack or tuple(ATTACKS),
+        share or SHARES,
+        tuple(name.replace("-", "_") for name in defence or DEFENCES),
     )
 
 

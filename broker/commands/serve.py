@@ -21,6 +21,7 @@ from edge_fl.commands.broker_options import (
 )
 from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
 from edge_fl.commands.options import (
+    Attackers,
     Batch,
     Database,
     Dropout,
@@ -32,11 +33,14 @@ from edge_fl.commands.options import (
     LrDrop,
     MaxSamples,
     Mode,
+    NormBound,
     Output,
     Patience,
     Recipe,
+    Robust,
     Rounds,
     Rule,
+    SamplesBound,
     Scores,
     Seed,
     Settings,
@@ -91,6 +95,10 @@ def serve(
     keep_best: KeepBest = None,
     patience: Patience = 0,
     max_samples: MaxSamples = None,
+    samples_bound: SamplesBound = 10.0,
+    norm_bound: NormBound = 2.0,
+    robust: Robust = None,
+    attackers: Attackers = 0.25,
     evaluate_on: Annotated[
         int,
         typer.Option(
@@ -198,6 +206,7 @@ def serve(
     from broker.prometheus import metrics_server
     from broker.session import new_run_id
     from edge_fl.recipes.named import recipe_and_parameters
+    from edge_fl.recipes.own import plain_robust
     from edge_fl.runs.config import RunConfig
     from edge_fl.transport.address import BrokerAddress
 
@@ -212,10 +221,11 @@ def serve(
             refuse_given(context, ["quorum"], "has no say: a buffered round closes with its buffer")
         given = parameters_of(dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_)
         recipe, parameters, code = recipe_and_parameters(method, given)
+        robust_rule, of_rule = plain_robust(robust)
         config = RunConfig(
             run=run,
             method=recipe,
-            code=code,
+            code=(*code, *of_rule),
             parameters=parameters,
             rounds=rounds,
             clients_per_round=clients_per_round,
@@ -230,6 +240,10 @@ def serve(
             keep_best=keep_best,
             patience=patience,
             max_samples=max_samples,
+            samples_bound=samples_bound or None,
+            norm_bound=norm_bound or None,
+            robust=robust_rule,
+            attackers=attackers,
             evaluate_on=evaluate_on,
             deadline=deadline,
             buffer=buffer,

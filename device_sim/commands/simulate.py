@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from edge_fl.commands.options import (
+    Attackers,
     Batch,
     Dropout,
     EvaluateEvery,
@@ -17,12 +18,15 @@ from edge_fl.commands.options import (
     LrDrop,
     MaxSamples,
     Mode,
+    NormBound,
     Output,
     Partition,
     Patience,
     Recipe,
+    Robust,
     Rounds,
     Rule,
+    SamplesBound,
     Scores,
     Seed,
     Settings,
@@ -102,6 +106,10 @@ def simulate(
     keep_best: KeepBest = None,
     patience: Patience = 0,
     max_samples: MaxSamples = None,
+    samples_bound: SamplesBound = 10.0,
+    norm_bound: NormBound = 2.0,
+    robust: Robust = None,
+    attackers: Attackers = 0.25,
     resume: Annotated[
         Path | None, typer.Option(help="Continue the interrupted run of this folder, with its own settings.")
     ] = None,
@@ -210,6 +218,10 @@ def simulate(
             keep_best=keep_best,
             patience=patience,
             max_samples=max_samples,
+            samples_bound=samples_bound or None,
+            norm_bound=norm_bound or None,
+            robust=robust,
+            attackers=attackers,
             world=world,
             test_share=test_share,
             evaluate_on=evaluate_on,

@@ -12,6 +12,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.data.given import samples_of
 from edge_fl.data.partition import Kind
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
+from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SelectionPolicy
 from edge_fl.runs.run import Run
 
@@ -54,6 +55,10 @@ def begin(
     keep_best: str | None = None,
     patience: int = 0,
     max_samples: int | None = None,
+    samples_bound: float | None = 10.0,
+    norm_bound: float | None = 2.0,
+    robust: str | None = None,
+    attackers: float = 0.25,
     world: World | None = None,
     test_share: float = 0.0,
     evaluate_on: int = 0,
@@ -87,6 +92,11 @@ def begin(
         The score, or ``loss``, by whose best round the weights are chosen, and how many worse evaluations end the run.
     max_samples
         What a client that trains on more samples counts for; None for its own.
+    samples_bound, norm_bound
+        How many times the median's samples a client may count for, and how many times the median update's size its
+        update may have; None for no bound.
+    robust, attackers
+        The rule that withstands a share of hostile clients, by name or ``file.py:OBJECT``; None for the method's alone.
     world
         How long clients take and when they are there, as :class:`device_sim.simulation.settings.World` says; None for a
         simulation in which no time passes. It takes one to fill a ``buffer``, to choose tiers by time (``auto``), and
@@ -105,6 +115,7 @@ def begin(
     found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
     population = Population(clients, tiers, Kind.parse(partition), test_share=test_share)
     name, given, code = recipe_and_parameters(method, parameters or {})
+    robust_rule, of_rule = plain_robust(robust)
     config = RunConfig(
         run=run,
         method=name,
@@ -120,6 +131,10 @@ def begin(
         keep_best=keep_best,
         patience=patience,
         max_samples=max_samples,
+        samples_bound=samples_bound,
+        norm_bound=norm_bound,
+        robust=robust_rule,
+        attackers=attackers,
         evaluate_on=evaluate_on,
         buffer=buffer,
         tiers=tier_choice,
@@ -128,7 +143,7 @@ def begin(
         quorum=quorum,
         test_data=_spec(test_data),
         scores=tuple(scores),
-        code=code,
+        code=(*code, *of_rule),
     )
     return Simulation(
         bundle=found,

@@ -8,6 +8,7 @@ import msgspec
 from broker.buffered import check_buffered
 from broker.coordinator import Coordinator, TrainedRound
 from broker.database import local_url
+from broker.defence import Defence
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.run_folder import RunFolder, check_no_run
@@ -102,7 +103,7 @@ class Simulation:
             open_evaluator(bundle, config, samples=test, threads=trainer.threads),
         )
         self._model = GlobalModel(
-            bundle.layout, bundle.weights(), recipe=recipe, run=config.run, max_samples=config.max_samples
+            bundle.layout, bundle.weights(), recipe=recipe, run=config.run, defence=Defence.of(config, root)
         )
         self._clients = Clients(given, population, trainer.programs)
         self._trainer = trainer.open(bundle)

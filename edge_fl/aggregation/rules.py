@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.aggregation.bounds import WHOLE, Clip
 from edge_fl.aggregation.sums import Addend, Summing, as_matrix, matrix_kept, matrix_shape
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.selection import Kept, Selection, Weights
 from edge_fl.core.server_half import Change, Weighting
 
-__all__ = ["RULES", "Accumulator", "Rule", "find_rule", "rule_names"]
+__all__ = ["RULES", "Accumulator", "Rule", "find_rule", "held_rows", "rule_names"]
 
 _TOGETHER = 8  # updates that wait to be added at once: the sums are then read and written so much less often
 _WAITING_BYTES = 1 << 29  # that they may have by then, unless a single one has more
@@ -65,6 +66,18 @@ class Rule:
     weighting: Weighting = "samples"
     signs: bool = False
 
+    def combine_of(self, tensor: Tensor) -> Callable[[Any, Any, Any, Any, float], Any]:
+        """``combine``, or for statistics, whatever the rule, the mean over those who hold them."""
+        return self.combine if tensor.role == "parameter" else _holders
+
+    def weight(self, samples: int) -> int:
+        """What an update of so many samples counts."""
+        return 1 if self.weighting == "clients" else samples
+
+    def entries(self, tensor: Tensor, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What of an update's kept differences of ``tensor`` is summed."""
+        return np.sign(values) if self.signs and tensor.role == "parameter" else values
+
 
 RULES: dict[str, Rule] = {
     "mean": Rule(_mean),
@@ -106,18 +119,31 @@ class Accumulator:
     bit for bit: clients that never train a width do not hold its statistics back.
     """
 
+    averaged = 0
+    """Rows with too few holders for a robust rule: there is none."""
+
     def __init__(self, layout: Layout, rule: Rule, summing: Summing) -> None:
         self._layout, self._rule, self._summing = layout, rule, summing
         self._total = {tensor.name: self._summing.zeros(matrix_shape(tensor)) for tensor in layout.tensors}
         self._waiting: dict[str, list[Addend]] = {tensor.name: [] for tensor in layout.tensors}
         self._held: dict[str, list[tuple[Kept, Kept]]] = {tensor.name: [] for tensor in layout.tensors}
-        self._weights: list[int] = []
+        self._weights: list[float] = []
         self._sizes: list[int] = []  # bytes of those that wait
 
-    def add(self, selection: Selection, values: Weights, samples: int, discount: float = 1) -> None:
+    def add(
+        self,
+        selection: Selection,
+        values: Weights,
+        samples: int,
+        discount: float = 1,
+        *,
+        clip: Clip = WHOLE,
+        times: float = 1,
+    ) -> None:
         """Add one update: the kept differences ``values`` under ``selection``, weighted by ``samples`` or 1.
 
-        It counts only for the share ``discount`` of that; for the rest as one that changes nothing.
+        It counts only for the share ``discount`` of that; for the rest as one that changes nothing. So does what
+        ``clip`` leaves out. It counts ``times`` as often as others.
 
         Nothing may be written to ``values`` any more: a few updates wait for each other.
         """
@@ -125,14 +151,13 @@ class Accumulator:
         if len(self._sizes) == _TOGETHER or sum(self._sizes) + size > _WAITING_BYTES:
             self._add_up()
         self._sizes.append(size)
-        weight = 1 if self._rule.weighting == "clients" else samples
+        weight = times * self._rule.weight(samples)
         for tensor in self._layout.tensors:
-            name = tensor.name
-            (rows, columns), entries = matrix_kept(tensor, selection.axes[name]), as_matrix(values[name])
-            if self._rule.signs and tensor.role == "parameter":
-                entries = np.sign(entries)
-            self._waiting[name].append(Addend(entries, rows, columns, discount * weight))
-            self._held[name].append((np.flatnonzero(entries.any(axis=1)) if tensor.per_width else rows, columns))
+            name, share = tensor.name, discount * clip.of(tensor)
+            rows, columns = matrix_kept(tensor, selection.axes[name])
+            entries = self._rule.entries(tensor, as_matrix(values[name]))
+            self._waiting[name].append(Addend(entries, rows, columns, share * weight))
+            self._held[name].append((held_rows(tensor, entries, rows), columns))
         self._weights.append(weight)
 
     def change(self, weights: Weights) -> Change:
@@ -150,7 +175,7 @@ class Accumulator:
         self._sizes.clear()
 
     def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
-        combine = self._rule.combine if tensor.role == "parameter" else _holders
+        combine = self._rule.combine_of(tensor)
         total, old, (rows, columns) = self._total[tensor.name], as_matrix(weights), self._holding(tensor)
         everyone = float(sum(self._weights))
         for block in self._summing.blocks(total):
@@ -166,6 +191,11 @@ class Accumulator:
         each = zip(zip(*self._held[tensor.name], strict=True), matrix_shape(tensor), strict=True)
         rows, columns = (_masks(kept, n) for kept, n in each)
         return rows * np.array(self._weights, dtype=np.float64)[:, np.newaxis], columns
+
+
+def held_rows(tensor: Tensor, entries: NDArray[np.float32], rows: Kept) -> Kept:
+    """The rows that an update holds: of statistics that BatchNorm has for each width, those that it changes."""
+    return np.flatnonzero(entries.any(axis=1)) if tensor.per_width else rows
 
 
 def _masks(each: Sequence[Kept], n: int) -> NDArray[np.float64]:

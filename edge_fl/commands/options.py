@@ -11,6 +11,7 @@ import typer
 from edge_fl.core.errors import ConfigError
 
 __all__ = [
+    "Attackers",
     "Batch",
     "Database",
     "Dropout",
@@ -22,12 +23,15 @@ __all__ = [
     "LrDrop",
     "MaxSamples",
     "Mode",
+    "NormBound",
     "Output",
     "Partition",
     "Patience",
     "Recipe",
+    "Robust",
     "Rounds",
     "Rule",
+    "SamplesBound",
     "Scores",
     "Seed",
     "Settings",
@@ -99,6 +103,24 @@ MaxSamples = Annotated[
         help="Let a client that trains on more samples count for so many [default: its own].",
         show_default=False,
     ),
+]
+SamplesBound = Annotated[
+    float,
+    typer.Option(help="Let no client count for more than so many times the median client's samples; 0: no bound."),
+]
+NormBound = Annotated[
+    float,
+    typer.Option(help="Scale updates down that are larger than so many times the median update; 0: no bound."),
+]
+Robust = Annotated[
+    str | None,
+    typer.Option(
+        help="Withstand hostile devices: median, trimmed-mean, krum, multi-krum, geometric-median, or file.py:OBJECT.",
+        show_default=False,
+    ),
+]
+Attackers = Annotated[
+    float, typer.Option(help="With --robust: the share of hostile devices to withstand, below 0.5.")
 ]
 EvaluateEvery = Annotated[
     int, typer.Option(help="Evaluate the model after every so many rounds, and after the last.")

@@ -1,15 +1,16 @@
-"""A person's own methods, compressors and metrics: specs such as ``mine.py:Mine``, made known under plain names."""
+"""A person's own code, such as the method in ``mine.py:Mine``, made known under plain names."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from edge_fl.aggregation.robust.base import ROBUST
 from edge_fl.compressors.base import COMPRESSORS
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.registry import load_object
 from edge_fl.methods.base import METHODS
 from edge_fl.metrics.base import METRICS
 
-__all__ = ["plain_recipe", "use_code"]
+__all__ = ["plain_recipe", "plain_robust", "use_code"]
 
 
 def plain_recipe(text: str) -> tuple[str, tuple[str, ...]]:
@@ -25,24 +26,42 @@ def plain_recipe(text: str) -> tuple[str, tuple[str, ...]]:
     return "+".join(next(named) if ":" in part else part for part in text.split("+")), specs
 
 
+def plain_robust(text: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """A robust rule such as ``trimmed-mean`` or ``mine.py:Mine`` by its plain name, and the spec in it, if any.
+
+    Raises
+    ------
+    ConfigError
+        When there is none of that name, or what the spec names is no robust rule.
+    """
+    if text is None:
+        return None, ()
+    if ":" in text:
+        spec = _absolute(text)
+        return ROBUST.use(spec), (spec,)
+    name = text.replace("-", "_")
+    ROBUST.check(name)
+    return name, ()
+
+
 def use_code(specs: Sequence[str]) -> list[str]:
     """Make what ``specs`` name known on this machine, and say their names.
 
     Raises
     ------
     ConfigError
-        When one cannot be had, or is no method, no compressor and no metric.
+        When one cannot be had, or is of no kind that a run can use.
     """
     return [_use(spec) for spec in specs]
 
 
 def _use(spec: str) -> str:
     found = load_object(spec)
-    for registry in (METHODS, COMPRESSORS, METRICS):
+    for registry in (METHODS, COMPRESSORS, METRICS, ROBUST):
         if registry.is_one(found):
             return registry.use(spec)
     raise ConfigError(
-        f"'{spec}' is no method, no compressor and no metric: it must extend one of edge_fl's classes."
+        f"'{spec}' is no method, compressor, metric or robust rule: it must extend one of edge_fl's classes."
     )
 
 

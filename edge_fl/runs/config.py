@@ -31,11 +31,13 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     if it has one), ``scores`` what is computed there (none: what is usual for the loss). ``code`` names the user's own
     objects that the run needs on this machine, as :class:`edge_fl.core.registry.Registry` loads them. The final weights
     are those of the round with the best ``keep_best`` (a score, or ``loss``), if one is named; then the run ends after
-    ``patience`` evaluations that were no better, if that is above 0. A client that trains on more than ``max_samples``
-    counts for so many, wherever samples are weights. ``about`` tells people when, by which version and
-    of what the run was begun. With a ``buffer``
-    rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's
-    (:mod:`broker.buffered`).
+    ``patience`` evaluations that were no better, if that is above 0. A client that trains on more than
+    ``max_samples`` counts for so many, wherever samples are weights, and with a ``samples_bound`` for that many
+    times the median client's at most. With a ``norm_bound`` an update that is larger than so many times the median
+    is scaled down. A rule that is ``robust`` withstands a share of hostile ``attackers``
+    (:mod:`edge_fl.aggregation.robust`). ``about`` tells people when, by which version and of what the run was
+    begun. With a ``buffer`` rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is
+    one client's (:mod:`broker.buffered`).
     """
 
     run: str
@@ -64,6 +66,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     keep_best: str | None = None
     patience: int = 0
     max_samples: int | None = None
+    samples_bound: float | None = None
+    norm_bound: float | None = None
+    robust: str | None = None
+    attackers: float = 0.25
     about: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -100,11 +106,22 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         for name in ("lr", "deadline", "gone_after", "wait"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
+        self._check_bounds()
         if not all(a < b for a, b in pairwise((0, *self.lr_drops, 1))):
             drops = ", ".join(f"{drop:g}" for drop in self.lr_drops)
             raise ConfigError(
                 f"The step size drops after fractions of the rounds that grow inside (0, 1), not {drops}."
             )
+
+    def _check_bounds(self) -> None:
+        for name in ("samples_bound", "norm_bound"):
+            factor = getattr(self, name)
+            if factor is not None and not 1 <= factor < float("inf"):
+                raise ConfigError(
+                    f"The {name.replace('_', ' ')} is a number of medians, 1 or more, not {factor:g}."
+                )
+        if not 0 <= self.attackers < 0.5:
+            raise ConfigError(f"A rule withstands a share of attackers in [0, 0.5), not {self.attackers:g}.")
 
     @property
     def needed(self) -> int:

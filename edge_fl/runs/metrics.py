@@ -29,8 +29,9 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     the round closed without it); ``stale`` says of updates that were trained from an older model than the round's, how
     many rounds older. ``on_devices`` are the scores of the devices that were asked for them, by tier. ``collected``
     says of the last round how many samples are behind the BatchNorm statistics of each width (thousandths), where those
-    were collected after the round. Of a round that was broken off and gone on with, ``seconds``, ``took`` and
-    ``downlink`` are those since.
+    were collected after the round. ``clipped`` says which share of its change counted, by client, where a bound left
+    out the rest. ``averaged`` rows had too few holders for the robust rule. Of a round that was broken off and gone on
+    with, ``seconds``, ``took`` and ``downlink`` are those since.
     """
 
     round: int
@@ -47,6 +48,8 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     stale: dict[str, int] = {}
     on_devices: dict[int, TierScore] = {}
     collected: dict[int, int] = {}
+    clipped: dict[str, float] = {}
+    averaged: int = 0
 
     @property
     def first(self) -> float | None:

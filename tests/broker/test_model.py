@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from broker.defence import Defence
 from broker.model import GlobalModel
+from edge_fl.aggregation.bounds import Bounds
 from edge_fl.compressors.base import DECODERS, open_compressor
 from edge_fl.core.layout import Layout, Segment, Tensor
 from edge_fl.core.pattern import Pattern
@@ -22,6 +25,7 @@ from edge_fl.wire.values import FLOAT32, flatten
 from tests.compressors.contexts import of_entries
 
 LAYOUT = mlp_layout(5, 8, 6, 3)
+FEDAVG = open_recipe("fedavg", {})
 
 
 def header(recipe: Recipe, client: int, values: str, version: int = 0) -> Header:
@@ -65,6 +69,10 @@ def start(recipe: Recipe) -> GlobalModel:
     return GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=recipe, run="r")
 
 
+def bounded(**bounds: Any) -> Defence:
+    return Defence(Bounds(**bounds))
+
+
 def updates(recipe: Recipe, every: list[Weights]) -> Iterator[tuple[int, Frame]]:
     return ((0, compressed(recipe, client, delta)) for client, delta in enumerate(every))
 
@@ -82,11 +90,96 @@ def test_a_client_counts_for_so_many_samples_at_most() -> None:
     honest, boasting = (dense(recipe, delta) for delta in every)
     boasting = replace(boasting, header=msgspec.structs.replace(boasting.header, samples=2**31 - 1))
     samples = honest.header.samples
-    model = GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=recipe, run="r", max_samples=samples)
+    model = GlobalModel(
+        LAYOUT, random_weights(LAYOUT, 0), recipe=recipe, run="r", defence=bounded(max_samples=samples)
+    )
     aggregate(model, [(0, honest), (1, boasting)])
     for name, before in random_weights(LAYOUT, 0).items():
         expected = before + (every[0][name] + every[1][name]) / 2
         np.testing.assert_allclose(model.weights[name], expected, rtol=1e-5, atol=1e-6)
+
+
+def changes(defence: Defence, rounds: list[list[Frame]], recipe: Recipe | None = None) -> list[Weights]:
+    """By how much each of ``rounds`` changes a model that starts the next one anew."""
+    model = GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=recipe or FEDAVG, run="r", defence=defence)
+    found = []
+    for frames in rounds:
+        before = model.weights
+        stale = [replace(f, header=msgspec.structs.replace(f.header, version=model.version)) for f in frames]
+        aggregate(model, [(0, frame) for frame in stale])
+        found.append({name: model.weights[name] - before[name] for name in before})
+    return found
+
+
+def times(factor: float, delta: Weights) -> Weights:
+    return {name: np.float32(factor) * array for name, array in delta.items()}
+
+
+def test_an_update_beyond_twice_the_median_is_scaled_down_to_that_in_the_first_round_too() -> None:
+    one = random_weights(LAYOUT, 1)
+    honest, large = [dense(FEDAVG, one)] * 4, dense(FEDAVG, times(999, one))
+    for change in changes(bounded(norm=2), [[*honest, large], [large, *honest], [large, *honest]]):
+        for name, array in change.items():  # (4 + 2) / 5
+            np.testing.assert_allclose(array, 1.2 * one[name], rtol=1e-4, atol=1e-5)
+
+
+def test_honest_updates_of_one_size_are_summed_to_the_bit_with_and_without_bounds() -> None:
+    frames = [dense(FEDAVG, random_weights(LAYOUT, seed)) for seed in range(1, 6)]
+    with_bounds = changes(bounded(norm=2, samples=10), [frames, frames])
+    for ours, theirs in zip(with_bounds, changes(Defence(), [frames, frames]), strict=True):
+        assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_no_client_counts_for_more_than_some_times_the_median_clients_samples() -> None:
+    frames = [dense(FEDAVG, random_weights(LAYOUT, seed)) for seed in range(1, 4)]
+    boast = replace(frames[0], header=msgspec.structs.replace(frames[0].header, samples=2**31 - 1))
+    samples = frames[0].header.samples
+    tenfold = replace(frames[0], header=msgspec.structs.replace(frames[0].header, samples=10 * samples))
+    bounded_, honest = (
+        changes(defence, [[first, *frames[1:]]])[0]
+        for defence, first in ((bounded(samples=10), boast), (Defence(), tenfold))
+    )
+    assert all(np.array_equal(bounded_[name], honest[name]) for name in honest)
+
+
+def test_whoever_is_clipped_is_named_with_the_share_that_counts() -> None:
+    one = random_weights(LAYOUT, 1)
+    frames = [dense(FEDAVG, one)] * 4
+    large = dense(FEDAVG, times(8, one))
+    large = replace(large, header=msgspec.structs.replace(large.header, client="liar"))
+    model = GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=FEDAVG, run="r", defence=bounded(norm=2))
+    total = model.begin()
+    for frame in [*frames, large]:
+        total.add(0, frame)
+    assert model.apply(total).clipped == {"liar": pytest.approx(0.25)}
+
+
+def test_the_median_of_the_last_round_goes_on_with_a_checkpoint() -> None:
+    one = random_weights(LAYOUT, 1)
+    first = GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=FEDAVG, run="r", defence=bounded(norm=2))
+    aggregate(first, [(0, dense(FEDAVG, one))] * 3)
+    then = GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=FEDAVG, run="r", defence=bounded(norm=2))
+    then.load_state_dict(1, first.weights, first.state_dict())
+    large = dense(FEDAVG, times(100, one))
+    large = replace(large, header=msgspec.structs.replace(large.header, version=1))
+    aggregate(then, [(0, large)])  # alone, and still held to what the others were
+    for name in one:
+        np.testing.assert_allclose(then.weights[name] - first.weights[name], 2 * one[name], rtol=1e-3, atol=1e-5)
+
+
+def test_a_vote_is_not_clipped() -> None:
+    recipe = open_recipe("fedavg+signsgd", {"signsgd.step": 0.25})
+    frames = [dense(recipe, times(10**k, random_weights(LAYOUT, k))) for k in range(5)]
+    ours, theirs = (changes(d, [frames, frames], recipe) for d in (bounded(norm=2), Defence()))
+    assert all(np.array_equal(a[name], b[name]) for a, b in zip(ours, theirs, strict=True) for name in a)
+
+
+def test_a_round_in_which_most_change_nothing_bounds_nobody() -> None:
+    one = random_weights(LAYOUT, 1)
+    nothing = dense(FEDAVG, times(0, one))
+    (change,) = changes(bounded(norm=2), [[nothing, nothing, dense(FEDAVG, one)]])
+    for name in one:
+        np.testing.assert_allclose(change[name], one[name] / 3, rtol=1e-4, atol=1e-6)
 
 
 def test_a_majority_moves_each_weight_by_the_step_whoever_has_more_samples() -> None:

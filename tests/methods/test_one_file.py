@@ -63,7 +63,7 @@ def test_a_method_is_one_file_in_a_folder_of_one_s_own(tmp_path: Path, digits_bu
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("class Mine: pass", "is no method, no compressor and no metric"),
+        ("class Mine: pass", "is no method, compressor, metric or robust rule"),
         ("x = 5", "has no 'Mine'"),
         ("1 / 0", r"cannot be imported: ZeroDivisionError: division by zero"),
         (
