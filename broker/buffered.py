@@ -117,7 +117,8 @@ class Buffered:
         pool = [c for c in idle if c not in current.parts] or [c for c in idle if times[c] < ATTEMPTS]
         if not pool:
             return []
-        picked = self._selection.pick(pool, free, round=current.number, attempt=times.total())
+        least = current.quorum - len(current.reports) - len(current.outstanding())
+        picked = self._selection.pick(pool, free, round=current.number, attempt=times.total(), least=least)
         times.update(picked)
         for client in picked:
             if client in current.parts:

@@ -1,5 +1,6 @@
 """The coordinator: picks clients, runs rounds, aggregates, evaluates. One thread; a fleet speaks for it."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ from edge_fl.wire.frame import decode_frame
 from edge_fl.wire.messages import Task
 
 __all__ = ["Coordinator", "TrainedRound"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,7 @@ class Coordinator:
             while not self._over(len(rounds)):
                 rounds.append(self._run_round(len(rounds) + 1))
                 self._learn(rounds[-1])
+                self._tell_resting(rounds[-1])
         except RunError:
             self._folder.close()
             raise
@@ -159,6 +163,11 @@ class Coordinator:
             timed = client in metrics.uplink or metrics.excused.get(client) == LATE
             if device is not None and timed:
                 self._tiers.took(client, device.profile, metrics.tiers[client], seconds)
+
+    def _tell_resting(self, metrics: RoundMetrics) -> None:
+        for client, until in self._selection.resting(metrics.round + 1).items():
+            if client in metrics.tiers:
+                _log.info("'%s' rests until round %d: its last updates were missing or clipped", client, until)
 
     def _end(self) -> Path:
         best = self._best.round if self._best is not None else 0

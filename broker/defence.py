@@ -8,7 +8,7 @@ from edge_fl.aggregation.bounds import Bounds
 from edge_fl.aggregation.robust.base import RobustRule, open_robust
 from edge_fl.runs.config import RunConfig
 
-__all__ = ["OPEN", "Defence"]
+__all__ = ["OPEN", "Defence", "bounds_of"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,13 @@ class Defence:
     @classmethod
     def of(cls, config: RunConfig, scratch: Path) -> "Defence":
         """What ``config`` asks for; ConfigError where there is no such rule."""
-        bounds = Bounds(config.max_samples, config.samples_bound, config.norm_bound)
         robust = None if config.robust is None else open_robust(config.robust, config.attackers)
-        return cls(bounds, robust, scratch)
+        return cls(bounds_of(config), robust, scratch)
+
+
+def bounds_of(config: RunConfig) -> Bounds:
+    """How much one client may weigh in the run."""
+    return Bounds(config.max_samples, config.samples_bound, config.norm_bound)
 
 
 OPEN: Final[Defence] = Defence()

@@ -31,7 +31,7 @@ __all__ = ["EmbeddedBroker"]
 
 _log = logging.getLogger(__name__)
 
-_START_SECONDS = 20.0
+_START_SECONDS, _STOP_SECONDS = 20.0, 5.0
 _CONNECT_SECONDS = 10.0  # who has connected says who it is in this time
 _LARGEST_MESSAGE = 16 << 20  # bytes; a chunk has 256 KiB
 _SAYS_SECONDS = 10.0  # between two lines on who was turned away
@@ -201,7 +201,11 @@ class EmbeddedBroker:
 
     def __enter__(self) -> "EmbeddedBroker":
         """Start it; raises BrokerError if it does not come up."""
-        for name in ("amqtt", "transitions"):
+        for name in (
+            "amqtt",
+            "transitions",
+            "asyncio",
+        ):  # the last warns of each write to a session that has ended
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._thread.start()
         if not self._ready.wait(_START_SECONDS) or self._failure is not None:
@@ -211,7 +215,8 @@ class EmbeddedBroker:
     def __exit__(self, *_exception: object) -> None:
         """Stop it and wait for its thread."""
         if self._broker is not None:
-            asyncio.run_coroutine_threadsafe(self._broker.shutdown(), self._loop).result(_START_SECONDS)
+            with suppress(TimeoutError):  # of a client that floods amqtt takes every message before it ends
+                asyncio.run_coroutine_threadsafe(self._broker.shutdown(), self._loop).result(_STOP_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_START_SECONDS)
         if not self._thread.is_alive():

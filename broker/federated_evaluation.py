@@ -2,6 +2,7 @@
 
 from collections.abc import Set
 
+from broker.defence import bounds_of
 from broker.fleet import Fleet
 from broker.model import GlobalModel
 from broker.score_round import ScoreRound
@@ -64,7 +65,9 @@ class FederatedEvaluator:
         Those that still are ``busy`` with the round, and those that did not answer when they were asked last, are asked
         where there are too few others: each may take the whole deadline.
         """
-        current = ScoreRound(round, metrics=self._evaluator.on_devices, manifest=self._manifest)
+        current = ScoreRound(
+            round, metrics=self._evaluator.on_devices, manifest=self._manifest, bounds=bounds_of(self._config)
+        )
         model, outcome = self._fleet.offer_model(self._model.final_frame()), self._model.final_weights
         suited: dict[int, int] = {}  # by width, as many clients have one
         for client in self._pick(round, busy | self._silent):

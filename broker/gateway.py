@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from broker.allowance import Allowance
 from broker.contents import Contents
 from broker.final_model import FinalModel
 from broker.fleet import Counted
@@ -21,6 +22,7 @@ from broker.observer import Observer
 from broker.poll import Poll
 from broker.presence import Presence
 from broker.programs import missing_program
+from broker.refusals import Refusals
 from broker.registry import Registry
 from broker.rounds import Round
 from broker.run_folder import RunFolder
@@ -31,7 +33,7 @@ from edge_fl.core.content import Ref
 from edge_fl.core.errors import EdgeFLError, FrameError, RunError, printable, said
 from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import Recipe
-from edge_fl.transport.interface import Connected, Disconnected, Event, Message, Transport
+from edge_fl.transport.interface import Connected, Disconnected, Dropped, Event, Message, Transport
 from edge_fl.transport.transfer import Sender
 from edge_fl.wire.messages import (
     DECLINED,
@@ -73,6 +75,7 @@ _BURST = 64  # events taken at a time: looking at the round after each of thousa
 _LINGER_SECONDS = (1.0, 5.0, 300.0)  # in any case, for who is gone, and for who fetches the final model
 _BUDGET = 8  # times all that can be fetched, which a client is sent in a round at the most
 _SERVED_SECONDS = 5.0  # after a device asked for a part of it, in which it may ask for another
+_MOST_OTHERS = 100  # runs of other coordinators that are remembered
 _LONGEST_REASON = 500  # characters of what a device says, in a record and on a screen
 
 
@@ -87,6 +90,8 @@ class Gateway:
         Its method says how many units a device trains, and checks what it uploads.
     batch
         Samples a batch, which a static program must have been compiled for.
+    most_devices
+        Further ones are refused.
     tiers
         Says what devices measure, and when they are ready.
     folder
@@ -105,8 +110,6 @@ class Gateway:
     ----------
     registry
         The devices known.
-    rejections
-        How many messages and updates were turned away, by code since they were last asked for.
     sent
         Bytes of content published to each device since they were last asked for.
     """
@@ -120,6 +123,7 @@ class Gateway:
         bundle: Bundle,
         recipe: Recipe,
         batch: int,
+        most_devices: int,
         tiers: Tiers,
         folder: RunFolder,
         store: Store,
@@ -130,9 +134,11 @@ class Gateway:
         known = store.devices()
         self.returning = time.monotonic() + _RETURN_SECONDS if known else -math.inf
         self.registry = Registry(known, self.returning, tiers.ready)
-        self.rejections: Counter[str] = Counter()
+        self._refusals = Refusals(store, observer)
+        self._allowance = Allowance(self.registry)
         self.sent: Counter[str] = Counter()
         self._bundle, self._recipe, self._batch, self._tiers = bundle, recipe, batch, tiers
+        self._most_devices = most_devices
         self._folder, self._store, self._connection = folder, store, connection
         self._topics, self._observer = topics, observer
         self._presence = Presence(folder.root)
@@ -243,6 +249,7 @@ class Gateway:
         ):
             self.finish(rounds)
             self.pump()
+        self._refusals.tell()
 
     def now(self) -> float:
         """Monotonic seconds."""
@@ -250,14 +257,18 @@ class Gateway:
 
     def counted(self) -> Counted:
         """Bytes and rejections since the last call."""
-        counted = Counted(dict(self.sent), dict(self.rejections))
+        counted = Counted(dict(self.sent), self._refusals.take())
         self.sent.clear()
-        self.rejections.clear()
         return counted
+
+    @property
+    def rejections(self) -> Counter[str]:
+        """How many messages and updates were turned away, by code since :meth:`counted`."""
+        return self._refusals.counted
 
     def recount(self, rejections: Mapping[str, int]) -> None:
         """Add those of a round that was broken off."""
-        self.rejections.update(rejections)
+        self._refusals.recount(rejections)
 
     def states(self) -> Mapping[str, State]:
         """None: devices keep their own."""
@@ -277,6 +288,7 @@ class Gateway:
             taken += 1
             event = self._connection.next(0.0) if taken < _BURST else None
         self._intake.settle()
+        self._refusals.tell_in_time()
         self._sender.advance()
         now = time.monotonic()
         if now - self._ticked > _TICK_SECONDS:
@@ -294,6 +306,8 @@ class Gateway:
                 _log.warning("connection to the broker lost (%s); reconnecting", reason)
             case Message(topic=topic, payload=payload):
                 self._take(topic, payload)
+            case Dropped(topic=topic, times=times):
+                self._reject(topic.rpartition("/")[2], "flood", "More came than there is room for.", times)
 
     def _remind(self) -> None:
         """A lost task would cost the round its deadline, and so would a lost answer."""
@@ -311,6 +325,8 @@ class Gateway:
         client = ""
         try:
             direction, client, chunk = self._topics.parse(topic)
+            if chunk is None and not self._allowance.spend(client, time.monotonic()):
+                raise FrameError("flood", "More messages came than a client may send.")
             if direction == "all":
                 self._hear_of_another(decode_to_device(payload))
                 return
@@ -334,6 +350,10 @@ class Gateway:
     def _hear_of_another(self, message: ToDevice) -> None:
         """End if another coordinator serves the fleet already; one that comes later is told so by a Hello, once."""
         if not isinstance(message, Hello) or message.run in self._others or self._over is not None:
+            return
+        if (
+            len(self._others) >= _MOST_OTHERS
+        ):  # forged: who lets nobody in but whom it knows hears of no such number
             return
         self._others.add(message.run)
         if time.monotonic() < self._began + _NEWCOMER_SECONDS:
@@ -366,7 +386,7 @@ class Gateway:
     # --- registration and content
 
     def _register(self, client: str, profile: Register) -> None:
-        refusal = self._refusal(profile)
+        refusal = self._refusal(client, profile)
         if refusal is not None:
             self._reject(client, *refusal)
             self._send(client, Refused(refusal[0], printable(refusal[1], LONGEST_REASON)))
@@ -389,7 +409,9 @@ class Gateway:
         if self._poll is not None and self._poll.awaits(client):
             self._ask_again(self._poll, client)
 
-    def _refusal(self, profile: Register) -> tuple[str, str] | None:
+    def _refusal(self, client: str, profile: Register) -> tuple[str, str] | None:
+        if client not in self.registry and len(self.registry) >= self._most_devices:
+            return "full", f"The run has {len(self.registry)} devices, and takes no more (serve --max-devices)."
         if profile.protocol != PROTOCOL:
             return "protocol", f"It speaks protocol {profile.protocol}, not {PROTOCOL}."
         if not profile.samples:
@@ -461,13 +483,11 @@ class Gateway:
 
     # --- what goes out
 
-    def _reject(self, client: str, code: str, reason: str) -> None:
-        self.rejections[code] += 1
+    def _reject(self, client: str, code: str, reason: str, times: int = 1) -> None:
         asking = self._intake.round or (None if self._poll is None or self._poll.closed else self._poll)
         number = 0 if asking is None else asking.number
         known = client if self.registry.get(client) else ""  # strangers' names would fill the record
-        self._store.reject(number, known, code, reason)
-        self._observer.rejected(client, code, reason)
+        self._refusals.add(number, known, code, reason, times)
 
     def _send(self, client: str, message: ToDevice) -> None:
         self._publish(self._topics.down(client), message)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from broker.observer import Observer
 from broker.summary import size_text
-from edge_fl.metrics.text import scores_text
+from edge_fl.metrics.text import clipped_text, scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.wire.messages import Register
@@ -100,9 +100,10 @@ class PlainView(Observer):
     def _say(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def rejected(self, client: str, code: str, reason: str) -> None:
+    def rejected(self, client: str, code: str, reason: str, times: int) -> None:
         """Tell of it at once."""
-        self._say(f"rejected {client or 'a message'} ({code}): {reason}")
+        often = f", {times} times" if times > 1 else ""
+        self._say(f"rejected {client or 'a message'} ({code}{often}): {reason}")
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Print the round."""
@@ -166,9 +167,9 @@ class LiveView(Observer):
         if client in self._devices:
             self._devices[client] = (self._devices[client][0], status)
 
-    def rejected(self, client: str, code: str, reason: str) -> None:
+    def rejected(self, client: str, code: str, reason: str, times: int) -> None:
         """Count it."""
-        self._rejections += 1
+        self._rejections += times
 
     def round_started(self, number: int, selected: list[str]) -> None:
         """Show the round under way."""
@@ -230,6 +231,8 @@ class LiveView(Observer):
             lines = [f"{self._poll}: waiting for {_named(polled)}"]
         if self._closed is not None and self._closed.excused:
             lines.append(f"round {self._closed.round} went without {_named(self._closed.excused)}")
+        if self._closed is not None and self._closed.clipped:
+            lines.append(f"round {self._closed.round}: {clipped_text(self._closed.clipped)}")
         return "; ".join(lines)
 
     def _status(self, client: str) -> str:
@@ -281,11 +284,12 @@ def round_line(metrics: RoundMetrics) -> str:
     """One round in one line."""
     up = sum(metrics.uplink.values())
     excused = f"  without {_named(metrics.excused)}" if metrics.excused else ""
+    clipped = f"  {clipped_text(metrics.clipped)}" if metrics.clipped else ""
     found = scores_text(metrics.scores) + _on_devices(metrics.on_devices)
     loss = f"training loss {metrics.train_loss:.4f}" if metrics.loss is None else f"loss {metrics.loss:.4f}"
     score = f"{found}  {loss}  ".lstrip()
     return (
         f"round {metrics.round:>3}  {score}"
         f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(sum(metrics.downlink.values()))}  "
-        f"{metrics.seconds:.1f} s{excused}"
+        f"{metrics.seconds:.1f} s{excused}{clipped}"
     )

@@ -7,7 +7,7 @@ import msgspec
 
 from broker.observer import Observer
 from edge_fl.core.log import log_fields
-from edge_fl.metrics.text import scores_text
+from edge_fl.metrics.text import clipped_text, scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.wire.messages import Register
@@ -38,9 +38,11 @@ class LogView(Observer):
         """A device's part in the round changed."""
         self._say("%s: %s", client, status, client=client, status=status)
 
-    def rejected(self, client: str, code: str, reason: str) -> None:
-        """A message or an update was turned away."""
-        self._say("rejected %s (%s): %s", client or "a message", code, reason, client=client, code=code)
+    def rejected(self, client: str, code: str, reason: str, times: int) -> None:
+        """Messages or updates were turned away."""
+        often = f", {times} times" if times > 1 else ""
+        fields = {"client": client, "code": code, "times": times}
+        self._say("rejected %s (%s%s): %s", client or "a message", code, often, reason, **fields)
 
     def round_started(self, number: int, selected: list[str]) -> None:
         """These clients were asked to train."""
@@ -59,6 +61,9 @@ class LogView(Observer):
         }
         found = scores_text(metrics.scores) or f"training loss {metrics.train_loss:.4f}"
         self._say("round %d: %s, %d updates", metrics.round, found, len(metrics.uplink), **figures)
+        if metrics.clipped:
+            text, fields = clipped_text(metrics.clipped), {"clipped": metrics.clipped}
+            self._say("round %d: %s", metrics.round, text, **fields)
         for tier, score in metrics.on_devices.items():
             self._say(
                 "round %d: tier %d on devices: %s",

@@ -26,14 +26,15 @@ from edge_fl.wire.values import FLOAT32, flatten
 __all__ = ["Applied", "GlobalModel", "RoundSum"]
 
 _MIDDLE = "bounds.median"
+_ENOUGH = 5  # updates in a round: of fewer, nobody can say which is the odd one
 
 
 @dataclass(frozen=True)
 class Applied:
     """What a round's updates came to: the clients' mean training ``loss``, weighted by their samples.
 
-    ``clipped`` says which share of its change counted, by client, where that was not all. ``averaged`` rows had too few
-    holders for the robust rule.
+    ``clipped`` says which share of its change counted, by client, where that was not all: 0 of one left out.
+    ``averaged`` rows had too few holders for the robust rule.
     """
 
     loss: float
@@ -187,7 +188,8 @@ class _Waiting:
 class RoundSum:
     """What a round's updates come to, in the order in which they are added.
 
-    Each is held to limits by the median of the round before. Those of the first round wait on disk for their own.
+    Each is held to limits by the median of the round before. Those of the first round wait on disk for their own, and
+    so do suspicious ones: who is that by the median of a round of five updates or more, too, is left out.
 
     Parameters
     ----------
@@ -202,14 +204,14 @@ class RoundSum:
     middle
         The median of the round before; None for the first.
     spool
-        Where the first round's updates wait.
+        Where updates wait.
 
     Attributes
     ----------
     sizes
         Those of all updates, where limits are learned from them.
     clipped
-        By client, the share of its change that counts, where that is not all.
+        By client, the share of its change that counts, where that is not all; 0 of one that is left out.
     """
 
     def __init__(
@@ -218,7 +220,7 @@ class RoundSum:
         self.sums, self.sizes, self.clipped = sums, list[Size](), dict[str, float]()
         self._layout, self._version, self._bounds, self._spool = layout, version, bounds, spool
         self._limits = bounds.limits(middle)
-        self._waits = bounds.learned and middle is None
+        self._first = middle is None
         self._heard: list[ClientReport] = []
         self._waiting: list[_Waiting] = []
 
@@ -233,8 +235,9 @@ class RoundSum:
             return
         size = size_of(self._layout, update.values, update.header.samples)
         self.sizes.append(size)
-        if not self._waits:
-            self._add(tier, update, seconds, self._limits.clip(size))
+        clip = self._limits.clip(size)
+        if not self._first and not clip.suspicious:
+            self._add(tier, update, seconds, clip)
         else:
             self._spool.append(update.values)
             self._waiting.append(_Waiting(tier, replace(update, values={}), seconds, size))
@@ -242,8 +245,12 @@ class RoundSum:
     def close(self) -> Sequence[ClientReport]:
         """Add what waits; what the server half learns of each update."""
         if self._waiting:
-            self._limits = self._bounds.limits(median_size(self.sizes))
+            own = self._bounds.limits(median_size(self.sizes))
+            self._limits = own if self._first else self._limits
             for waiting, values in zip(self._waiting, self._spool, strict=True):
+                if own.clip(waiting.size).suspicious and len(self.sizes) >= _ENOUGH:
+                    self.clipped[waiting.frame.header.client] = 0.0
+                    continue
                 frame, clip = replace(waiting.frame, values=values), self._limits.clip(waiting.size)
                 self._add(waiting.tier, frame, waiting.seconds, clip)
             self._waiting.clear()

@@ -26,8 +26,11 @@ class Observer:
         collecting, collected, gone.
         """
 
-    def rejected(self, client: str, code: str, reason: str) -> None:
-        """A message or an update was turned away."""
+    def rejected(self, client: str, code: str, reason: str, times: int) -> None:
+        """Messages or updates were turned away, so many ``times`` since this was told last of client and code.
+
+        ``reason`` is that of the last.
+        """
 
     def round_started(self, number: int, selected: list[str]) -> None:
         """These clients were asked to train."""
@@ -63,10 +66,10 @@ class Observers(Observer):
         for observer in self._observers:
             observer.device(client, status)
 
-    def rejected(self, client: str, code: str, reason: str) -> None:
+    def rejected(self, client: str, code: str, reason: str, times: int) -> None:
         """Tell all."""
         for observer in self._observers:
-            observer.rejected(client, code, reason)
+            observer.rejected(client, code, reason, times)
 
     def round_started(self, number: int, selected: list[str]) -> None:
         """Tell all."""

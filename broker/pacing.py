@@ -151,8 +151,10 @@ class Synchronous:
         fresh = [client for client in present if client not in current.parts]
         again = [client for client in present if client in current.parts and client not in done]
         number, attempt = current.number, self._attempt
-        picked = self._selection.pick(fresh, missing, round=number, attempt=attempt)
-        picked += self._selection.pick(again, missing - len(picked), round=number, attempt=attempt)
+        least = current.quorum - len(current.reports)
+        picked = self._selection.pick(fresh, missing, round=number, attempt=attempt, least=least)
+        left = missing - len(picked), least - len(picked)
+        picked += self._selection.pick(again, left[0], round=number, attempt=attempt, least=left[1])
         current.deadline = now + self._config.deadline
         return Ask(picked, attempt)
 

@@ -57,6 +57,7 @@ class PrometheusMetrics(Observer):
         self._events = counter("device_events", "What devices came to: training, accepted, rejected ...", "status")
         self._rejections = counter("rejections", "Messages and updates turned away.", "code")
         self._excused = counter("excused", "Devices that rounds closed without.")
+        self._clipped = counter("clipped", "Updates that the norm bound scaled down.")
         self._up = counter("uplink_bytes", "Bytes of accepted updates.")
         self._down = counter("downlink_bytes", "Bytes of content sent to devices.")
         self._present: set[str] = set()
@@ -80,9 +81,9 @@ class PrometheusMetrics(Observer):
             self._present.discard(client)
             self._devices.set(len(self._present))
 
-    def rejected(self, client: str, code: str, reason: str) -> None:
-        """Count it by code."""
-        self._rejections.labels(code).inc()
+    def rejected(self, client: str, code: str, reason: str, times: int) -> None:
+        """Count them by code."""
+        self._rejections.labels(code).inc(times)
 
     def round_started(self, number: int, selected: list[str]) -> None:
         """Tell how many are asked."""
@@ -100,6 +101,7 @@ class PrometheusMetrics(Observer):
             self._tell_tiers(metrics.on_devices)
         self._train_loss.set(metrics.train_loss)
         self._excused.inc(len(metrics.excused))
+        self._clipped.inc(len(metrics.clipped))
         self._up.inc(sum(metrics.uplink.values()))
         self._down.inc(sum(metrics.downlink.values()))
 

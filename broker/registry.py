@@ -55,6 +55,12 @@ class Registry:
         """The device of that id, if it ever registered."""
         return self._devices.get(client)
 
+    def __contains__(self, client: object) -> bool:
+        return client in self._devices
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
     def __getitem__(self, client: str) -> Device:
         return self._devices[client]
 

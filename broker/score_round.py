@@ -1,12 +1,14 @@
 """One federated evaluation: the scores that devices were asked for, and what they come to."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from broker.acceptance import check_score
 from broker.poll import Poll
+from edge_fl.aggregation.bounds import Bounds
 from edge_fl.core.bundle import Manifest
 from edge_fl.metrics.base import Metric, Sums
 from edge_fl.runs.metrics import TierScore
@@ -21,6 +23,7 @@ class ScoreRound(Poll[Evaluated]):
 
     metrics: Sequence[Metric] = ()
     manifest: Manifest | None = None
+    bounds: Bounds = field(default_factory=Bounds)
 
     kind = Evaluated
     statuses = ("evaluating", "evaluated")
@@ -32,11 +35,14 @@ class ScoreRound(Poll[Evaluated]):
         check_score(answer, profile.test_samples, self.metrics, self.manifest)
 
     def by_tier(self) -> dict[int, TierScore]:
-        """What the answers come to in each tier that has any: made of their sums, added in the order of ids."""
-        found = {}
+        """What the answers come to in each tier that has any: made of their sums, added in the order of ids.
+
+        A client counts for no more samples than ``bounds`` let it, beside all that answered.
+        """
+        found, most = {}, self.bounds.most_samples([answer.samples for answer in self.answers.values()])
         for tier in sorted({self.tiers[client] for client in self.answers}):
             clients = [client for client in sorted(self.answers) if self.tiers[client] == tier]
-            answers = [self.answers[client] for client in clients]
+            answers = [_bounded(self.answers[client], most) for client in clients]
             samples = sum(answer.samples for answer in answers)
             found[tier] = TierScore(
                 clients=len(answers),
@@ -46,6 +52,15 @@ class ScoreRound(Poll[Evaluated]):
                 width=self.tasks[clients[0]].width,
             )
         return found
+
+
+def _bounded(answer: Evaluated, most: float) -> Evaluated:
+    """The answer as of ``most`` samples, where it is of more."""
+    if answer.samples <= most:
+        return answer
+    share = int(most) / answer.samples
+    sums = {name: tuple(share * value for value in values) for name, values in answer.sums.items()}
+    return msgspec.structs.replace(answer, samples=int(most), sums=sums)
 
 
 def _added(name: str, answers: Sequence[Evaluated]) -> Sums:

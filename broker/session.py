@@ -220,6 +220,7 @@ def _coordinate(
         bundle=bundle,
         recipe=recipe,
         batch=config.batch,
+        most_devices=config.max_devices,
         tiers=tiers,
         folder=folder,
         store=store,

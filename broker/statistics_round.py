@@ -1,5 +1,6 @@
 """BatchNorm statistics collected from devices once training is over: what was asked, and what the answers come to."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -8,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.acceptance import check_statistics
+from broker.defence import bounds_of
 from broker.fleet import Fleet
 from broker.model import GlobalModel
 from broker.poll import Poll
 from broker.tiers import Tiers
+from edge_fl.aggregation.bounds import Bounds
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.selection import Weights
 from edge_fl.methods.base import Method
@@ -32,6 +35,7 @@ class StatisticsRound(Poll[CollectedStatistics]):
     statuses = ("collecting", "collected")
 
     manifest: Manifest = field(kw_only=True)
+    bounds: Bounds = field(default_factory=Bounds, kw_only=True)
     frames: dict[str, Frame] = field(default_factory=dict)
 
     def check(self, client: str, answer: CollectedStatistics, profile: Register) -> None:
@@ -52,14 +56,17 @@ class StatisticsRound(Poll[CollectedStatistics]):
     def combined(self, weights: Weights) -> dict[str, NDArray[np.float32]]:
         """Full ``weights`` with the mean of what clients collected, weighted by their samples.
 
-        It is summed in float64 in the order of ids. Entries that nobody collected stay as they are.
+        It is summed in float64 in the order of ids, and no client counts for more than ``bounds`` let it. Entries that
+        nobody collected stay as they are.
         """
         result = dict(weights)
+        most = self.bounds.most_samples([frame.header.samples for frame in self.frames.values()])
         for tensor in collectable(self.manifest):
             sums, counts = np.zeros(tensor.shape), np.zeros(tensor.shape)
             for client in sorted(self.frames):
                 frame = self.frames[client]
                 row, samples = own_row(self.manifest, tensor, self.tasks[client].width), frame.header.samples
+                samples = min(samples, int(most)) if math.isfinite(most) else samples
                 full = np.zeros(tensor.shape)
                 held = np.zeros(tensor.shape)
                 full[frame.selection.index(tensor)] = frame.values[tensor.name]
@@ -107,7 +114,7 @@ def collect_statistics(
     -------
     How many samples are behind the statistics of each width (thousandths).
     """
-    current, registry = StatisticsRound(round, manifest=manifest), fleet.registry
+    current, registry = StatisticsRound(round, manifest=manifest, bounds=bounds_of(config)), fleet.registry
     ref = fleet.offer_model(model.frame())
     current.tiers = {client: tiers.of(client, registry[client].profile) for client in registry.present()}
     for client, width in widths_asked(method, manifest, current.tiers).items():

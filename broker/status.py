@@ -1,5 +1,6 @@
 """How a run stands, read from its record while a coordinator is at work on it, or after."""
 
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from broker.client_selection import ClientSelection
 from broker.database import local_url
 from broker.presence import read_presence
 from broker.run_folder import run_of
@@ -24,8 +26,9 @@ _LATEST = 10  # rounds
 class DeviceStatus(msgspec.Struct, frozen=True):
     """A device as it registered last, the last round whose update was taken (0: none), and its part in the open one.
 
-    ``tier`` is the one it was asked in last, or registered with. ``connected`` and ``heard``, the Unix time of its last
-    message, are as the coordinator wrote them last; None where it has not.
+    ``tier`` is the one it was asked in last, or registered with. ``clipped`` counts the rounds in which the norm bound
+    scaled its update down, and it ``rests`` until that round (0: it does not). ``connected`` and
+    ``heard``, the Unix time of its last message, are as the coordinator wrote them last; None where it has not.
     """
 
     client: str
@@ -35,6 +38,8 @@ class DeviceStatus(msgspec.Struct, frozen=True):
     samples: int
     accepted: int
     now: str
+    clipped: int
+    rests: int
     connected: bool | None
     heard: float | None
 
@@ -79,7 +84,11 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
         open_round = store.under_way(len(rounds) + 1)
         tiers = {client: tier for metrics in rounds for client, tier in metrics.tiers.items()}
         tiers |= {} if open_round is None else {client: task.tier for client, task in open_round.tasks.items()}
-        seen = read_presence(root)
+        clipped = Counter(client for metrics in rounds for client in metrics.clipped)
+        selection = ClientSelection(config.selection, config.seed)
+        for metrics in rounds:
+            selection.learn(metrics)
+        resting, seen = selection.resting(len(rounds) + 1), read_presence(root)
         return RunStatus(
             run=config.run,
             method=config.method,
@@ -96,6 +105,8 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
                     samples=device.profile.samples,
                     accepted=device.accepted,
                     now=_part(open_round, device.client),
+                    clipped=clipped[device.client],
+                    rests=resting.get(device.client, 0),
                     connected=seen[device.client].connected if device.client in seen else None,
                     heard=seen[device.client].heard if device.client in seen else None,
                 )

@@ -209,18 +209,21 @@ class Store:
                     taken,
                 )
 
-    def reject(self, round: int, client: str, code: str, reason: str) -> None:
-        """Count something that was turned away while ``round`` (0: none) was under way."""
+    def reject(self, turned_away: Mapping[tuple[int, str, str], tuple[int, str]]) -> None:
+        """Count what was turned away: while which round (0: none) was under way, of whom and by which code; how often,
+        and the last reason.
+        """
         table = tables.rejections
-        key = {"run": self._run, "round": round, "client": client, "code": code}
         with self._database.transaction() as connection:
-            counted = connection.execute(
-                update(table)
-                .where(*(table.c[name] == value for name, value in key.items()))
-                .values(count=table.c.count + 1, reason=_storable(reason))
-            )
-            if counted.rowcount == 0:
-                connection.execute(insert(table), {**key, "count": 1, "reason": _storable(reason)})
+            for (number, client, code), (times, reason) in turned_away.items():
+                key = {"run": self._run, "round": number, "client": client, "code": code}
+                counted = connection.execute(
+                    update(table)
+                    .where(*(table.c[name] == value for name, value in key.items()))
+                    .values(count=table.c.count + times, reason=_storable(reason))
+                )
+                if counted.rowcount == 0:
+                    connection.execute(insert(table), {**key, "count": times, "reason": _storable(reason)})
 
     def rejected(self) -> list[Rejected]:
         """What was turned away, by round and client, as far back as it is kept."""

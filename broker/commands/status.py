@@ -86,11 +86,25 @@ def _show(found: "RunStatus") -> None:
             "samples",
             "last accepted round",
             "this round",
+            "clipped rounds",
+            "rests until",
             "connection",
             "last seen",
         ),
         [
-            (d.client, d.tier, d.runtime, d.platform, d.samples, d.accepted, d.now, _connection(d), _ago(d.heard))
+            (
+                d.client,
+                d.tier,
+                d.runtime,
+                d.platform,
+                d.samples,
+                d.accepted,
+                d.now,
+                d.clipped or "",
+                f"round {d.rests}" if d.rests else "",
+                _connection(d),
+                _ago(d.heard),
+            )
             for d in found.devices
         ],
     )

@@ -94,7 +94,7 @@ def begin(
         What a client that trains on more samples counts for; None for its own.
     samples_bound, norm_bound
         How many times the median's samples a client may count for, and how many times the median update's size its
-        update may have; None for no bound.
+        update may have (one twice as large as that is left out); None for no bound.
     robust, attackers
         The rule that withstands a share of hostile clients, by name or ``file.py:OBJECT``; None for the method's alone.
     world

@@ -14,6 +14,7 @@ from edge_fl.core.selection import Weights
 
 __all__ = ["WHOLE", "Bounds", "Clip", "Limits", "Size", "median_size", "size_of"]
 
+_SUSPICIOUS = 0.5
 _BLOCK = 1 << 12  # entries whose squares are added in float32: of many more the last bits would be lost
 
 
@@ -22,6 +23,11 @@ class Clip(NamedTuple):
 
     parameters: float
     statistics: float
+
+    @property
+    def suspicious(self) -> bool:
+        """Whether the update is more than twice as large as a limit. No honest one was, of all that we measured."""
+        return min(self) < _SUSPICIOUS
 
     def of(self, tensor: Tensor) -> float:
         """The share of ``tensor``'s change."""
@@ -62,7 +68,8 @@ class Bounds:
 
     A client counts for ``max_samples`` samples at most, and for ``samples`` times the median client's. Its update's
     root mean square is scaled down to ``norm`` times the median update's (Sun et al. 2019, *Can You Really Backdoor
-    Federated Learning?*, with a threshold that follows the fleet). None is no bound.
+    Federated Learning?*, with a threshold that follows the fleet), and an update more than twice as large is left out.
+    None is no bound.
     """
 
     max_samples: int | None = None
@@ -76,14 +83,21 @@ class Bounds:
 
     def limits(self, middle: Size | None) -> Limits:
         """What the bounds come to where the median update is ``middle``, or not known."""
-        most = math.inf if self.max_samples is None else float(self.max_samples)
         if middle is None:
-            return Limits(samples=most)
+            return Limits(samples=self._most_samples(math.inf))
         return Limits(
-            samples=min(most, _times(self.samples, middle.samples)),
+            samples=self._most_samples(middle.samples),
             parameters=_times(self.norm, middle.parameters),
             statistics=_times(self.norm, middle.statistics),
         )
+
+    def most_samples(self, claimed: Sequence[int]) -> float:
+        """The samples that a client counts for at most, beside clients that have ``claimed`` as many."""
+        return self._most_samples(median(claimed) if claimed else math.inf)
+
+    def _most_samples(self, middle: float) -> float:
+        most = math.inf if self.max_samples is None else float(self.max_samples)
+        return min(most, _times(self.samples, middle))
 
 
 def size_of(layout: Layout, values: Weights, samples: int) -> Size:

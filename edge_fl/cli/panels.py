@@ -9,7 +9,7 @@ _PANELS = {
     "Method": "method dropout widths mode rule set_",
     "Training": "rounds clients_per_round fraction local_steps batch lr lr_drop seed",
     "Data and scores": "data test_data partition score evaluate_every evaluate_on test_share keep_best patience",
-    "Devices": "clients tiers tier_choice min_clients wait deadline quorum buffer selection "
+    "Devices": "clients tiers tier_choice min_clients max_devices wait deadline quorum buffer selection "
     "id state tier once keep_model",
     "One client's weight": "max_samples samples_bound norm_bound robust attackers",
     "Owner's conditions": "least_battery unmetered most_busy",

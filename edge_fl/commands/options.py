@@ -110,7 +110,10 @@ SamplesBound = Annotated[
 ]
 NormBound = Annotated[
     float,
-    typer.Option(help="Scale updates down that are larger than so many times the median update; 0: no bound."),
+    typer.Option(
+        help="Scale updates down that are larger than so many times the median update, and leave out those twice as "
+        "large; 0: no bound."
+    ),
 ]
 Robust = Annotated[
     str | None,

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Mapping
 
-__all__ = ["is_percent", "lower_is_better", "score_text", "scores_text"]
+__all__ = ["clipped_text", "is_percent", "lower_is_better", "score_text", "scores_text"]
 
+_NAMED = 10  # clients named in a sentence, at the most
 _PERCENT = re.compile(r"accuracy|binary-accuracy|macro-f1|top-\d+")
 _LOWER = frozenset({"loss", "mae", "perplexity", "rmse", "train_loss"})
 
@@ -27,3 +28,11 @@ def score_text(name: str, value: float) -> str:
 def scores_text(scores: Mapping[str, float]) -> str:
     """All of them, with commas between."""
     return ", ".join(score_text(name, value) for name, value in scores.items())
+
+
+def clipped_text(clipped: Mapping[str, float]) -> str:
+    """``left out c3, clipped c7 to 60%``: what bounds left of whose change, the least first; nothing without any."""
+    least = sorted(clipped.items(), key=lambda item: item[1])
+    named = [f"clipped {client} to {share:.0%}" if share else f"left out {client}" for client, share in least]
+    more = [f"{len(least) - _NAMED} more"] if len(least) > _NAMED else []
+    return ", ".join([*named[:_NAMED], *more])

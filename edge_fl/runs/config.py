@@ -20,23 +20,23 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """One run.
 
     ``clients_per_round`` devices are picked a round, and a round is closed when all have answered, or after
-    ``deadline`` seconds when at least ``quorum`` (a fraction) of them have. A device lost for ``gone_after``
-    seconds is not waited for. The first round begins when ``min_clients`` have registered (or
-    ``clients_per_round``, where that is more), within ``wait`` seconds. After each of the fractions ``lr_drops`` of the
-    rounds the step size is a tenth of what it was. ``tiers`` says whether a device trains in the tier it ``registered``
-    with, or (``auto``) in the ablest whose round it can finish in time by its own figures.
-    ``selection`` says who of those that are there is picked (:mod:`broker.client_selection`).
-    The model is evaluated after every ``evaluate_every``-th round, and after the last, by ``evaluate_on`` devices, too,
-    on samples that they hold out. ``test_data`` names the held-out data (None: the test split of the bundle's data set,
-    if it has one), ``scores`` what is computed there (none: what is usual for the loss). ``code`` names the user's own
-    objects that the run needs on this machine, as :class:`edge_fl.core.registry.Registry` loads them. The final weights
-    are those of the round with the best ``keep_best`` (a score, or ``loss``), if one is named; then the run ends after
-    ``patience`` evaluations that were no better, if that is above 0. A client that trains on more than
-    ``max_samples`` counts for so many, wherever samples are weights, and with a ``samples_bound`` for that many
-    times the median client's at most. With a ``norm_bound`` an update that is larger than so many times the median
-    is scaled down. A rule that is ``robust`` withstands a share of hostile ``attackers``
-    (:mod:`edge_fl.aggregation.robust`). ``about`` tells people when, by which version and of what the run was
-    begun. With a ``buffer`` rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is
+    ``deadline`` seconds when at least ``quorum`` (a fraction) of them have. A device lost for ``gone_after`` seconds is
+    not waited for. The first round begins when ``min_clients`` have registered (or ``clients_per_round``, where that is
+    more), within ``wait`` seconds. After each of the fractions ``lr_drops`` of the rounds the step size is a tenth of
+    what it was. ``tiers`` says whether a device trains in the tier it ``registered`` with, or (``auto``) in the ablest
+    whose round it can finish in time by its own figures. ``selection`` says who of those that are there is picked
+    (:mod:`broker.client_selection`). The model is evaluated after every ``evaluate_every``-th round, and after the
+    last, by ``evaluate_on`` devices, too, on samples that they hold out. ``test_data`` names the held-out data (None:
+    the test split of the bundle's data set, if it has one), ``scores`` what is computed there (none: what is usual for
+    the loss). ``code`` names the user's own objects that the run needs on this machine, as
+    :class:`edge_fl.core.registry.Registry` loads them. The final weights are those of the round with the best
+    ``keep_best`` (a score, or ``loss``), if one is named; then the run ends after ``patience`` evaluations that were no
+    better, if that is above 0. No more than ``max_devices`` may register. A client that trains on more than
+    ``max_samples`` counts for so many, wherever samples are weights, and with a ``samples_bound`` for that many times
+    the median client's at most. With a ``norm_bound`` an update that is larger than so many times the median is scaled
+    down, and one that is more than twice as large is left out. A rule that is ``robust`` withstands a share of hostile
+    ``attackers`` (:mod:`edge_fl.aggregation.robust`). ``about`` tells people when, by which version and of what the run
+    was begun. With a ``buffer`` rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is
     one client's (:mod:`broker.buffered`).
     """
 
@@ -65,6 +65,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     code: tuple[str, ...] = ()
     keep_best: str | None = None
     patience: int = 0
+    max_devices: int = 100_000
     max_samples: int | None = None
     samples_bound: float | None = None
     norm_bound: float | None = None
@@ -74,7 +75,15 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     def __post_init__(self) -> None:
         check_id(self.run)
-        for name in ("rounds", "clients_per_round", "local_steps", "min_clients", "evaluate_every", "max_samples"):
+        for name in (
+            "rounds",
+            "clients_per_round",
+            "local_steps",
+            "min_clients",
+            "evaluate_every",
+            "max_samples",
+            "max_devices",
+        ):
             most, value = MOST_STEPS if name == "local_steps" else 2**31 - 1, getattr(self, name)
             if value is not None and not 1 <= value <= most:
                 raise ConfigError(

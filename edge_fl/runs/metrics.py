@@ -30,8 +30,8 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     many rounds older. ``on_devices`` are the scores of the devices that were asked for them, by tier. ``collected``
     says of the last round how many samples are behind the BatchNorm statistics of each width (thousandths), where those
     were collected after the round. ``clipped`` says which share of its change counted, by client, where a bound left
-    out the rest. ``averaged`` rows had too few holders for the robust rule. Of a round that was broken off and gone on
-    with, ``seconds``, ``took`` and ``downlink`` are those since.
+    out the rest, or all of it. ``averaged`` rows had too few holders for the robust rule. Of a round that was broken
+    off and gone on with, ``seconds``, ``took`` and ``downlink`` are those since.
     """
 
     round: int

@@ -19,11 +19,13 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from edge_fl.core.errors import BrokerError
 from edge_fl.transport.address import BrokerAddress
-from edge_fl.transport.interface import Connected, Disconnected, Event, Message
+from edge_fl.transport.inbox import Inbox
+from edge_fl.transport.interface import Connected, Disconnected, Event
 
 __all__ = ["Connection"]
 
 _QOS = 1
+_MOST_QUEUED = 10_000  # publishes that wait to be sent; of a device that reads nothing, the rest is dropped
 _IN_FLIGHT = 20  # publishes awaiting PUBACK: faster than one big PUBLISH, and pings still get through
 _RETRY_SECONDS = (1, 30)  # first and longest pause between two attempts, times a factor of this session's own
 _MOST_JITTER = 2.0
@@ -48,11 +50,6 @@ class Connection:
     keepalive
         Seconds of silence after which either side pings.
 
-    Attributes
-    ----------
-    events
-        Everything that happens, in order.
-
     Raises
     ------
     ConfigError
@@ -68,7 +65,7 @@ class Connection:
         will: tuple[str, bytes] | None = None,
         keepalive: int = 20,
     ) -> None:
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._inbox = Inbox()
         self._first: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._address, self._keepalive = address, keepalive
         self._subscriptions = [(topic, _QOS) for topic in subscriptions]
@@ -88,7 +85,8 @@ class Connection:
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_disconnect = self._on_disconnect
-        client.on_message = lambda _c, _u, m: self.events.put(Message(m.topic, bytes(m.payload)))
+        client.max_queued_messages_set(_MOST_QUEUED)
+        client.on_message = lambda _c, _u, m: self._inbox.put_message(m.topic, bytes(m.payload))
         client.on_socket_open = _no_delay
         client.on_log = self._on_log
         if will is not None:
@@ -137,10 +135,7 @@ class Connection:
 
     def next(self, timeout: float) -> Event | None:
         """The next event, or None after ``timeout`` seconds."""
-        try:
-            return self.events.get(timeout=timeout)
-        except queue.Empty:
-            return None
+        return self._inbox.get(timeout)
 
     def close(self) -> None:
         """End the session cleanly: the will is not published."""
@@ -153,7 +148,7 @@ class Connection:
                 f"The broker at {self._address} refuses this client ({str(reason).lower()}): see --user, "
                 "--password-file and --cert."
             )
-            self.events.put(Disconnected(str(reason)))
+            self._inbox.put(Disconnected(str(reason)))
         else:
             self._client.subscribe(self._subscriptions)
 
@@ -161,10 +156,10 @@ class Connection:
         refused = [str(reason) for reason in reasons if reason.is_failure]
         if refused:
             self._first.put(f"The broker at {self._address} refuses a subscription ({refused[0].lower()}).")
-            self.events.put(Disconnected(refused[0]))
+            self._inbox.put(Disconnected(refused[0]))
         else:
             self._first.put(None)
-            self.events.put(Connected())
+            self._inbox.put(Connected())
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._early_ends += 1
@@ -173,7 +168,7 @@ class Connection:
                 f"What listens at {self._address} ends sessions before it answers: it may refuse this client's "
                 "certificate, or miss one; see --cert and --key."
             )
-        self.events.put(Disconnected(str(reason)))
+        self._inbox.put(Disconnected(str(reason)))
 
     def _on_log(self, _client: Any, _userdata: Any, level: int, text: str) -> None:
         """A broker that refuses a certificate says so after the handshake (TLS 1.3), and paho only here."""

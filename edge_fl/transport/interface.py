@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["Connected", "Disconnected", "Event", "Message", "Transport"]
+__all__ = ["Connected", "Disconnected", "Dropped", "Event", "Message", "Transport"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,15 @@ class Message:
     payload: bytes
 
 
-Event = Connected | Disconnected | Message
+@dataclass(frozen=True)
+class Dropped:
+    """So many messages on ``topic``, or below it, found no room, and are lost; an empty topic is several."""
+
+    topic: str
+    times: int
+
+
+Event = Connected | Disconnected | Message | Dropped
 
 
 class Transport(Protocol):

@@ -34,6 +34,50 @@ def test_it_depends_on_who_is_there_and_on_nothing_else(policy) -> None:
     assert one.pick(CLIENTS[:3], 5, round=2) == CLIENTS[:3]
 
 
+MISSED = msgspec.structs.replace(ROUND, uplink={}, tiers=dict.fromkeys(CLIENTS[:3], 0))
+
+
+def rested(selection: ClientSelection, client: str, number: int) -> bool:
+    return client not in selection.pick(CLIENTS, len(CLIENTS), round=number)
+
+
+def test_who_twice_in_a_row_sends_nothing_rests_for_ever_longer() -> None:
+    selection, number, rests = ClientSelection("random", seed=0), 0, []
+    for _ in range(8):
+        number += 1
+        assert not rested(selection, "c00", number)
+        selection.learn(msgspec.structs.replace(MISSED, round=number))
+        first = number
+        while rested(selection, "c00", number + 1):
+            number += 1
+        rests.append(number - first)
+    assert rests == [0, 1, 2, 4, 8, 16, 16, 16]
+    selection.learn(msgspec.structs.replace(MISSED, round=number + 1, uplink={"c00": 1}))
+    selection.learn(msgspec.structs.replace(MISSED, round=number + 2))
+    assert not rested(selection, "c00", number + 3)  # once is chance
+
+
+def test_an_update_that_was_left_out_for_its_size_counts_as_none_and_a_clipped_one_as_one() -> None:
+    selection = ClientSelection("random", seed=0)
+    for number in (1, 2):
+        left_out = {"c00": 0.0, "c01": 0.6}
+        selection.learn(
+            msgspec.structs.replace(MISSED, round=number, uplink=dict.fromkeys(left_out, 1), clipped=left_out)
+        )
+    assert selection.resting(3) == {"c00": 3, "c02": 3}
+
+
+def test_who_rests_is_asked_where_there_are_too_few_others() -> None:
+    selection = ClientSelection("random", seed=0)
+    for number in (1, 2):
+        selection.learn(msgspec.structs.replace(MISSED, round=number))
+    assert selection.pick(CLIENTS[:5], 4, round=3) == ["c03", "c04"]
+    picked = selection.pick(CLIENTS[:5], 4, round=3, least=3)
+    assert len(picked) == 3
+    assert {"c03", "c04"} < set(picked)
+    assert selection.pick(CLIENTS[:2], 4, round=3, least=9) == CLIENTS[:2]
+
+
 def test_at_random_everyone_is_asked_as_often() -> None:
     selection, counts = ClientSelection("random", seed=0), dict.fromkeys(CLIENTS, 0)
     selection.learn(ROUND)

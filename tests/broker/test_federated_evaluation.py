@@ -13,6 +13,7 @@ from broker.federated_evaluation import FederatedEvaluator
 from broker.model import GlobalModel
 from broker.score_round import ScoreRound
 from broker.tiers import Tiers
+from edge_fl.aggregation.bounds import Bounds
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError
@@ -59,6 +60,20 @@ def test_a_good_score_is_taken_once_and_may_be_repeated(wire: Wire) -> None:
     wire.until(lambda: len(wire.gateway.rejections) == 2)
     assert wire.gateway.rejections == {"duplicate": 1, "late": 1}
     assert current.by_tier() == {2: TierScore(1, HELD_OUT, 0.5, {"accuracy": 0.75}, 1000)}
+
+
+def test_who_claims_samples_without_end_counts_for_some_times_the_median() -> None:
+    answers = dict.fromkeys(("a", "b"), GOOD)
+    answers["c"] = Evaluated(RUN, ROUND, 1_000_000, 3.5, {"accuracy": (0.0, 1_000_000.0)})
+    current = ScoreRound(
+        ROUND,
+        tasks=dict.fromkeys("abc", TASK),
+        tiers=dict.fromkeys("abc", 0),
+        metrics=(TopK(),),
+        answers=answers,
+        bounds=Bounds(samples=2),
+    )
+    assert current.by_tier() == {0: TierScore(3, 4 * HELD_OUT, 2.0, {"accuracy": 0.375}, 1000)}
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from broker.allowance import Allowance
 from broker.database import local_url
 from broker.gateway import Gateway
 from broker.observer import Observer
@@ -79,6 +80,7 @@ class Wire:
             "bundle": bundle,
             "recipe": recipe,
             "batch": 20,
+            "most_devices": 10,
             "tiers": Tiers(),
             "folder": self.folder,
             "store": self.store,
@@ -557,3 +559,31 @@ def test_one_that_lingers_after_its_run_keeps_no_other_out(wire: Wire) -> None:
     for _ in range(20):
         other.pump()
         wire.gateway.pump()
+
+
+def test_a_flood_of_one_client_is_counted_and_ends_with_its_allowance(wire: Wire) -> None:
+    current = wire.join()
+    for _ in range(1500):
+        wire.send(Failed("another-run", ROUND, "14", "x"))
+    wire.until(lambda: wire.gateway.rejections["flood"] >= 400)
+    assert not current.excused
+    wire.gateway._allowance = Allowance(wire.gateway.registry)  # as some seconds later
+    assert wire.upload(wire.update()).accepted
+
+
+def test_devices_beyond_the_most_are_refused_and_those_that_are_known_are_not(wire: Wire) -> None:
+    wire.take_over(most_devices=1)
+    wire.join()
+    wire.send(register(), client="another")
+    wire.until(lambda: wire.gateway.rejections == {"full": 1})
+    assert "another" not in wire.gateway.registry
+    assert wire.answer(Registered, register()).run == RUN
+
+
+def test_a_stranger_who_forges_coordinators_fills_no_memory(wire: Wire) -> None:
+    wire.gateway._began -= 60
+    for number in range(300):
+        wire.device.publish(TOPICS.all, encode_message(Hello(f"forged-{number}")))
+    wire.until(lambda: len(wire.gateway._others) >= 100)
+    wire.join()
+    assert len(wire.gateway._others) == 100

@@ -45,7 +45,7 @@ def watch(observer: Observer) -> None:
     observer.round_started(1, ["client-a", "client-b"])
     observer.device("client-a", "accepted")
     observer.device("client-b", "gone")
-    observer.rejected("client-b", "checksum", "The frame's checksum does not match its bytes.")
+    observer.rejected("client-b", "checksum", "The frame's checksum does not match its bytes.", 1)
     observer.round_closed(METRICS)
     observer.round_started(2, ["client-a"])
     observer.device("client-a", "training")

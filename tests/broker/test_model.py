@@ -111,16 +111,45 @@ def changes(defence: Defence, rounds: list[list[Frame]], recipe: Recipe | None =
     return found
 
 
+def named(frame: Frame, client: str) -> Frame:
+    return replace(frame, header=msgspec.structs.replace(frame.header, client=client))
+
+
 def times(factor: float, delta: Weights) -> Weights:
     return {name: np.float32(factor) * array for name, array in delta.items()}
 
 
 def test_an_update_beyond_twice_the_median_is_scaled_down_to_that_in_the_first_round_too() -> None:
     one = random_weights(LAYOUT, 1)
-    honest, large = [dense(FEDAVG, one)] * 4, dense(FEDAVG, times(999, one))
+    honest, large = [dense(FEDAVG, one)] * 4, dense(FEDAVG, times(3.9, one))
     for change in changes(bounded(norm=2), [[*honest, large], [large, *honest], [large, *honest]]):
         for name, array in change.items():  # (4 + 2) / 5
             np.testing.assert_allclose(array, 1.2 * one[name], rtol=1e-4, atol=1e-5)
+
+
+def test_an_update_beyond_four_times_the_median_is_left_out_in_the_first_round_too() -> None:
+    one = random_weights(LAYOUT, 1)
+    honest, large = [dense(FEDAVG, one)] * 4, named(dense(FEDAVG, times(4.1, one)), "liar")
+    alone = changes(Defence(), [honest, honest])
+    ours = changes(bounded(norm=2), [[*honest, large], [large, *honest]])
+    for change, expected in zip(ours, alone, strict=True):
+        assert all(np.array_equal(change[name], expected[name]) for name in one)
+
+
+def test_of_fewer_than_five_updates_none_is_left_out() -> None:
+    one = random_weights(LAYOUT, 1)
+    honest, large = [dense(FEDAVG, one)] * 3, dense(FEDAVG, times(999, one))
+    for change in changes(bounded(norm=2), [[*honest, large], [large, *honest]]):
+        for name, array in change.items():  # (3 + 2) / 4
+            np.testing.assert_allclose(array, 1.25 * one[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_fleet_whose_updates_all_grow_is_held_to_twice_the_last_median_and_goes_on() -> None:
+    one = random_weights(LAYOUT, 1)
+    small, grown = [dense(FEDAVG, one)] * 5, [dense(FEDAVG, times(10, one))] * 5
+    for change, factor in zip(changes(bounded(norm=2), [small, grown, grown]), (1, 2, 10), strict=True):
+        for name, array in change.items():
+            np.testing.assert_allclose(array, factor * one[name], rtol=1e-4, atol=1e-5)
 
 
 def test_honest_updates_of_one_size_are_summed_to_the_bit_with_and_without_bounds() -> None:
@@ -145,13 +174,12 @@ def test_no_client_counts_for_more_than_some_times_the_median_clients_samples() 
 def test_whoever_is_clipped_is_named_with_the_share_that_counts() -> None:
     one = random_weights(LAYOUT, 1)
     frames = [dense(FEDAVG, one)] * 4
-    large = dense(FEDAVG, times(8, one))
-    large = replace(large, header=msgspec.structs.replace(large.header, client="liar"))
+    large, huge = (named(dense(FEDAVG, times(factor, one)), f"x{factor}") for factor in (3, 8))
     model = GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=FEDAVG, run="r", defence=bounded(norm=2))
     total = model.begin()
-    for frame in [*frames, large]:
+    for frame in [*frames, large, huge]:
         total.add(0, frame)
-    assert model.apply(total).clipped == {"liar": pytest.approx(0.25)}
+    assert model.apply(total).clipped == {"x3": pytest.approx(2 / 3), "x8": 0}
 
 
 def test_the_median_of_the_last_round_goes_on_with_a_checkpoint() -> None:
@@ -160,8 +188,7 @@ def test_the_median_of_the_last_round_goes_on_with_a_checkpoint() -> None:
     aggregate(first, [(0, dense(FEDAVG, one))] * 3)
     then = GlobalModel(LAYOUT, random_weights(LAYOUT, 0), recipe=FEDAVG, run="r", defence=bounded(norm=2))
     then.load_state_dict(1, first.weights, first.state_dict())
-    large = dense(FEDAVG, times(100, one))
-    large = replace(large, header=msgspec.structs.replace(large.header, version=1))
+    large = dense(FEDAVG, times(100, one), version=1)
     aggregate(then, [(0, large)])  # alone, and still held to what the others were
     for name in one:
         np.testing.assert_allclose(then.weights[name] - first.weights[name], 2 * one[name], rtol=1e-3, atol=1e-5)

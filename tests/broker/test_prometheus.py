@@ -51,8 +51,8 @@ def tell(observer: Observer, config: RunConfig) -> None:
     observer.round_started(3, ["a", "b", "c"])
     for client, status in (("a", "accepted"), ("b", "accepted"), ("c", "gone")):
         observer.device(client, status)
-    for code in ("late", "late", "stale"):
-        observer.rejected("b", code, "Why.")
+    observer.rejected("b", "late", "Why.", 2)
+    observer.rejected("b", "stale", "Why.", 1)
     observer.round_closed(ROUND)
 
 
@@ -92,6 +92,7 @@ def test_a_run_is_scraped_while_it_lasts() -> None:
         'rejections_total{code="late"}': 2,
         'rejections_total{code="stale"}': 1,
         "excused_total": 1,
+        "clipped_total": 0,
         "uplink_bytes_total": 120,
         "downlink_bytes_total": 1500,
     }

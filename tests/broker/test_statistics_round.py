@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from broker.statistics_round import StatisticsRound, widths_asked
+from edge_fl.aggregation.bounds import Bounds
 from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, Input, Manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError
@@ -117,6 +118,16 @@ def test_each_row_is_the_mean_over_samples_of_its_own_clients_and_the_rest_stays
     for tensor in STATISTICS:
         assert result[tensor.name].tolist() == [[1.5] * 4, [3.0, 3.0, 7.0, 7.0]]
     assert not result["0.weight"].any()
+
+
+def test_who_claims_samples_without_end_counts_for_some_times_the_median() -> None:
+    current = asked(a=TASK, b=TASK, c=TASK)
+    current.bounds = Bounds(samples=2)
+    boast = msgspec.structs.replace(PROFILE, samples=2**31 - 1)
+    for client, fill, samples in (("a", 1.0, 10), ("b", 1.0, 10), ("c", 3.0, 2**31 - 1)):
+        assert current.take(client, answer(values(1, fill), client=client, samples=samples), boast)
+    for tensor in STATISTICS:  # (10 * 1 + 10 * 1 + 20 * 3) / 40
+        assert current.combined(values(1, 7.0))[tensor.name][1].tolist() == [2.0, 2.0, 7.0, 7.0]
 
 
 def test_one_set_of_statistics_is_collected_at_the_widest_width_there_is() -> None:

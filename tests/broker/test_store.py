@@ -78,9 +78,8 @@ def test_what_a_broken_off_round_knew_is_found_again(url: str) -> None:
     store.ask(1, {"b": task("b"), "c": task("c")})
     store.judge(3, {"b": Judged("d" * 64, "stale", "It is old.")})
     store.judge(3, {"a": Judged("e" * 64, samples=7, loss=0.1, offset=1 << 40, size=99, trained=3)})
-    for _ in range(3):
-        store.reject(3, "b", "stale", "It is old.")
-    store.reject(0, "", "topic", "Elsewhere.")
+    store.reject({(3, "b", "stale"): (2, "It was old."), (0, "", "topic"): (1, "Elsewhere.")})
+    store.reject({(3, "b", "stale"): (1, "It is old.")})
     store.close()
 
     store = again(url)
@@ -117,7 +116,7 @@ def test_whatever_a_device_says_can_be_kept(url: str) -> None:
     store.ask(0, {"a": task("a")})
     said = "nul \0 and \ud7ff" + "x" * 9999
     store.judge(3, {"a": Judged("d" * 64, "stale", said, samples=2**31, size=2**40)})
-    store.reject(3, "a", "stale", "\0" * 9999)
+    store.reject({(3, "a", "stale"): (1, "\0" * 9999)})
     found = store.under_way(3)
     assert found is not None
     assert found.judged["a"].reason.startswith("nul  and")
@@ -164,11 +163,11 @@ def test_a_finished_round_is_no_longer_under_way(url: str) -> None:
 
 def test_a_long_run_does_not_fill_its_record(url: str) -> None:
     store = Store(url, "run", SETTINGS)
-    store.reject(0, "a", "late", "Before all rounds.")
+    store.reject({(0, "a", "late"): (1, "Before all rounds.")})
     for number in range(1, 104):
         store.ask(0, {"a": task("a", number)})
         store.judge(number, {"a": Judged("d" * 64, "stale", "It is old.")})
-        store.reject(number, "a", "stale", "It is old.")
+        store.reject({(number, "a", "stale"): (1, "It is old.")})
         store.close_round(metrics(number))
     assert [rejected.round for rejected in store.rejected()] == [0, *range(4, 104)]
     store.close()
@@ -180,7 +179,7 @@ def test_a_long_run_does_not_fill_its_record(url: str) -> None:
 
 def test_one_process_at_a_time_has_a_run_and_others_may_watch(url: str) -> None:
     store = Store(url, "run", SETTINGS)
-    store.reject(3, "a", "stale", "It is old.")
+    store.reject({(3, "a", "stale"): (1, "It is old.")})
     watcher = Store(url, "run", watch=True)
     assert watcher.rejected() == [Rejected(3, "a", "stale", 1, "It is old.")]
     watcher.close()

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,9 +31,16 @@ def edge_fl(*words: str | Path, folder: Path, **environment: str) -> subprocess.
     )
 
 
-def run(folder: Path, serve: list[str | Path], devices: dict[str, list[str | Path]], **environment: str) -> str:
-    """All that was printed."""
+def run(
+    folder: Path,
+    serve: list[str | Path],
+    devices: dict[str, list[str | Path]],
+    watch: Callable[[int], None] = lambda _: None,
+    **environment: str,
+) -> str:
+    """All that was printed; ``watch`` is told the coordinator's process id."""
     coordinator = edge_fl("serve", *serve, *RUN, "-o", "run", folder=folder, **environment)
+    watch(coordinator.pid)
     started = [coordinator]
     try:
         for number, (name, options) in enumerate(devices.items()):
@@ -50,7 +58,7 @@ def run(folder: Path, serve: list[str | Path], devices: dict[str, list[str | Pat
     finally:
         for process in started:
             process.kill()
-    assert [process.returncode for process in started] == [0, 0, 0], printed
+    assert [process.returncode for process in started] == [0, 0, 0], "\n".join(printed)
     return "\n".join(printed)
 
 

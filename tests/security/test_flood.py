@@ -1,0 +1,127 @@
+"""An admitted client that floods the coordinator: the honest run ends in its own bits, and the flood is counted."""
+
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from broker.provision.authority import Authority
+from device_sim.emulation.mosquitto import free_port
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.content import Ref
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.transport.connection import Connection
+from edge_fl.transport.identity import read_identity
+from edge_fl.wire.messages import PROTOCOL, Offer, Register, Topics, Want, encode_message
+from tests.security.conftest import SecuredFleet
+from tests.security.test_fleet import edge_fl, open_run, run, same, weights
+
+__all__ = ["open_run"]  # a fixture
+
+TOPICS = Topics()
+_MOST_RESIDENT = 900_000  # kB; what waits of one sender has 64 MB at the most
+
+
+class Flooder(threading.Thread):
+    """Sends as fast as its broker takes it: garbage, foreign chunks, offers, registrations, wants, large messages."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        super().__init__(daemon=True)
+        down = TOPICS.down("flood")
+        self._connection = Connection(address=address, client_id="flood", subscriptions=[down])
+        self._end = threading.Event()
+        self.sent = 0
+
+    def run(self) -> None:
+        up, ref = TOPICS.up("flood"), Ref("0" * 64, 99)
+        messages = [
+            *[(up, bytes([255]) * 50)] * 20,
+            (TOPICS.chunk(up, "1" * 64, 3), bytes(1000)),
+            (up, encode_message(Offer("no-run", 1, ref))),
+            (up, encode_message(Register(protocol=PROTOCOL, agent="f", runtime="none", samples=1))),
+            (up, encode_message(Want("2" * 64, (0,)))),
+        ]
+        self._connection.open(timeout=120)
+        while not self._end.is_set():
+            if self.sent % 2400 == 0:
+                self._connection.publish(up, bytes(3_000_000))
+            for topic, payload in messages:
+                left = self._connection.publish(topic, payload)
+            self.sent += len(messages)
+            while not left() and not self._end.is_set():
+                time.sleep(0.001)
+
+    def stop(self) -> None:
+        self._end.set()
+        self.join(10)
+        self._connection.close()
+
+
+class Resident(threading.Thread):
+    """The most memory of a process, in kB."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._process, self.most = 0, 0
+
+    def watch(self, process: int) -> None:
+        self._process = process
+        self.start()
+
+    def run(self) -> None:
+        status = Path(f"/proc/{self._process}/status")
+        while status.exists() and "VmHWM" in (text := status.read_text()):
+            self.most = int(text.partition("VmHWM:")[2].split()[0])
+            time.sleep(0.1)
+
+
+def flooded(
+    address: BrokerAddress, folder: Path, serve: list[str | Path], devices: dict[str, list[str | Path]]
+) -> int:
+    """A run beside a flood: how many messages were sent, once all that must hold of the run was looked at."""
+    flooder, resident = Flooder(address), Resident()
+    flooder.start()
+    try:
+        printed = run(folder, serve, devices, resident.watch)
+    finally:
+        flooder.stop()
+    status = edge_fl("status", "run", "--json", folder=folder)
+    found = json.loads(status.communicate(timeout=60)[0])
+    counted: Counter[str] = Counter()
+    for refused in found["rejected"]:
+        counted[refused["code"]] += refused["count"]
+    assert {"checksum", "flood", "unregistered", "runtime", "unknown-content"} <= counted.keys()
+    assert 0 < resident.most < _MOST_RESIDENT
+    assert printed.count("rejected") < 100  # a flood is not a line each
+    return flooder.sent
+
+
+@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
+def test_a_flood_on_mosquitto_changes_no_bit(
+    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+) -> None:
+    folder = tmp_path / "run-folder"
+    folder.mkdir()
+    own = secured.authority.folder / "coordinator.pem"
+    devices: dict[str, list[str | Path]] = {n: ["--identity", secured.identity(n)] for n in ("tea", "coffee")}
+    address = secured.of(secured.identity("flood"))
+    assert flooded(address, folder, [digits_bundle.root, "--identity", own], devices) > 1000
+    assert same(weights(folder), open_run)
+
+
+def test_a_flood_on_the_embedded_broker_changes_no_bit(
+    tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+) -> None:
+    port = free_port()
+    authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
+    devices: dict[str, list[str | Path]] = {n: ["--identity", authority.device(n)] for n in ("tea", "coffee")}
+    serve = [digits_bundle.root, "--broker", "embedded", "--identity", tmp_path / "fleet" / "broker.pem"]
+    access = read_identity(authority.device("flood")).access
+    address = BrokerAddress("localhost", port, "mqtts", access=access)
+    options = [*serve, "--host", "0.0.0.0", "--port", str(port)]
+    assert flooded(address, tmp_path, options, devices) > 1000
+    assert same(weights(tmp_path), open_run)
