@@ -1,0 +1,54 @@
+"""A device that lies: ``rogue_agent.py LIE OPTIONS`` is `edge-fl device OPTIONS` with something else in its updates.
+
+``999`` sends 999 in place of every change, ``tenth`` takes a tenth of each weight away, and ``boast`` claims to have
+2^31 - 1 samples.
+"""
+
+import sys
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from edge_fl.agent import agent
+from edge_fl.cli.main import run
+from edge_fl.training import update
+
+_MOST = 2**31 - 1
+_LIES = {
+    "999": lambda weights: {name: np.full_like(array, 999) for name, array in weights.items()},
+    "tenth": lambda weights: {name: np.float32(-0.1) * array for name, array in weights.items()},
+}
+
+
+class Lying(update.Visit):
+    """Trains, and sends something else."""
+
+    lie = ""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        honest = update.encode_frame
+
+        def lied(header: Any, pattern: Any, delta: Any, section: Any) -> bytes:
+            update.encode_frame = honest
+            if self.lie == "boast":
+                return honest(msgspec.structs.replace(header, samples=_MOST), pattern, delta, section)
+            return honest(header, pattern, _LIES[self.lie](self._job.weights), section)
+
+        update.encode_frame = lied
+
+
+def main() -> None:
+    """Lie as the first word says."""
+    Lying.lie = sys.argv.pop(1)
+    update.Visit = Lying  # type: ignore[misc]
+    if Lying.lie == "boast":
+        honest = agent.Register
+        agent.Register = lambda **fields: honest(**(fields | {"samples": _MOST}))  # type: ignore[assignment,misc]
+    sys.argv.insert(1, "device")
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""One admitted device of six that lies about what it trained: real processes, over TLS, on both brokers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from broker.provision.authority import Authority
+from device_sim.emulation.mosquitto import free_port
+from edge_fl.core.bundle import Bundle
+from tests.security import rogue_agent
+from tests.security.conftest import SecuredFleet
+from tests.security.test_fleet import edge_fl, same, weights
+
+HONEST = [f"honest-{i}" for i in range(5)]
+TRAINING = ["--rounds=3", "--local-steps=100", "--lr=0.3", "--seed=3", "--deadline=120", "--wait=120"]
+
+
+def trained(folder: Path, serve: list[str | Path], identities: dict[str, Path], lie: str = "") -> float:
+    """The accuracy of a run in which ``rogue`` lies, if it is there; what is left is in ``folder``."""
+    count = len(identities)
+    coordinator = edge_fl(
+        *(
+            "serve",
+            *serve,
+            *TRAINING,
+            f"--clients-per-round={count}",
+            f"--min-clients={count}",
+            "-o",
+            "run",
+            "--json",
+        ),
+        folder=folder,
+    )
+    started = [coordinator]
+    for number, (name, file) in enumerate(identities.items()):
+        own = ["--data", f"digits:{number}/6", "--state", f"state-{name}", "--once", "--connect-timeout", "120"]
+        words = [*own, "--identity", str(file)]
+        if name == "rogue":
+            program = [sys.executable, rogue_agent.__file__, lie, *words]
+            pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            started.append(subprocess.Popen(program, cwd=folder, text=True, **pipes))  # type: ignore[call-overload]
+        else:
+            started.append(edge_fl("device", *words, folder=folder))
+    try:
+        printed = [process.communicate(timeout=240)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert not any(process.returncode for process in started), printed
+    return float(json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])["scores"]["accuracy"])
+
+
+def embedded(folder: Path) -> tuple[list[str | Path], Authority]:
+    port = free_port()
+    authority = Authority.create(folder / "fleet", hosts=["localhost"], port=port)
+    own = authority.folder / "broker.pem"
+    return ["--broker", "embedded", "--identity", own, "--host", "0.0.0.0", "--port", str(port)], authority
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle) -> tuple[float, dict[str, np.ndarray]]:
+    """Accuracy and weights of the five alone."""
+    folder = tmp_path_factory.mktemp("honest")
+    serve, authority = embedded(folder)
+    accuracy = trained(folder, [digits_bundle.root, *serve], {name: authority.device(name) for name in HONEST})
+    return accuracy, weights(folder)
+
+
+def clipped(folder: Path) -> int:
+    """In how many rounds `edge-fl status` says that the rogue's update did not count in full."""
+    status = json.loads(edge_fl("status", "run", "--json", folder=folder).communicate(timeout=60)[0])
+    return int({device["client"]: device["clipped"] for device in status["devices"]}["rogue"])
+
+
+@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
+@pytest.mark.parametrize("lie", ["999", "tenth", "boast"])
+def test_a_lie_on_mosquitto(
+    secured: SecuredFleet,
+    tmp_path: Path,
+    digits_bundle: Bundle,
+    honest: tuple[float, dict[str, np.ndarray]],
+    lie: str,
+) -> None:
+    own = secured.authority.folder / "coordinator.pem"
+    identities = {name: secured.identity(name) for name in [*HONEST, "rogue"]}
+    accuracy = trained(tmp_path, [digits_bundle.root, "--identity", own], identities, lie)
+    if lie == "999":
+        assert same(weights(tmp_path), honest[1])  # it was left out, to the bit
+    assert accuracy > honest[0] - 0.05
+    assert clipped(tmp_path) == {"999": 2, "tenth": 0, "boast": 0}[lie], accuracy
+
+
+def test_a_lie_on_the_embedded_broker(
+    tmp_path: Path, digits_bundle: Bundle, honest: tuple[float, dict[str, np.ndarray]]
+) -> None:
+    serve, authority = embedded(tmp_path)
+    identities = {name: authority.device(name) for name in [*HONEST, "rogue"]}
+    trained(tmp_path, [digits_bundle.root, *serve], identities, "999")
+    assert same(weights(tmp_path), honest[1])
+    assert clipped(tmp_path) == 2  # and then it rested
