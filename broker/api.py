@@ -42,6 +42,7 @@ def serve(
     samples_bound: float | None = 10.0,
     norm_bound: float | None = 2.0,
     robust: str | None = None,
+    rollback: float | None = 3.0,
     output: str | Path | None = None,
     observer: Observer | None = None,
     **settings: Any,
@@ -61,6 +62,9 @@ def serve(
         ``access``, ``host``, ``port`` and ``passwords``.
     samples_bound, norm_bound, robust
         As :func:`edge_fl.simulate` has them.
+    rollback
+        A round whose model has a held-out loss of more than so many times the median of the last evaluations is done
+        again without the updates that ruined it; None never is.
     settings
         Further fields of :class:`edge_fl.runs.config.RunConfig`, such as ``deadline`` or ``quorum``.
 
@@ -89,6 +93,7 @@ def serve(
         samples_bound=samples_bound,
         norm_bound=norm_bound,
         robust=robust_rule,
+        rollback=rollback,
         **settings,
     )
     root = Path("runs") / run if output is None else Path(output)

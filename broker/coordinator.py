@@ -1,8 +1,9 @@
 """The coordinator: picks clients, runs rounds, aggregates, evaluates. One thread; a fleet speaks for it."""
 
 import logging
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker.best import Best
@@ -11,9 +12,10 @@ from broker.client_selection import ClientSelection
 from broker.federated_evaluation import FederatedEvaluator
 from broker.final_model import FinalModel
 from broker.fleet import Fleet
-from broker.model import Applied, GlobalModel, RoundSum
+from broker.model import Applied, GlobalModel, RoundSum, Snapshot
 from broker.observer import Observer
 from broker.pacing import LATE, OVERDUE, Ask, Decision, Devices, Pacing, Synchronous, Wait
+from broker.rollback import Rollback
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
 from broker.statistics_round import collect_statistics, collects
@@ -119,6 +121,7 @@ class Coordinator:
         self._pacing: Pacing = Synchronous(config, self._selection)
         if config.buffer:
             self._pacing = Buffered(config, self._selection, flying)
+        self._rollback = Rollback(config.rollback)
         self._best: Best | None = None
         if config.keep_best is not None:
             self._best = Best(config.keep_best, lower=evaluator.lower_is_better(config.keep_best))
@@ -157,6 +160,7 @@ class Coordinator:
 
     def _learn(self, metrics: RoundMetrics) -> None:
         """What a round shows of its clients; how long one takes that failed, or was gone, it does not."""
+        self._rollback.see(metrics)
         self._selection.learn(metrics)
         for client, seconds in metrics.took.items():
             device = self._fleet.registry.get(client)
@@ -178,10 +182,66 @@ class Coordinator:
         return path
 
     def _run_round(self, number: int) -> RoundMetrics:
-        trained = self.train_round(number)
+        before = None if self._rollback.factor is None else self._model.snapshot()
+        trained, score = self.train_round(number), None
+        if self._config.evaluates(number) and before is not None and self._can_redo(trained.current):
+            trained, score = self._mended(trained, before)
         collected = self._collect(number)
-        score, on_devices = self._evaluate(trained.current) if self._config.evaluates(number) else (None, {})
-        return self._close(trained, collected, score, on_devices)
+        if not self._config.evaluates(number):
+            return self._close(trained, collected, None, {})
+        score = self._score() if score is None or collected else score
+        return self._close(trained, collected, score, self._scores_on_devices(trained.current))
+
+    def _can_redo(self, current: Round) -> bool:
+        """Whether the updates are kept: a simulation adds them up as they come."""
+        return current.sums is None and all(report.path is not None for report in current.reports.values())
+
+    def _mended(self, trained: TrainedRound, before: Snapshot) -> tuple[TrainedRound, Score | None]:
+        """The round, made again without some updates if it ruined the model; and the model's score, where it has one.
+
+        What a killed coordinator does of this it does again: nothing is recorded before the round is over.
+        """
+        score, ruined = self._tried()
+        if not ruined:
+            return trained, score
+        current, clients = trained.current, frozenset(trained.current.reports)
+
+        def redone(left_out: frozenset[str]) -> Applied:
+            self._model.go_back(before)
+            return self._model.apply(self._total(current, trained.took, left_out))
+
+        def loss(left_out: frozenset[str]) -> float:
+            redone(left_out)
+            return self._loss()
+
+        alone = {client: loss(clients - {client}) for client in sorted(clients)}
+        culprits = self._rollback.culprits(alone, loss)
+        if not culprits:
+            _log.warning("round %d ruined the model, and no update is to blame: it stays", current.number)
+        else:
+            _log.warning("round %d ruined the model: made again without %s", current.number, sorted(culprits))
+        applied = redone(culprits)
+        applied = replace(applied, clipped=applied.clipped | dict.fromkeys(sorted(culprits), 0.0))
+        return replace(trained, applied=applied), None
+
+    def _tried(self) -> tuple[Score | None, bool]:
+        """The model's score, and whether it is ruined."""
+        try:
+            score = self._score()
+        except RunError:  # of a loss that is no number
+            return None, True
+        return score, score is not None and self._rollback.ruined(score.loss)
+
+    def _loss(self) -> float:
+        try:
+            score = self._score()
+        except RunError:
+            return math.inf
+        assert score is not None
+        return score.loss
+
+    def _score(self) -> Score | None:
+        return self._evaluator.score(self._model.final_weights, model_width(self._recipe.method))
 
     def train_round(self, number: int) -> TrainedRound:
         """Have clients train, and make the new model of their updates; nothing is evaluated or recorded as over."""
@@ -284,11 +344,11 @@ class Coordinator:
             return current.parts[client].task.tier
         return self._tiers.of(client, self._fleet.registry[client].profile)
 
-    def _total(self, current: Round, took: dict[str, float]) -> RoundSum:
+    def _total(self, current: Round, took: dict[str, float], left_out: frozenset[str] = frozenset()) -> RoundSum:
         """The updates in the order of client ids, whatever the order of arrival; one in memory at a time."""
         total, recipe = current.sums or self._model.begin(), self._recipe
         for client, report in sorted(current.reports.items()):
-            if report.path is not None:
+            if report.path is not None and client not in left_out:
                 frame = decode_frame(report.content(), self._model.layout, recipe.shared(), recipe.decoders)
                 total.add(current.parts[client].task.tier, frame, took.get(client))
         return total
@@ -336,15 +396,14 @@ class Coordinator:
         self._observer.round_closed(metrics)
         return metrics
 
-    def _evaluate(self, current: Round) -> tuple[Score | None, dict[int, TierScore]]:
-        """Score the model here, and on devices where that is asked for."""
-        score = self._evaluator.score(self._model.final_weights, model_width(self._recipe.method))
+    def _scores_on_devices(self, current: Round) -> dict[int, TierScore]:
+        """Have devices score the model, where that is asked for."""
         if not self._config.evaluate_on:
-            return score, {}
+            return {}
         while self._returning():
             self._fleet.pump()
         busy = {client for client, reason in current.excused.items() if reason in OVERDUE}
-        return score, self._on_devices.scores(current.number, busy)
+        return self._on_devices.scores(current.number, busy)
 
     def _collect(self, number: int) -> dict[int, int]:
         """Give the final model the BatchNorm statistics of the devices' data, where the method has them collected."""

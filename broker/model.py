@@ -23,7 +23,7 @@ from edge_fl.wire.downlink import changed
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
 from edge_fl.wire.values import FLOAT32, flatten
 
-__all__ = ["Applied", "GlobalModel", "RoundSum"]
+__all__ = ["Applied", "GlobalModel", "RoundSum", "Snapshot"]
 
 _MIDDLE = "bounds.median"
 _ENOUGH = 5  # updates in a round: of fewer, nobody can say which is the odd one
@@ -40,6 +40,15 @@ class Applied:
     loss: float
     clipped: dict[str, float]
     averaged: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A version of the model: its weights, and what the recipe had learned."""
+
+    version: int
+    weights: dict[str, NDArray[np.float32]]
+    state: State
 
 
 class GlobalModel:
@@ -148,6 +157,15 @@ class GlobalModel:
         ]
         self._middle = Size(*map(float, learned[_MIDDLE])) if _MIDDLE in learned else None
         self._recipe.load_state_dict(self.layout, learned)
+
+    def snapshot(self) -> Snapshot:
+        """What :meth:`go_back` goes back to."""
+        state = {name: np.array(array) for name, array in self.state_dict().items()}  # learning may write into it
+        return Snapshot(self.version, self.weights, state)
+
+    def go_back(self, to: Snapshot) -> None:
+        """Be what the model was."""
+        self.load_state_dict(to.version, to.weights, to.state)
 
     def _follow(self, change: Weights) -> None:
         """Change as the devices will: by what is left of ``change`` after its encoding."""

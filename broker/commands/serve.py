@@ -100,6 +100,13 @@ def serve(
     norm_bound: NormBound = 2.0,
     robust: Robust = None,
     attackers: Attackers = 0.25,
+    rollback: Annotated[
+        float,
+        typer.Option(
+            help="Make a round's model again, without the updates that ruined it, where its held-out loss is more than "
+            "so many times the median of the last evaluations; 0: never."
+        ),
+    ] = 3.0,
     evaluate_on: Annotated[
         int,
         typer.Option(
@@ -246,6 +253,7 @@ def serve(
             norm_bound=norm_bound or None,
             robust=robust_rule,
             attackers=attackers,
+            rollback=rollback or None,
             evaluate_on=evaluate_on,
             deadline=deadline,
             buffer=buffer,

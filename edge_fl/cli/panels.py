@@ -11,7 +11,7 @@ _PANELS = {
     "Data and scores": "data test_data partition score evaluate_every evaluate_on test_share keep_best patience",
     "Devices": "clients tiers tier_choice min_clients max_devices wait deadline quorum buffer selection "
     "id state tier once keep_model",
-    "One client's weight": "max_samples samples_bound norm_bound robust attackers",
+    "One client's weight": "max_samples samples_bound norm_bound robust attackers rollback",
     "Owner's conditions": "least_battery unmetered most_busy",
     "Virtual time": "link step_seconds slowdown spread online stay failures",
     "Engine": "trainer runtime device threads processes",

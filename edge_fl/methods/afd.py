@@ -114,7 +114,8 @@ class Afd(SubModelMethod, LearnsFromReports, Stateful):
         return learned
 
     def load_state_dict(self, layout: Layout, learned: State) -> None:
-        """Open the maps that :meth:`state_dict` told."""
+        """Open the maps that :meth:`state_dict` told, in place of all others."""
+        self._maps.clear()
         for name in learned:
             what, _, owner = name.partition("|")
             if what == "scores":

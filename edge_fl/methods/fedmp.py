@@ -154,8 +154,9 @@ class FedMp(DropoutMethod, LearnsFromReports, Stateful):
         return learned
 
     def load_state_dict(self, layout: Layout, learned: State) -> None:
-        """Go on with the bandits that :meth:`state_dict` told."""
+        """Go on with the bandits that :meth:`state_dict` told, in place of all others."""
         del layout
+        self._known.clear()
         self._most = float(learned.get("most", 0.0))
         for name in learned:
             what, _, owner = name.partition("|")

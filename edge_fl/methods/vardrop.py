@@ -253,8 +253,10 @@ class VarDrop(Method, LearnsFromReports, UpdatesModel, PrunesModel, Stateful, Ch
         return {**self._adam.state(), **{f"{_SENT}{client}": mask for client, mask in self._masks.items()}}
 
     def load_state_dict(self, layout: Layout, learned: State) -> None:
-        """Go on with both."""
+        """Go on with both, in place of what was learned since."""
         self._adam.load_state_dict(learned)
+        self._masks.clear()
+        self._layout = None
         for name, mask in learned.items():
             if name.startswith(_SENT):
                 self._layout = layout

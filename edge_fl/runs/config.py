@@ -35,9 +35,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ``max_samples`` counts for so many, wherever samples are weights, and with a ``samples_bound`` for that many times
     the median client's at most. With a ``norm_bound`` an update that is larger than so many times the median is scaled
     down, and one that is more than twice as large is left out. A rule that is ``robust`` withstands a share of hostile
-    ``attackers`` (:mod:`edge_fl.aggregation.robust`). ``about`` tells people when, by which version and of what the run
-    was begun. With a ``buffer`` rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is
-    one client's (:mod:`broker.buffered`).
+    ``attackers`` (:mod:`edge_fl.aggregation.robust`). A model whose held-out loss is more than ``rollback`` times the
+    median of the last evaluations is made again without the updates that ruined it (:mod:`broker.rollback`). ``about``
+    tells people when, by which version and of what the run was begun. With a ``buffer`` rounds do not wait for whom
+    they asked, ``quorum`` means nothing, and ``deadline`` is one client's (:mod:`broker.buffered`).
     """
 
     run: str
@@ -71,6 +72,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     norm_bound: float | None = None
     robust: str | None = None
     attackers: float = 0.25
+    rollback: float | None = None
     about: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -123,7 +125,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             )
 
     def _check_bounds(self) -> None:
-        for name in ("samples_bound", "norm_bound"):
+        for name in ("samples_bound", "norm_bound", "rollback"):
             factor = getattr(self, name)
             if factor is not None and not 1 <= factor < float("inf"):
                 raise ConfigError(

@@ -1,7 +1,7 @@
 """A device that lies: ``rogue_agent.py LIE OPTIONS`` is `edge-fl device OPTIONS` with something else in its updates.
 
-``999`` sends 999 in place of every change, ``tenth`` takes a tenth of each weight away, and ``boast`` claims to have
-2^31 - 1 samples.
+``999`` sends 999 in place of every change, and ``late`` does so from round 4 on. ``tenth`` takes a tenth of each weight
+away. ``boast`` claims to have 2^31 - 1 samples.
 """
 
 import sys
@@ -17,6 +17,7 @@ from edge_fl.training import update
 _MOST = 2**31 - 1
 _LIES = {
     "999": lambda weights: {name: np.full_like(array, 999) for name, array in weights.items()},
+    "late": lambda weights: {name: np.full_like(array, 999) for name, array in weights.items()},
     "tenth": lambda weights: {name: np.float32(-0.1) * array for name, array in weights.items()},
 }
 
@@ -32,6 +33,8 @@ class Lying(update.Visit):
 
         def lied(header: Any, pattern: Any, delta: Any, section: Any) -> bytes:
             update.encode_frame = honest
+            if self.lie == "late" and self._job.round < 4:
+                return honest(header, pattern, delta, section)
             if self.lie == "boast":
                 return honest(msgspec.structs.replace(header, samples=_MOST), pattern, delta, section)
             return honest(header, pattern, _LIES[self.lie](self._job.weights), section)

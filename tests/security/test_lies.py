@@ -19,7 +19,9 @@ HONEST = [f"honest-{i}" for i in range(5)]
 TRAINING = ["--rounds=3", "--local-steps=100", "--lr=0.3", "--seed=3", "--deadline=120", "--wait=120"]
 
 
-def trained(folder: Path, serve: list[str | Path], identities: dict[str, Path], lie: str = "") -> float:
+def trained(
+    folder: Path, serve: list[str | Path], identities: dict[str, Path], lie: str = "", *options: str
+) -> float:
     """The accuracy of a run in which ``rogue`` lies, if it is there; what is left is in ``folder``."""
     count = len(identities)
     coordinator = edge_fl(
@@ -27,6 +29,7 @@ def trained(folder: Path, serve: list[str | Path], identities: dict[str, Path], 
             "serve",
             *serve,
             *TRAINING,
+            *options,
             f"--clients-per-round={count}",
             f"--min-clients={count}",
             "-o",
@@ -102,3 +105,15 @@ def test_a_lie_on_the_embedded_broker(
     trained(tmp_path, [digits_bundle.root, *serve], identities, "999")
     assert same(weights(tmp_path), honest[1])
     assert clipped(tmp_path) == 2  # and then it rested
+
+
+def test_a_round_that_ruins_the_model_is_made_again_without_who_did_it(
+    tmp_path: Path, digits_bundle: Bundle, honest: tuple[float, dict[str, np.ndarray]]
+) -> None:
+    serve, authority = embedded(tmp_path)
+    identities = {name: authority.device(name) for name in [*HONEST, "rogue"]}
+    options = ("--rounds=5", "--norm-bound=0")
+    accuracy = trained(tmp_path, [digits_bundle.root, *serve], identities, "late", *options)
+    assert accuracy > honest[0] - 0.02
+    rounds = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [metrics.get("clipped", {}) for metrics in rounds] == [{}, {}, {}, {"rogue": 0.0}, {"rogue": 0.0}]
