@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -41,8 +42,8 @@ An option is renamed only for a checkout whose ``--help`` names the new one.
 """
 
 NEEDED_OPTIONS: Mapping[str, Sequence[str]] = {
-    "simulate": ("--data=digits", "--test-data=digits"),
-    "serve": ("--test-data=digits",),
+    "simulate": ("--data=digits", "--test-data=digits", "--samples-bound=0", "--norm-bound=0"),
+    "serve": ("--test-data=digits", "--samples-bound=0", "--norm-bound=0", "--rollback=0"),
 }
 """By command, options that NEW cannot do without. A checkout whose ``--help`` does not name one does not get it."""
 
@@ -55,11 +56,13 @@ CHANGED_ARGUMENTS: Mapping[str, tuple[str, str]] = {
 RENAMED_FIELDS: Mapping[str, str] = {"accuracy": "scores.accuracy", "gathered": "collected"}
 """Fields of OLD's records, and what NEW calls them."""
 
-NEW_FIELDS: frozenset[str] = frozenset({"summary.loss", "summary.train_loss"})
-"""Paths of fields that NEW has, and OLD has not."""
+NEW_FIELDS: frozenset[str] = frozenset({"summary.loss", "summary.train_loss", "rounds[].averaged"})
+"""Paths of fields that NEW has, and OLD has not; ``[]`` is any place in a list."""
 
 IGNORED = frozenset({"seconds", "took", "run", "weights"})
 """Fields of either record that need not agree: times, ids, paths. (``weights`` is a path; its tensors are compared.)"""
+
+_PLACE = re.compile(r"\[\d+\]")
 
 # --- what is run
 
@@ -708,7 +711,7 @@ def compare(name: str, old: Result, new: Result) -> Compared:
         record = part in ("rounds", "summary")
         one = dict(flat(old.get(part), part, renamed=RENAMED_FIELDS if record else {}, ignored=_ignored(part)))
         found = flat(new.get(part), part, renamed={}, ignored=_ignored(part))
-        other = {path: value for path, value in found if path not in NEW_FIELDS}
+        other = {path: value for path, value in found if _PLACE.sub("[]", path) not in NEW_FIELDS}
         paths = [*one, *(path for path in other if path not in one)]
         differs += [
             f"{path}: {one.get(path, 'nothing')} != {other.get(path, 'nothing')}"
