@@ -19,6 +19,7 @@ def load(
     model: Annotated[str, typer.Option(help="What travels: a model of the zoo.")] = "mnist-mlp",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each.")] = 5,
     processes: Annotated[int, typer.Option(min=1, help="Processes that the devices are spread over.")] = 2,
+    tls: Annotated[bool, typer.Option("--tls", help="Make every fleet's rounds once more, encrypted.")] = False,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -31,5 +32,5 @@ def load(
 
     fleets = tuple(Fleet.parse(text) for text in agents or ("1000", "10000/500"))
     with progress("bench load") as report:
-        result = bench_load(LoadSetting(model, fleets, rounds, processes), report)
+        result = bench_load(LoadSetting(model, fleets, rounds, processes, tls), report)
     show(result, output, as_json=json)

@@ -89,6 +89,8 @@ def main(pipe: Connection, address: BrokerAddress, model: int, update: int) -> N
     client.on_message = lambda _c, _u, message: arrived.add(message.topic, message.payload, complete.set)
     ready = threading.Event()
     client.on_subscribe = lambda *_: ready.set()
+    if address.encrypted:
+        client.tls_set_context(address.access.context())
     client.connect(address.host, address.port)
     client.loop_start()
     client.subscribe(f"{_UP}/#", qos=1)

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from benchmarks.load.tls import encrypting, handshakes
 from benchmarks.load.turns import Fleet, Turn, allow_files, take_turns
 from device_sim.emulation.mosquitto import Mosquitto
 from edge_fl.measure.bars import Bars
@@ -17,7 +18,7 @@ __all__ = ["LoadSetting", "bench_load"]
 
 _BARS = Bars(
     "Seconds of a round of so many devices, the median of five rounds",
-    ("selected",),
+    ("selected", "TLS"),
     ("bare (s)", "hashing (s)", "edge-fl (s)"),
     where={"round": "median"},
 )
@@ -42,20 +43,22 @@ _ABOUT = (
 
 @dataclass(frozen=True)
 class LoadSetting:
-    """Each of ``fleets`` makes ``rounds`` rounds of ``model``, its agents spread over ``processes``."""
+    """Each of ``fleets`` makes ``rounds`` rounds of ``model``, its agents spread over ``processes``; with ``tls`` once
+    more, encrypted.
+    """
 
     model: str
     fleets: Sequence[Fleet]
     rounds: int
     processes: int
+    tls: bool = False
 
     @property
     def command(self) -> str:
         """The command line that gives the same table."""
         fleets = " ".join(f"--agents {fleet}" for fleet in self.fleets)
-        return (
-            f"edge-fl bench load {fleets} --model {self.model} --rounds {self.rounds} --processes {self.processes}"
-        )
+        tls = " --tls" if self.tls else ""
+        return f"edge-fl bench load {fleets} --model {self.model} --rounds {self.rounds} --processes {self.processes}{tls}"
 
 
 def bench_load(setting: LoadSetting, report: Callable[[str], None]) -> Result:
@@ -86,26 +89,45 @@ def bench_load(setting: LoadSetting, report: Callable[[str], None]) -> Result:
         case = find_case(setting.model)
         bundle = export_bundle(case.build(), case.target("onnx"), Path(scratch) / "bundle")
         for number, fleet in enumerate(setting.fleets):
-            folder = Path(scratch) / f"fleet-{number}"
-            folder.mkdir()
-            turns = take_turns(
-                fleet,
-                rounds=setting.rounds,
-                processes=setting.processes,
-                bundle=bundle,
-                folder=folder,
-                report=report,
-            )
-            rows += _rows(fleet, turns)
-    return Result(title="Many devices at once", command=setting.command, about=_ABOUT, rows=rows, bars=_BARS)
+            for encrypted in (False, True) if setting.tls else (False,):
+                folder = Path(scratch) / f"fleet-{number}{'-tls' * encrypted}"
+                folder.mkdir()
+                turns = take_turns(
+                    fleet,
+                    rounds=setting.rounds,
+                    processes=setting.processes,
+                    bundle=bundle,
+                    broker=encrypting(folder) if encrypted else Mosquitto(folder),
+                    folder=folder,
+                    report=report,
+                )
+                rows += _rows(fleet, encrypted, turns)
+        notes = _handshakes(Path(scratch)) if setting.tls else []
+    return Result(
+        title="Many devices over TLS" if setting.tls else "Many devices at once",
+        command=setting.command,
+        about=_ABOUT,
+        rows=rows,
+        bars=_BARS,
+        notes=notes,
+    )
 
 
-def _rows(fleet: Fleet, turns: Sequence[Turn]) -> list[Row]:
-    rows = [_row(fleet, str(number), [turn]) for number, turn in enumerate(turns, start=1)]
-    return [*rows, {**_row(fleet, "median", turns), "goals": _goals(turns)}]
+def _handshakes(scratch: Path) -> list[str]:
+    with encrypting(scratch) as broker:
+        took = handshakes(broker.address)
+    return [
+        f"A TLS handshake takes {1000 * took.full:.2f} ms, and one that resumes a session "
+        f"{1000 * took.resumed:.2f} ms, the broker's part included (medians of 200). Devices make a full one whenever they connect."
+    ]
 
 
-def _row(fleet: Fleet, number: str, turns: Sequence[Turn]) -> Row:
+def _rows(fleet: Fleet, encrypted: bool, turns: Sequence[Turn]) -> list[Row]:
+    rows = [_row(fleet, encrypted, str(number), [turn]) for number, turn in enumerate(turns, start=1)]
+    return [*rows, {**_row(fleet, encrypted, "median", turns), "goals": _goals(turns)}]
+
+
+def _row(fleet: Fleet, encrypted: bool, number: str, turns: Sequence[Turn]) -> Row:
     def mid(of: Callable[[Turn], float]) -> float:
         return median(of(turn) for turn in turns)
 
@@ -114,6 +136,7 @@ def _row(fleet: Fleet, number: str, turns: Sequence[Turn]) -> Row:
     return {
         "registered": str(fleet.agents),
         "selected": str(fleet.selected),
+        "TLS": "yes" if encrypted else "no",
         "round": number,
         "bare (s)": theirs,
         "hashing (s)": hashing,

@@ -81,15 +81,16 @@ def take_turns(
     rounds: int,
     processes: int,
     bundle: Bundle,
+    broker: Mosquitto,
     folder: Path,
     report: Callable[[str], None],
 ) -> list[Turn]:
-    """Make a fleet's rounds, its devices spread over ``processes``, each after two of the bare program.
+    """Make a fleet's rounds over ``broker``, its devices spread over ``processes``, each after two of the bare program.
 
     Raises
     ------
     BrokerError
-        When Mosquitto is not installed.
+        When Mosquitto does not start.
     RunError
         When a process fails or falls silent, or the devices were told of another number of accepted updates.
     """
@@ -105,7 +106,7 @@ def take_turns(
     model, update = _sizes(bundle, config)
     names = [_name(number) for number in range(fleet.agents)]
     with ExitStack() as stack:
-        broker = stack.enter_context(Mosquitto(folder))
+        stack.enter_context(broker)
         place = Place(broker.address, bundle.root, config)
         lead = stack.enter_context(Child("coordinator", coordinator.main, place, folder / "run"))
         crowds = [

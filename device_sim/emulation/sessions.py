@@ -2,6 +2,7 @@
 
 import selectors
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -48,6 +49,9 @@ class Sessions:
 
     def __init__(self, address: BrokerAddress) -> None:
         self._address = address
+        self._tls = (
+            address.access.context() if address.encrypted else None
+        )  # one for all: each would read the files
         self._selector = selectors.DefaultSelector()
         self._sessions: list[_Session] = []
         self._ticked = 0.0
@@ -75,6 +79,8 @@ class Sessions:
             When no broker answers.
         """
         session = _Session(self._selector, client_id, subscriptions, will)
+        if self._tls is not None:
+            session.client.tls_set_context(self._tls)
         session.endpoint = endpoint(session.publish)
         try:
             session.client.connect(self._address.host, self._address.port, keepalive=_KEEPALIVE)
@@ -95,7 +101,7 @@ class Sessions:
             for key, ready in self._selector.select(_POLL_SECONDS):
                 session: _Session = key.data
                 if ready & selectors.EVENT_READ:
-                    session.client.loop_read()
+                    session.read()
                 if ready & selectors.EVENT_WRITE:
                     session.client.loop_write()
                 session.flush()
@@ -148,6 +154,12 @@ class _Session:
         if not self.client.is_connected():
             return lambda: True
         return self.client.publish(topic, payload, qos=_QOS).is_published
+
+    def read(self) -> None:
+        """Take in what has come: of what TLS has decrypted already the selector knows nothing."""
+        self.client.loop_read()
+        while isinstance(sock := self.client.socket(), ssl.SSLSocket) and sock.pending():
+            self.client.loop_read()
 
     def flush(self) -> None:
         """Write what was published; what finds no room is written when the selector says so."""

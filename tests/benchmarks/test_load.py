@@ -11,15 +11,16 @@ from edge_fl.core.errors import ConfigError
 @pytest.mark.mosquitto
 @pytest.mark.skipif(mosquitto_program() is None, reason="mosquitto is not installed")
 def test_both_programs_move_the_same_bytes_and_lose_none() -> None:
-    setting = LoadSetting("digits-mlp", (Fleet(8, 8), Fleet(12, 5)), rounds=2, processes=2)
+    setting = LoadSetting("digits-mlp", (Fleet(8, 8), Fleet(12, 5)), rounds=2, processes=2, tls=True)
     told: list[str] = []
 
     result = bench_load(setting, told.append)
 
     rows = json.loads(result.json())["rows"]
-    assert [(row["registered"], row["selected"], row["round"]) for row in rows] == [
-        (str(agents), str(selected), number)
+    assert [(row["registered"], row["selected"], row["TLS"], row["round"]) for row in rows] == [
+        (str(agents), str(selected), tls, number)
         for agents, selected in ((8, 8), (12, 5))
+        for tls in ("no", "yes")
         for number in ("1", "2", "median")
     ]
     for row in rows:
@@ -30,7 +31,8 @@ def test_both_programs_move_the_same_bytes_and_lose_none() -> None:
         assert row["hashing / bare"] == pytest.approx(row["hashing (s)"] / row["bare (s)"])
         assert 0 < row["resident (MB)"] <= row["peak (MB)"]
         assert row["goals"] == "" or row["goals"].startswith("edge-fl / bare ≤ 1.3: ")
-    assert rows[0]["MB up"] / 8 == pytest.approx(rows[3]["MB up"] / 5)
+    assert rows[0]["MB up"] / 8 == pytest.approx(rows[6]["MB up"] / 5)
+    assert "A TLS handshake takes" in result.markdown()
     assert told[0] == "digits-mlp: exporting"
     assert told[-1] == "12 agents, 5 selected: round 2"
     assert "--agents 8/8 --agents 12/5 --model digits-mlp" in result.markdown()
