@@ -30,6 +30,7 @@ class _Case(NamedTuple):
     attack: str
     share: float
     defence: str
+    tier: int | None = None
 
 
 def bench_attack(
@@ -38,6 +39,8 @@ def bench_attack(
     attacks: Sequence[str] = tuple(ATTACKS),
     shares: Sequence[float] = SHARES,
     defences: Sequence[str] = DEFENCES,
+    *,
+    tier: int | None = None,
 ) -> Result:
     """Run every method without attackers, and under every attack with every defence.
 
@@ -46,7 +49,7 @@ def bench_attack(
     for name in defences:
         if name not in DEFENCES:
             raise ConfigError(f"There is no defence '{name}'; there are {', '.join(DEFENCES)}.")
-    cases = _cases(attacks, shares, defences)
+    cases = _cases(attacks, shares, defences, tier)
     found, missing = fill(
         [
             made
@@ -57,11 +60,14 @@ def bench_attack(
         how,
     )
     given = [*(f"--attack {a}" for a in attacks), *(f"--share {s:g}" for s in shares)]
+    given += [] if tier is None else [f"--tier {tier}"]
+    where = "evenly over tiers" if tier is None else f"all of tier {tier}"
     return Result(
-        title="Hostile clients",
+        title="Hostile clients" if tier is None else f"Hostile clients of tier {tier}",
         command=" ".join([choice.command("attack"), *given, *(f"--defence {d}" for d in defences)]),
         about=(
-            "A share of each round's clients, evenly over tiers, attack: label-flip trains on labels in reverse order, "
+            f"A share of each round's clients, {where}, attack: "
+            "label-flip trains on labels in reverse order, "
             "sign-flip sends -5 times its change, scaling 10 times the change of a label-flipped training, noise a "
             "normal draw 10 times as large as its change, and little-is-enough the attackers' mean less z deviations "
             "(Baruch et al. 2019). The defence `default` is that of `edge-fl serve`: samples at most 10 times the "
@@ -87,14 +93,18 @@ def bench_attack(
     )
 
 
-def _cases(attacks: Sequence[str], shares: Sequence[float], defences: Sequence[str]) -> list[_Case]:
+def _cases(
+    attacks: Sequence[str], shares: Sequence[float], defences: Sequence[str], tier: int | None
+) -> list[_Case]:
     """The lines of one method; those that the others are held against first."""
     clean = [_Case("", 0.0, name) for name in _WITHOUT_RULE if name == "none" or name in defences]
-    return clean + [_Case(attack, share, name) for share in shares for name in defences for attack in attacks]
+    return clean + [
+        _Case(attack, share, name, tier) for share in shares for name in defences for attack in attacks
+    ]
 
 
 def _entry(choice: Choice, dataset: str, method: str, case: _Case) -> Entry:
-    attack, share, defence = case
+    attack, share, defence, tier = case
     columns: dict[str, str | float] = {
         "method": method,
         "attack": attack or "none",
@@ -104,7 +114,13 @@ def _entry(choice: Choice, dataset: str, method: str, case: _Case) -> Entry:
     bounds = {} if defence == "none" else _BOUNDS
     rule = None if defence in _WITHOUT_RULE else defence
     # Only the last model is looked at.
-    last: dict[str, Any] = {"evaluate_every": choice.rounds, "attack": attack, "hostile": share, "robust": rule}
+    last: dict[str, Any] = {
+        "evaluate_every": choice.rounds,
+        "attack": attack,
+        "hostile": share,
+        "hostile_tier": tier,
+        "robust": rule,
+    }
     return entry(choice, dataset, method, columns, **last, **bounds)
 
 

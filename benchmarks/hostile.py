@@ -29,9 +29,12 @@ Full = dict[str, NDArray[np.float32]]
 _Made = Callable[[Sequence[Frame], int], list[Full]]
 
 
-def hostile_among(calls: Sequence[Call], share: float) -> frozenset[str]:
-    """A ``share`` of a round's clients, evenly over their tiers."""
+def hostile_among(calls: Sequence[Call], share: float, tier: int | None = None) -> frozenset[str]:
+    """A ``share`` of a round's clients, evenly over their tiers, or all of one ``tier`` as far as it has so many."""
     ordered = sorted(calls, key=lambda call: (call.task.tier, call.client))
+    if tier is not None:
+        own = [call.client for call in ordered if call.task.tier == tier]
+        return frozenset(own[: math.floor(share * len(ordered))])
     return frozenset(
         call.client for i, call in enumerate(ordered) if math.floor((i + 1) * share) > math.floor(i * share)
     )
@@ -103,10 +106,11 @@ _POISONED = ("label-flip", "scaling")
 
 
 class HostileSettings(TrainerSettings, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The stacked trainer, where a ``share`` of a round's clients ``attack``."""
+    """The stacked trainer, where a ``share`` of a round's clients ``attack``: of one ``tier``, if it says which."""
 
     attack: str
     share: float
+    tier: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,27 +121,28 @@ class HostileSettings(TrainerSettings, frozen=True, forbid_unknown_fields=True, 
 
     def open(self, bundle: Bundle) -> Trainer:
         """The trainer, with attackers among its clients."""
-        return _HostileTrainer(super().open(bundle), bundle, self.attack, self.share)
+        return _HostileTrainer(super().open(bundle), bundle, self)
 
 
 class _HostileTrainer(Trainer):
     """Trains a round's clients, and puts what attackers send in place of what they trained."""
 
-    def __init__(self, honest: Trainer, bundle: Bundle, attack: str, share: float) -> None:
-        self._honest, self._bundle, self._attack, self._share = honest, bundle, attack, share
+    def __init__(self, honest: Trainer, bundle: Bundle, settings: HostileSettings) -> None:
+        self._honest, self._bundle, self._settings = honest, bundle, settings
 
     def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
         """As the honest trainer's, in the same order; a round's updates are in memory together."""
         every = list(calls)
-        hostile = hostile_among(every, self._share)
-        if self._attack in _POISONED:
+        settings = self._settings
+        hostile = hostile_among(every, settings.share, settings.tier)
+        if settings.attack in _POISONED:
             every = [self._poisoned(call) if call.client in hostile else call for call in every]
         updates = list(self._honest.updates(model, every, count))
         places = [i for i, call in enumerate(every) if call.client in hostile]
         if places:
             layout = self._bundle.layout
             frames = [decode_frame(updates[i].frame, layout) for i in places]
-            for i, frame, values in zip(places, frames, ATTACKS[self._attack](frames, count), strict=True):
+            for i, frame, values in zip(places, frames, ATTACKS[settings.attack](frames, count), strict=True):
                 updates[i] = replace(updates[i], frame=_encoded(frame, values, layout))
         return iter(updates)
 

@@ -39,8 +39,9 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     data set's setup where it is empty, ``mix`` says how many clients are of each tier as
     :class:`device_sim.simulation.settings.Population` does, and ``scored`` are widths (thousandths): of the last
     model as many first units are scored, and its zeros counted (:class:`Final`). ``evaluate_every`` is
-    :class:`edge_fl.runs.config.RunConfig`'s. A share ``hostile`` of each round's clients make the ``attack``
-    (:mod:`benchmarks.hostile`), if there is one; the bounds and ``robust`` are RunConfig's.
+    :class:`edge_fl.runs.config.RunConfig`'s. A share ``hostile`` of each round's clients, all of
+    ``hostile_tier`` where there is one, make the ``attack`` (:mod:`benchmarks.hostile`), if there is one; the bounds
+    and ``robust`` are RunConfig's.
     """
 
     dataset: str
@@ -63,6 +64,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     evaluate_every: int = 1
     attack: str = ""
     hostile: float = 0.0
+    hostile_tier: int | None = None
     samples_bound: float | None = None
     norm_bound: float | None = None
     robust: str | None = None
@@ -94,7 +96,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         """What computes it, with attackers where there are any; raises ConfigError when there is no such attack."""
         if not self.attack:
             return TrainerSettings("stacked")
-        return HostileSettings("stacked", attack=self.attack, share=self.hostile)
+        return HostileSettings("stacked", attack=self.attack, share=self.hostile, tier=self.hostile_tier)
 
     def population(self) -> Population:
         """Who takes part; raises DataError when the partition is none."""

@@ -552,7 +552,7 @@ class Tap:
             content = (steps[2], steps[3], steps[5])
             self._chunks.setdefault(content, {})[int(steps[6])] = bytes(message.payload)
             self._sent[content] = self._sent.get(content, 0) + len(message.payload)
-        elif len(steps) == 4:
+        elif len(steps) == 4 and steps[2] in ("up", "down"):
             self._messages.append((steps[3], bytes(message.payload)))
 
     def frames(self) -> dict[str, Any]:

@@ -148,6 +148,9 @@ def attack(
         list[str] | None,
         typer.Option(help="none, default, or a rule as --robust has it; repeat [default: all]."),
     ] = None,
+    tier: Annotated[
+        int | None, typer.Option(min=0, help="All attackers are of this tier [default: evenly over tiers].")
+    ] = None,
 ) -> Result:
     """Hostile clients against each robust rule, and without any: accuracy that is left.
 
@@ -159,6 +162,7 @@ def attack(
         attack or tuple(ATTACKS),
         share or SHARES,
         tuple(name.replace("-", "_") for name in defence or DEFENCES),
+        tier=tier,
     )
 
 

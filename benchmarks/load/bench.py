@@ -58,7 +58,10 @@ class LoadSetting:
         """The command line that gives the same table."""
         fleets = " ".join(f"--agents {fleet}" for fleet in self.fleets)
         tls = " --tls" if self.tls else ""
-        return f"edge-fl bench load {fleets} --model {self.model} --rounds {self.rounds} --processes {self.processes}{tls}"
+        return (
+            f"edge-fl bench load {fleets} --model {self.model} --rounds {self.rounds} "
+            f"--processes {self.processes}{tls}"
+        )
 
 
 def bench_load(setting: LoadSetting, report: Callable[[str], None]) -> Result:
@@ -118,7 +121,8 @@ def _handshakes(scratch: Path) -> list[str]:
         took = handshakes(broker.address)
     return [
         f"A TLS handshake takes {1000 * took.full:.2f} ms, and one that resumes a session "
-        f"{1000 * took.resumed:.2f} ms, the broker's part included (medians of 200). Devices make a full one whenever they connect."
+        f"{1000 * took.resumed:.2f} ms, the broker's part included (medians of 200). "
+        "Devices make a full one whenever they connect."
     ]
 
 
