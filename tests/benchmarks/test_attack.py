@@ -44,20 +44,20 @@ def test_attackers_are_spread_over_tiers_or_all_of_one() -> None:
 
 
 @pytest.mark.parametrize("attack", sorted(ATTACKS))
-def test_an_attack_changes_what_attackers_send_and_nothing_else(torch_bundle: Bundle, attack: str) -> None:
-    layout, every = torch_bundle.layout, calls(1, 10)
+def test_an_attack_changes_what_attackers_send_and_nothing_else(digits_bundle: Bundle, attack: str) -> None:
+    layout, every = digits_bundle.layout, calls(1, 10)
     model = encode_frame(
         Header("model", run="r", round=1, version=0, layout=layout.digest, method="fedavg"),
         Pattern.full(layout),
-        torch_bundle.weights(),
+        digits_bundle.weights(),
     )
     settings = HostileSettings("stacked", attack=attack, share=0.2)
     hostile = hostile_among(every, 0.2)
-    with closing(settings.open(torch_bundle)) as trainer:
+    with closing(settings.open(digits_bundle)) as trainer:
         found = list(trainer.updates(model, every, len(every)))
         again = list(trainer.updates(model, every, len(every)))
     plain = HostileSettings("stacked", attack=attack, share=0.0)
-    with closing(plain.open(torch_bundle)) as trainer:
+    with closing(plain.open(digits_bundle)) as trainer:
         honest = list(trainer.updates(model, every, len(every)))
     assert [one.frame for one in found] == [one.frame for one in again]
     for call, ours, theirs in zip(every, found, honest, strict=True):
