@@ -135,19 +135,24 @@ def _lost(filled: Filled, found: Sequence[Filled]) -> float | str:
 
 
 def _draw(group: Sequence[Filled], path: Path) -> None:
-    """A panel a method and share of attackers: a line a defence, by attack."""
+    """A panel a method and share of attackers: a mark a defence, by attack, and a line without either."""
     shown = [f for f in group if f.run.attack]
     cells = sorted({(f.run.recipe, f.run.hostile) for f in shown})
     attacks = [name for name in ATTACKS if any(f.run.attack == name for f in shown)]
+    defences = [name for name in DEFENCES if any(f.entry.columns["defence"] == name for f in shown)]
     with panels(path, columns=max(len(cells), 1), title="held-out accuracy under attack") as drawn:
         for panel, (recipe, share) in zip(drawn, cells, strict=False):
-            for defence in DEFENCES:
-                points = {
-                    f.run.attack: mean(finals(f))
-                    for f in shown
-                    if (f.run.recipe, f.run.hostile) == (recipe, share) and f.entry.columns["defence"] == defence
-                }
-                places = [i for i, name in enumerate(attacks) if name in points]
-                panel.plot(places, [points[attacks[i]] for i in places], marker="o", label=defence)
-            panel.set(title=f"{recipe}, {share:.0%} attack", ylabel="held-out accuracy (%)", ylim=(0, 100))
+            own = [f for f in shown if (f.run.recipe, f.run.hostile) == (recipe, share)]
+            for n, defence in enumerate(defences):
+                points = {f.run.attack: mean(finals(f)) for f in own if f.entry.columns["defence"] == defence}
+                aside = 0.1 * (n - (len(defences) - 1) / 2)  # equal ones would hide each other
+                places = [i + aside for i, name in enumerate(attacks) if name in points]
+                values = [points[name] for name in attacks if name in points]
+                panel.plot(places, values, marker="o", linestyle="", label=f"defence: {defence}")
+            for clean in group:
+                if clean.run.recipe == recipe and not clean.run.attack and clean.run.norm_bound is None:
+                    panel.axhline(mean(finals(clean)), linestyle="--", color="grey", label="no attack, no defence")
+            panel.set(
+                title=f"{recipe}, {share:.0%} of clients attack", ylabel="held-out accuracy (%)", ylim=(0, 100)
+            )
             panel.set_xticks(range(len(attacks)), attacks, rotation=30, ha="right")
