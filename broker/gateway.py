@@ -240,14 +240,16 @@ class Gateway:
         fetches the ``final`` model.
         """
         self._final = final
-        began = time.monotonic()
+        began, said = time.monotonic(), -math.inf
         shortest, longest, latest = (began + seconds for seconds in _LINGER_SECONDS)
         while (
             (now := time.monotonic()) < shortest
             or (now < longest and self.registry.lost(now, 0.0))
             or now < min(self._served + _SERVED_SECONDS, latest)
         ):
-            self.finish(rounds)
+            if now - said >= _POLL_SECONDS:  # what it publishes to all it hears, too, and would never wait
+                self.finish(rounds)
+                said = now
             self.pump()
         self._refusals.tell()
 
@@ -325,11 +327,11 @@ class Gateway:
         client = ""
         try:
             direction, client, chunk = self._topics.parse(topic)
-            if chunk is None and not self._allowance.spend(client, time.monotonic()):
-                raise FrameError("flood", "More messages came than a client may send.")
             if direction == "all":
                 self._hear_of_another(decode_to_device(payload))
                 return
+            if chunk is None and not self._allowance.spend(client, time.monotonic()):
+                raise FrameError("flood", "More messages came than a client may send.")
             if self.registry.get(client) is not None:
                 self._presence.heard(client)
             if chunk is not None:

@@ -1,7 +1,9 @@
 """What has come and was not taken yet: bounded, so that a flood fills no memory, and nobody's flood another's place."""
 
+import math
 import queue
 import threading
+import time
 from collections import Counter
 
 from edge_fl.transport.interface import Dropped, Event, Message
@@ -12,6 +14,7 @@ _LONGEST = 1 << 20  # bytes of a message: a chunk has 256 KiB
 _MOST_OF_ONE, _BYTES_OF_ONE = 1000, 64 << 20  # messages that wait: a window has 20 chunks
 _MOST, _BYTES = 100_000, 512 << 20  # of all senders
 _MOST_COUNTED = 1000  # senders whose lost messages are told apart
+_TELL_SECONDS = 0.25
 
 
 class Inbox:
@@ -28,6 +31,7 @@ class Inbox:
         self._size: Counter[str] = Counter()  # their bytes
         self._messages = self._bytes = 0
         self._dropped: Counter[str] = Counter()
+        self._told = -math.inf  # when it was told last, in monotonic seconds
 
     def put(self, event: Event) -> None:
         """Add what happened to the session."""
@@ -47,10 +51,12 @@ class Inbox:
         self._events.put(Message(topic, payload))
 
     def get(self, timeout: float) -> Event | None:
-        """The next event, or None after ``timeout`` seconds. What was dropped is told first."""
-        if self._dropped:
+        """The next event, or None after ``timeout`` seconds. What was dropped is told first, four times a second."""
+        if self._dropped and time.monotonic() - self._told >= _TELL_SECONDS:
             with self._lock:
                 sender, times = self._dropped.popitem()
+            if not self._dropped:
+                self._told = time.monotonic()
             return Dropped(sender, times)
         try:
             event = self._events.get(timeout=timeout)

@@ -3,14 +3,16 @@
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 import pytest
 
+from broker import gateway as gateway_module
 from broker.allowance import Allowance
 from broker.database import local_url
+from broker.final_model import FinalModel
 from broker.gateway import Gateway
 from broker.observer import Observer
 from broker.registry import Registry
@@ -569,6 +571,17 @@ def test_a_flood_of_one_client_is_counted_and_ends_with_its_allowance(wire: Wire
     assert not current.excused
     wire.gateway._allowance = Allowance(wire.gateway.registry)  # as some seconds later
     assert wire.upload(wire.update()).accepted
+
+
+def test_a_farewell_is_no_flood_of_its_own(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    wire.join()
+    monkeypatch.setattr(gateway_module, "_LINGER_SECONDS", (0.6, 0.6, 0.6))
+    wire.gateway.farewell(9, cast("FinalModel", None))
+    assert not wire.gateway.rejections
+    said = 0
+    while (event := wire.device.next(0.0)) is not None:
+        said += isinstance(event, Message) and event.topic == TOPICS.all
+    assert 2 <= said <= 5
 
 
 def test_devices_beyond_the_most_are_refused_and_those_that_are_known_are_not(wire: Wire) -> None:
