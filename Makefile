@@ -11,7 +11,7 @@ DOCS := .venv-docs
 DOCS_READY := $(DOCS)/.ready
 WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
-.PHONY: demo check test test-all test-rest lint vectors docs drawing clean
+.PHONY: demo check test test-all test-rest fuzz lint vectors docs drawing clean
 
 demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)
@@ -30,6 +30,11 @@ test-all: test test-rest
 # every command of the documentation, and its site.
 test-rest: $(READY) $(ORT_READY) docs
 	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal -m 'packaging or matrix'
+
+# Ten million cases, for an hour or two; then every property at 20,000 examples.
+fuzz: $(READY)
+	$(BIN)/python -m fuzz
+	EDGE_FL_EXAMPLES=20000 $(BIN)/pytest -n 2 --timeout 3600 tests/core tests/wire tests/compressors tests/transport tests/data
 
 lint: $(READY)
 	$(BIN)/ruff check .

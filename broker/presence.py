@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from edge_fl.core.errors import StateError
+from edge_fl.core.errors import UNREADABLE, StateError
 
 __all__ = ["Presence", "Seen", "read_presence"]
 
@@ -65,5 +65,5 @@ def read_presence(root: Path) -> dict[str, Seen]:
     """What was last written of the devices of the run in ``root``; nothing of a simulation, or of a damaged file."""
     try:
         return msgspec.json.decode((root / _FILE).read_bytes(), type=dict[str, Seen])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return {}

@@ -25,7 +25,7 @@ from broker.checkpoints import Checkpoints
 from broker.rounds import Report
 from broker.update_file import UpdateFile
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.errors import StateError
+from edge_fl.core.errors import UNREADABLE, StateError
 from edge_fl.core.selection import Weights
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
@@ -164,7 +164,7 @@ def run_of(root: Path) -> str:
     """The id of the run in ``root``; raises StateError when it holds none."""
     try:
         return msgspec.json.decode((root / "config.json").read_bytes(), type=RunConfig).run
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise StateError(
             f"'{root}' holds no run to go on with: its config.json cannot be read ({error})."
         ) from error

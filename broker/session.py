@@ -26,7 +26,7 @@ from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
 from edge_fl.core.bundle import MANIFEST, Bundle
-from edge_fl.core.errors import BundleError, ConfigError, StateError
+from edge_fl.core.errors import UNREADABLE, BundleError, ConfigError, StateError
 from edge_fl.methods.base import Method
 from edge_fl.methods.capabilities import ChecksBundle, MasksLabels, TrainsWidths
 from edge_fl.recipes.own import use_code
@@ -167,7 +167,7 @@ def read_settings(content: bytes, kind: type[_Settings], root: Path) -> _Setting
     """Settings that a run was begun with; StateError when they are of another kind of run, or version."""
     try:
         return msgspec.json.decode(content, type=kind)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise StateError(
             f"The run in '{root}' was begun by another command, or by another version of this one ({error})."
         ) from error

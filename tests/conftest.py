@@ -12,7 +12,7 @@ from edge_fl.core.bundle import Bundle, Input
 pytest_plugins = ["device_sim.pytest_plugin"]
 
 # A shared machine makes any deadline a matter of luck; pytest's own timeout catches what hangs.
-settings.register_profile("edge-fl", deadline=None)
+settings.register_profile("edge-fl", deadline=None, max_examples=int(os.environ.get("EDGE_FL_EXAMPLES", "100")))
 settings.load_profile("edge-fl")
 
 

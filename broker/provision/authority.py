@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.errors import ConfigError, StateError
+from edge_fl.core.errors import UNREADABLE, ConfigError, StateError
 from edge_fl.transport.identity import identity_text
 from edge_fl.wire.messages import check_id
 
@@ -123,7 +123,7 @@ class Authority:
             ) from error
         except OSError as error:
             raise StateError(f"'{error.filename}' cannot be read: {error.strerror}.") from error
-        except (ValueError, TypeError, msgspec.DecodeError) as error:
+        except (ValueError, TypeError, *UNREADABLE) as error:
             raise StateError(
                 f"The certificate authority in '{folder}' is damaged ({error}): restore it."
             ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from device_sim.emulation.profiles import PROFILES, Profile
-from edge_fl.core.errors import ConfigError, said
+from edge_fl.core.errors import UNREADABLE, ConfigError, said
 from edge_fl.runtimes.base import RUNTIMES
 from edge_fl.wire.messages import MOST_TIERS
 
@@ -192,5 +192,5 @@ def parse_fleet(content: bytes, where: str) -> FleetFile:
     """The fleet that YAML describes; raises ConfigError, which says ``where``, when it describes none."""
     try:
         return msgspec.yaml.decode(content, type=FleetFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise ConfigError(f"{where} does not describe a fleet: {said(error)}.") from error

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import DataError, StateError
+from edge_fl.core.errors import UNREADABLE, DataError, StateError
 from edge_fl.data.batcher import eval_batches
 from edge_fl.data.registry import Samples
 from edge_fl.runtimes.base import Runtime, open_runtime
@@ -47,7 +47,7 @@ def read_model(state: Path) -> KeptModel | None:
         return msgspec.msgpack.decode((state / _FILE).read_bytes(), type=KeptModel)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         raise StateError(f"The model '{state / _FILE}' is damaged ({error}); remove it.") from error
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.content import LARGEST, is_digest
-from edge_fl.core.errors import BundleError
+from edge_fl.core.errors import UNREADABLE, BundleError
 from edge_fl.core.layout import MOST_ENTRIES, Layout, Tensor
 
 __all__ = [
@@ -359,7 +359,7 @@ def parse_manifest(raw: bytes, *, where: str) -> Manifest:
                 f"'{where}' has schema version {schema}, and this edge-fl reads version {SCHEMA}: {advice}."
             )
         manifest = msgspec.json.decode(raw, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BundleError(f"'{where}' is no manifest: {error}.") from error
     for name in manifest.files:
         if not _PATH.fullmatch(name) or name in (MANIFEST, SEAL):

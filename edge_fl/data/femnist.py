@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.errors import DataError
+from edge_fl.core.errors import UNREADABLE, DataError
 from edge_fl.data.files import RemoteFile, read_members
 from edge_fl.data.registry import Dataset, DatasetInfo, Samples
 
@@ -110,7 +110,7 @@ def decode_leaf(content: bytes, where: str) -> Pages:
     """
     try:
         writers = msgspec.json.decode(content, type=_File).user_data
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise DataError(f"'{where}' is no LEAF file: {error}.") from error
     return {name: _decoded(writer, name, where) for name, writer in writers.items()}
 

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.errors import RunError, StateError
+from edge_fl.core.errors import UNREADABLE, RunError, StateError
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
@@ -122,7 +122,7 @@ def _read(folder: Path) -> tuple[RunConfig, tuple[RoundMetrics, ...]]:
         return config, tuple(msgspec.json.decode(line, type=RoundMetrics) for line in lines)
     except OSError as error:
         raise StateError(f"There is no run at '{folder}': '{error.filename}' cannot be read.") from error
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise StateError(
             f"The run at '{folder}' is damaged, or was made by another version of edge-fl: {error}."
         ) from error

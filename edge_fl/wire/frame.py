@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.errors import FrameError
+from edge_fl.core.errors import UNREADABLE, FrameError
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
@@ -154,7 +154,7 @@ def decode_frame(
         raise FrameError("checksum", "The frame's checksum does not match its bytes.")
     try:
         header = msgspec.msgpack.decode(view[_PRELUDE.size : _PRELUDE.size + head_size], type=Header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise FrameError("header", f"The frame's header cannot be read: {error}.") from error
     if not math.isfinite(header.loss):
         raise FrameError("not-finite", f"The frame's header gives the loss as {header.loss}.")

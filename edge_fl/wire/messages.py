@@ -8,7 +8,7 @@ from zlib import crc32
 import msgspec
 
 from edge_fl.core.content import Ref, is_digest
-from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.errors import UNREADABLE, ConfigError, FrameError
 from edge_fl.wire.masks import MaskEncoding
 
 __all__ = [
@@ -323,7 +323,7 @@ def _decoded(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
         raise FrameError("checksum", "The message was damaged on its way.")
     try:
         return decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise FrameError("message", f"The message cannot be read: {error}.") from error
 
 
