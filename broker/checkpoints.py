@@ -1,6 +1,7 @@
 """The models after the last rounds, and what the server had learned by then: in a folder, or in an object store."""
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +22,15 @@ from edge_fl.core.server_half import State
 
 __all__ = ["Checkpoints"]
 
+_log = logging.getLogger(__name__)
 _KEPT = 3
 _WEIGHTS, _LEARNED = ".safetensors", ".learned.npz"
 _DIGEST = "__sha256__"  # among what was learned, of the weights beside it; a zip has checksums of its own
 _NAME = re.compile(rf"(\d{{5,}})({re.escape(_WEIGHTS)}|{re.escape(_LEARNED)})")
+
+
+class _DamagedError(Exception):
+    """A model is not as it was written, or is not there."""
 
 
 class Checkpoints:
@@ -62,6 +68,24 @@ class Checkpoints:
 
     def model(self, round: int) -> tuple[dict[str, NDArray[np.float32]], State]:
         """The model after a finished ``round``, and what the server had learned; StateError when they are damaged."""
+        try:
+            return self._sound(round)
+        except _DamagedError as error:
+            raise StateError(f"{error}; the run cannot be continued.") from error
+
+    def newest(self, round: int) -> tuple[int, dict[str, NDArray[np.float32]], State]:
+        """The newest sound model of those after ``round`` and before, the number of its round first.
+
+        Each that is damaged or missing is logged. StateError when none is sound, or they cannot be read just now.
+        """
+        for number in range(round, max(round - _KEPT, 0), -1):
+            try:
+                return number, *self._sound(number)
+            except _DamagedError as error:
+                _log.error("%s", error)
+        raise StateError(f"No model at '{self.place}' is sound; the run cannot be continued.")
+
+    def _sound(self, round: int) -> tuple[dict[str, NDArray[np.float32]], State]:
         name = f"{round:05d}{_WEIGHTS}"
         with self._errors("read"):
             content, beside = (self._files.cat_file(self._path(n)) for n in (name, f"{round:05d}{_LEARNED}"))
@@ -71,8 +95,8 @@ class Checkpoints:
                 raise ValueError("its SHA-256 is not the one that was written down")
             return load(content), learned
         except (ValueError, KeyError, SafetensorError) as error:
-            raise StateError(
-                f"The model of round {round}, '{self._path(name)}', is damaged ({error}); the run cannot be continued."
+            raise _DamagedError(
+                f"The model of round {round}, '{self._path(name)}', is damaged ({said(error)})"
             ) from error
 
     def prune(self, newest: int) -> None:
@@ -97,6 +121,10 @@ class Checkpoints:
     def _errors(self, done: str) -> Iterator[None]:
         try:
             yield
+        except FileNotFoundError as error:
+            if done == "read":
+                raise _DamagedError(f"'{error.filename or said(error)}' is missing") from error
+            raise StateError(f"The models at '{self.place}' cannot be {done} ({said(error)}).") from error
         except Exception as error:  # each kind of file system has errors of its own
             raise StateError(f"The models at '{self.place}' cannot be {done} ({said(error)}).") from error
 

@@ -158,6 +158,11 @@ class GlobalModel:
         self._middle = Size(*map(float, learned[_MIDDLE])) if _MIDDLE in learned else None
         self._recipe.load_state_dict(self.layout, learned)
 
+    def load_older(self, version: int, weights: dict[str, NDArray[np.float32]], learned: State) -> None:
+        """Go on from an earlier model as of a newer ``version``, to which no change leads."""
+        self.load_state_dict(version, weights, learned)
+        self._changes = []
+
     def snapshot(self) -> Snapshot:
         """What :meth:`go_back` goes back to."""
         state = {name: np.array(array) for name, array in self.state_dict().items()}  # learning may write into it

@@ -214,7 +214,7 @@ def _coordinate(
     )
     dense = len(model.frame())
     if finished := len(store.rounds()):
-        model.load_state_dict(finished, *folder.checkpoints.model(finished))
+        _go_on(model, finished, folder, store)
     tiers = open_tiers(config, bundle.layout)
     gateway = Gateway(
         bundle=bundle,
@@ -244,6 +244,21 @@ def _coordinate(
     summary = coordinator.run()
     draw(summary)
     return summary
+
+
+def _go_on(model: GlobalModel, finished: int, folder: RunFolder, store: Store) -> None:
+    """Have the model after the last finished round, or an earlier one where that is damaged.
+
+    Rounds and versions only grow, as devices refuse what lies behind them: the earlier model is of the new version.
+    """
+    number, weights, learned = folder.checkpoints.newest(finished)
+    if number == finished:
+        model.load_state_dict(finished, weights, learned)
+        return
+    lost = f"round {finished}" if finished == number + 1 else f"rounds {number + 1} to {finished}"
+    _log.error("the run goes on from the model of round %d: what %s taught the model is lost", number, lost)
+    store.forget_unanswered()
+    model.load_older(finished, weights, learned)
 
 
 def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: int | None = None) -> None:

@@ -188,6 +188,14 @@ class Store:
         with self._database.transaction() as connection:
             _replace(connection, tables.asked, rows)
 
+    def forget_unanswered(self) -> None:
+        """Whoever was asked and has no update taken is to be asked anew: the model that the task names is gone."""
+        asked, updates = tables.asked, tables.updates
+        with self._database.transaction() as connection:
+            taken = select(updates.c.client).where(updates.c.run == self._run, updates.c.code == "")
+            for table in (asked, updates):
+                connection.execute(delete(table).where(table.c.run == self._run, table.c.client.not_in(taken)))
+
     def judge(self, round: int, judged: Mapping[str, Judged]) -> None:
         """Keep what became of clients' updates; one that was taken is its client's last from now on."""
         own = {"run": self._run, "round": round}

@@ -43,11 +43,11 @@ def npz() -> Prepared:
 
 
 def idx() -> Prepared:
-    """MNIST's files: images, and beside them labels that stay as they are."""
+    """MNIST's files: images; their labels stay as they are."""
     root = folder()
     images = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (2, 2, 2)) + bytes(range(8))
-    (root / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + (2).to_bytes(4, "big") + bytes(2))
-    return _source(f"idx:{root}", root / "train-images-idx3-ubyte", images)
+    (root / "labels").write_bytes(b"\0\0\x08\x01" + (2).to_bytes(4, "big") + bytes(2))
+    return _source(f"idx:{root}/images?labels={root}/labels", root / "images", images)
 
 
 def images() -> Prepared:

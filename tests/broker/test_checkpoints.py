@@ -118,3 +118,23 @@ def test_a_place_that_is_none_is_refused(bucket: str, tmp_path: Path) -> None:
     lost = Checkpoints("s3://no-such-bucket/run")
     with pytest.raises(StateError, match=r"The models at 's3://no-such-bucket/run' cannot be written"):
         lost.keep(1, WEIGHTS, LEARNED)
+
+
+def test_where_the_last_is_damaged_the_one_before_it_is_the_newest(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(str(tmp_path))
+    for number in (1, 2, 3, 4):
+        checkpoints.keep(number, {"w": np.full(3, number, np.float32)}, LEARNED)
+        checkpoints.prune(number)
+    assert checkpoints.newest(4)[0] == 4
+    (tmp_path / "00004.safetensors").write_bytes(b"no tensors")
+    (tmp_path / "00003.learned.npz").unlink()
+    number, weights, learned = checkpoints.newest(4)
+    assert (number, weights["w"].tolist()) == (2, [2.0] * 3)
+    assert learned.keys() == LEARNED.keys()
+    assert "The model of round 4" in caplog.text
+    assert "00003.learned.npz" in caplog.text
+    (tmp_path / "00002.safetensors").write_bytes(b"")
+    with pytest.raises(StateError, match=r"No model at .* is sound"):
+        checkpoints.newest(4)

@@ -101,3 +101,35 @@ def test_a_killed_command_is_gone_on_with_by_command_whatever_its_record_is_kept
     with postgres() as url:
         in_server = killed_and_resumed(system, digits_bundle, mosquitto.address, tmp_path / "server", url)
     assert same_weights(quiet.weights, in_server)
+
+
+@pytest.mark.parametrize("recipe", ["fedbiad", "fedavg+stc"])
+def test_a_damaged_model_costs_its_rounds_and_the_run_goes_on_from_the_one_before(
+    system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, recipe: str
+) -> None:
+    root, run = (
+        tmp_path / "run",
+        ["--rounds=8", "--clients-per-round=3", "--quorum=1", "--local-steps=5", "--seed=7"],
+    )
+    serve = [sys.executable, "-m", "edge_fl", "serve", "--broker", str(embedded)]
+    with system.fleet(system.agents(), embedded) as fleet:
+        first = [*serve, str(digits_bundle.root), *run, f"--method={recipe}", f"--output={root}"]
+        with subprocess.Popen(first, stderr=subprocess.DEVNULL) as process:
+            until_round(root, 3, process)
+            process.kill()
+        finished = status_of(root).finished
+        newest = root / "checkpoints" / f"{finished:05d}.safetensors"
+        content = bytearray(newest.read_bytes())
+        content[-5] ^= 1
+        newest.write_bytes(content)
+        resumed = subprocess.run([*serve, "--resume", str(root)], capture_output=True, text=True, check=False)
+        assert resumed.returncode == 0, resumed.stderr
+        assert f"The model of round {finished}" in resumed.stderr
+        assert f"the run goes on from the model of round {finished - 1}" in resumed.stderr
+        fleet.wait(timeout=120)
+    ended = metrics_of(root)
+    assert [metrics.round for metrics in ended] == list(range(1, 9))
+    assert all(len(metrics.uplink) == 3 for metrics in ended)
+    assert ended[-1].loss is not None
+    assert ended[0].loss is not None
+    assert ended[-1].loss < ended[0].loss

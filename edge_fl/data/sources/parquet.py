@@ -32,20 +32,27 @@ def decode_parquet(path: Path, columns: Columns, *, classes: Sequence[str] = ())
     """
     where = f"'{path}'"
     try:
-        import pyarrow
-        from pyarrow import parquet
+        import pyarrow  # noqa: F401
     except ImportError as error:
         raise DataError(
             f"{where} is read by pyarrow, which is missing: pip install 'edge-fl[parquet]'."
         ) from error
     try:
-        with parquet.ParquetFile(path) as file:
-            head = file.schema_arrow.names
-            at = columns.placed(head, where)
-            names = [head[i] for i in (*at.features, *at.targets, at.label, at.owner) if i >= 0]
-            table = file.read(columns=list(dict.fromkeys(names)))
-    except (OSError, pyarrow.ArrowException) as error:
+        return _decoded(path, columns, classes, where)
+    except DataError:
+        raise
+    except Exception as error:  # pyarrow has no common base for what it raises on damaged files
         raise DataError(f"{where} cannot be read as Parquet: {said(error)}.") from error
+
+
+def _decoded(path: Path, columns: Columns, classes: Sequence[str], where: str) -> Decoded:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:
+        head = file.schema_arrow.names
+        at = columns.placed(head, where)
+        names = [head[i] for i in (*at.features, *at.targets, at.label, at.owner) if i >= 0]
+        table = file.read(columns=list(dict.fromkeys(names)))
     held = {name: table.column(name) for name in table.column_names}
     for name, column in held.items():
         if column.null_count:
