@@ -123,7 +123,7 @@ class Checkpoints:
             yield
         except FileNotFoundError as error:
             if done == "read":
-                raise _DamagedError(f"'{error.filename or said(error)}' is missing") from error
+                raise _DamagedError(f"'{error.filename or said(error)}' cannot be read: it is missing") from error
             raise StateError(f"The models at '{self.place}' cannot be {done} ({said(error)}).") from error
         except Exception as error:  # each kind of file system has errors of its own
             raise StateError(f"The models at '{self.place}' cannot be {done} ({said(error)}).") from error

@@ -15,6 +15,7 @@ _GZIP = b"\x1f\x8b"
 _ANY_GZIP_HEADER = 16 + zlib.MAX_WBITS
 _UNSIGNED_BYTE = 8
 _MOST_AXES = 8
+_MOST_ENTRIES = 1 << 40
 _DEFLATED = 1032  # bytes that one of a gzip stream can become, at the most
 
 
@@ -65,7 +66,8 @@ def idx_shape(content: bytes, *, where: str) -> tuple[int, ...]:
     if len(head) < 4 + 4 * axes:
         raise DataError(f"'{where}' is truncated: it ends before its shape does.")
     shape = struct.unpack_from(f">{axes}I", head, 4)
-    if math.prod(shape) > len(content) * (_DEFLATED if packed else 1):
+    endless = math.prod(length or 1 for length in shape) > _MOST_ENTRIES  # also of an array without entries
+    if endless or math.prod(shape) > len(content) * (_DEFLATED if packed else 1):
         raise DataError(f"'{where}' is truncated: it cannot hold the {shape} it announces.")
     return shape
 

@@ -25,13 +25,14 @@ class NpzSource(FileSource):
         content = read_content(self.path)  # what cannot be opened is told apart from what is damaged
         try:
             arrays = unpacked(content)
-            x, y = arrays["x"], arrays["y"]
-        except (ValueError, KeyError) as error:
+            if missing := {"x", "y"} - set(arrays):
+                raise ValueError(f"{min(missing)} is not a file in the archive")
+        except ValueError as error:
             raise DataError(
                 f"'{self.path}' is no .npz file with the arrays x and y: "
                 f"{' '.join(str(error).split()).strip(chr(39) + '.')}."
             ) from error
-        return checked_samples(x, y, f"'{self.path}'", owner=arrays.get("owner"))
+        return checked_samples(arrays["x"], arrays["y"], f"'{self.path}'", owner=arrays.get("owner"))
 
 
 SOURCE = NpzSource
