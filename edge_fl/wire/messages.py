@@ -51,6 +51,7 @@ __all__ = [
 PROTOCOL = 2
 _CRC_BYTES = 4
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_WORKER = "0"  # of a coordinator there is one; ACLs let a device write to any
 _INDEX = re.compile(r"[0-9]{1,9}")
 
 
@@ -335,11 +336,17 @@ def check_id(name: str) -> str:
 
 
 def within(topic: str, filters: tuple[str, ...]) -> bool:
-    """Whether a topic, or all that a filter stands for, is in one of ``filters``, in which '#' alone is a wildcard."""
-    return any(
-        topic == allowed or (allowed.endswith("/#") and f"{topic}/".startswith(allowed[:-1]))
-        for allowed in filters
-    )
+    """Whether a topic, or all that a filter stands for, is in one of ``filters``."""
+    return any(_covers(allowed.split("/"), topic.split("/")) for allowed in filters)
+
+
+def _covers(allowed: list[str], levels: list[str]) -> bool:
+    for place, level in enumerate(allowed):
+        if level == "#":
+            return True
+        if place >= len(levels) or levels[place] == "#" or level not in ("+", levels[place]):
+            return False
+    return len(levels) == len(allowed)
 
 
 class Topics:
@@ -357,7 +364,7 @@ class Topics:
 
     def up(self, client: str) -> str:
         """Control messages from a device (``+`` for all of them)."""
-        return f"{self.root}/up/{client}"
+        return f"{self.root}/up/{_WORKER}/{client}"
 
     def down(self, client: str) -> str:
         """Control messages to a device."""
@@ -369,7 +376,7 @@ class Topics:
 
     def writable(self, client: str) -> tuple[str, ...]:
         """The filters of what a device may publish; a broker that knows who is who lets it publish nothing else."""
-        return f"{self.up(client)}/#", f"{self.doctor(client)}/#"
+        return f"{self.root}/up/+/{client}/#", f"{self.doctor(client)}/#"
 
     def readable(self, client: str) -> tuple[str, ...]:
         """The filters of what a device may subscribe to."""
@@ -388,10 +395,21 @@ class Topics:
         match rest.split("/") if not root else []:
             case ["all"]:
                 return "all", "", None
-            case [("up" | "down") as direction, client] if _ID.fullmatch(client):
-                return direction, client, None
-            case [("up" | "down") as direction, client, "chunk", digest, index] if (
-                _ID.fullmatch(client) and is_digest(digest) and _INDEX.fullmatch(index)
-            ):
-                return direction, client, (digest, int(index))
-        raise FrameError("topic", f"No message belongs on topic '{topic[:120]}'.")
+            case ["up", worker, client, *chunk] if worker == _WORKER and _ID.fullmatch(client):
+                return "up", client, _chunk(chunk, topic)
+            case ["down", client, *chunk] if _ID.fullmatch(client):
+                return "down", client, _chunk(chunk, topic)
+        raise _no_topic(topic)
+
+
+def _chunk(levels: list[str], topic: str) -> tuple[str, int] | None:
+    match levels:
+        case []:
+            return None
+        case ["chunk", digest, index] if is_digest(digest) and _INDEX.fullmatch(index):
+            return digest, int(index)
+    raise _no_topic(topic)
+
+
+def _no_topic(topic: str) -> FrameError:
+    return FrameError("topic", f"No message belongs on topic '{topic[:120]}'.")

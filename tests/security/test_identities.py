@@ -68,6 +68,8 @@ def test_a_device_speaks_and_hears_on_its_own_topics_alone(secured: SecuredFleet
     tea, coffee = secured.of(secured.identity("tea")), secured.of(secured.identity("coffee"))
     everything = f"{TOPICS.root}/#"
     forged = [TOPICS.up("coffee"), TOPICS.down("coffee"), TOPICS.all, f"{TOPICS.up('coffee')}/chunk/{'0' * 64}/0"]
+    forged += [f"{TOPICS.root}/up/7/coffee", f"{TOPICS.root}/up/tea", f"{TOPICS.root}/up/0/7/tea"]
+    of_a_worker = f"{TOPICS.root}/up/7/tea"
     with (
         Client(secured.coordinator, "coordinator-1", everything) as coordinator,
         Client(coffee, "coffee", TOPICS.all, f"{TOPICS.down('coffee')}/#") as victim,
@@ -78,6 +80,8 @@ def test_a_device_speaks_and_hears_on_its_own_topics_alone(secured: SecuredFleet
         with Client(tea, "tea", TOPICS.down("tea")) as device:
             device.say(TOPICS.up("tea"), b"own")
             assert coordinator.next() == Message(TOPICS.up("tea"), b"own")
+            device.say(of_a_worker, b"own")
+            assert coordinator.next() == Message(of_a_worker, b"own")
             coordinator.say(TOPICS.down("coffee"), b"for coffee")
             coordinator.say(TOPICS.down("tea"), b"for tea")
             assert device.next() == Message(TOPICS.down("tea"), b"for tea")

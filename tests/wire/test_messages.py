@@ -33,6 +33,7 @@ from edge_fl.wire.messages import (
     decode_from_device,
     decode_to_device,
     encode_message,
+    within,
 )
 
 DIGEST = "0123456789abcdef" * 4
@@ -241,7 +242,7 @@ def test_topics_are_read_back(client: str, index: int) -> None:
 
 def test_topics_are_laid_out_as_documented() -> None:
     assert Topics().all == "edge-fl/2/all"
-    assert TOPICS.up("a") == "school/2/up/a"
+    assert TOPICS.up("a") == "school/2/up/0/a"
     assert TOPICS.chunk(TOPICS.down("a"), DIGEST, 7) == f"school/2/down/a/chunk/{DIGEST}/7"
 
 
@@ -251,23 +252,26 @@ def test_topics_are_laid_out_as_documented() -> None:
         "",
         "all",
         "up/a",
-        "edge-fl/2/up/a",
-        "school/9/up/a",
+        "edge-fl/2/up/0/a",
+        "school/9/up/0/a",
+        "school/2/up/a",
+        "school/2/up/1/a",
+        "school/2/up//a",
         "x/school/2/all",
         "school/2/",
         "school/2/up",
-        "school/2/up/",
-        "school/2/up/a/",
-        "school/2/up/+",
-        "school/2/up/..",
+        "school/2/up/0/",
+        "school/2/up/0/a/",
+        "school/2/up/0/+",
+        "school/2/up/0/..",
         "school/2/sideways/a",
-        "school/2/up/a/chunk",
-        f"school/2/up/a/chunk/{DIGEST}",
-        f"school/2/up/a/chunk/{DIGEST}/-1",
-        f"school/2/up/a/chunk/{DIGEST}/²",
-        f"school/2/up/a/chunk/{DIGEST}/1/2",
-        f"school/2/up/a/chunk/{DIGEST[1:]}/1",
-        f"school/2/up/a/chunk/{DIGEST}/" + "9" * 5000,
+        "school/2/up/0/a/chunk",
+        f"school/2/up/0/a/chunk/{DIGEST}",
+        f"school/2/up/0/a/chunk/{DIGEST}/-1",
+        f"school/2/up/0/a/chunk/{DIGEST}/²",
+        f"school/2/up/0/a/chunk/{DIGEST}/1/2",
+        f"school/2/up/0/a/chunk/{DIGEST[1:]}/1",
+        f"school/2/up/0/a/chunk/{DIGEST}/" + "9" * 5000,
     ],
 )
 def test_a_foreign_topic_is_refused(topic: str) -> None:
@@ -283,6 +287,31 @@ def test_arbitrary_topics_are_refused_or_read(text: str, inside: bool) -> None:
     with suppress(FrameError):
         direction, client, _ = TOPICS.parse(topic)
         assert topic == {"all": TOPICS.all, "up": TOPICS.up(client), "down": TOPICS.down(client)}[direction]
+
+
+@pytest.mark.parametrize(
+    ("topic", "allowed", "there"),
+    [
+        ("a", "a", True),
+        ("a/b", "a", False),
+        ("a", "a/#", True),
+        ("a/b/c", "a/#", True),
+        ("ab", "a/#", False),
+        ("a/b/c", "a/+/c", True),
+        ("a/b/c", "a/+/c/#", True),
+        ("a/b/c/d", "a/+/c", False),
+        ("a/c", "a/+/c/#", False),
+        ("a/b/d", "a/+/c/#", False),
+        ("a/+/c", "a/+/c/#", True),  # all that a filter stands for
+        ("a/+/c", "a/b/c", False),
+        ("a/#", "a/+/c/#", False),
+        ("#", "a/#", False),
+        ("+/b", "a/#", False),
+    ],
+)
+def test_what_a_filter_holds(topic: str, allowed: str, there: bool) -> None:
+    assert within(topic, (allowed,)) is there
+    assert within(topic, ("x", allowed)) is there
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "-x", "a/b", "a+", "#", "ä", "a\n", "a" * 65])
