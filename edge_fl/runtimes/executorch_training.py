@@ -24,6 +24,7 @@ from edge_fl.runtimes.base import Compiled, Runtime
 __all__ = ["RUNTIME", "ExecutorchTrainingRuntime"]
 
 _METHOD = "forward"
+_MARK = slice(4, 8)
 
 
 class _Module:
@@ -31,10 +32,19 @@ class _Module:
 
     def __init__(self, data: bytes, where: str) -> None:
         self._data, self._where = data, where
+        mark = data[_MARK]
+        if not (mark.startswith(b"ET") and mark.isascii()):  # the bindings end the process where it is no text
+            raise BundleError(f"'{where}' is no program of ExecuTorch.")
         try:
+            # What loads it checks nothing, whatever it is asked for, and a damaged program would end the process.
+            _C._load_program_from_buffer(data, program_verification=_C.Verification.InternalConsistency)
             self._module = _C._load_for_executorch_from_buffer(data)
             self._module.method_meta(_METHOD)  # nothing is read before it is asked for
-        except RuntimeError as error:
+        except (
+            RuntimeError,
+            ValueError,
+            MemoryError,
+        ) as error:  # also of names that are no text, and of endless sizes
             raise BundleError(f"ExecuTorch cannot load '{where}': {str(error).strip()}.") from error
 
     def __call__(self, inputs: Sequence[NDArray[Any]]) -> list[NDArray[np.float32]]:

@@ -83,6 +83,11 @@ def torch_eager() -> Prepared:
     return _patched(whole, len(whole), lambda content: load_program(content, "program"))
 
 
+def _own_part(program: bytes) -> int:
+    """Where the part of a ``.pte`` ends that ExecuTorch verifies: its extended header says so."""
+    return int.from_bytes(program[24:32], "little")
+
+
 def executorch() -> Prepared:
     """A program of ExecuTorch: its own part. XNNPACK verifies the parts that it compiled less."""
     from edge_fl.runtimes._executorch.native import NativeProgram, set_threads
@@ -99,4 +104,4 @@ def executorch_training() -> Prepared:
     from edge_fl.runtimes.executorch_training import _Module
 
     whole = _program("executorch_training")
-    return _patched(whole, len(whole), lambda content: _Module(content, "program"))
+    return _patched(whole, _own_part(whole), lambda content: _Module(content, "program"))
