@@ -34,7 +34,7 @@ class _Module:
         self._data, self._where = data, where
         mark = data[_MARK]
         if not (mark.startswith(b"ET") and mark.isascii()):  # the bindings end the process where it is no text
-            raise BundleError(f"'{where}' is no program of ExecuTorch.")
+            raise BundleError(f"ExecuTorch cannot load '{where}': it is no program.")
         try:
             # What loads it checks nothing, whatever it is asked for, and a damaged program would end the process.
             _C._load_program_from_buffer(data, program_verification=_C.Verification.InternalConsistency)
