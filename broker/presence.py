@@ -5,7 +5,8 @@ from pathlib import Path
 
 import msgspec
 
-from edge_fl.core.errors import UNREADABLE, StateError
+from edge_fl.core.errors import StateError
+from edge_fl.core.unreadable import UNREADABLE
 
 __all__ = ["Presence", "Seen", "read_presence"]
 

@@ -25,8 +25,9 @@ from broker.checkpoints import Checkpoints
 from broker.rounds import Report
 from broker.update_file import UpdateFile
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.errors import UNREADABLE, StateError
+from edge_fl.core.errors import StateError
 from edge_fl.core.selection import Weights
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 

@@ -26,7 +26,8 @@ from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
 from edge_fl.core.bundle import MANIFEST, Bundle
-from edge_fl.core.errors import UNREADABLE, BundleError, ConfigError, StateError
+from edge_fl.core.errors import BundleError, ConfigError, StateError
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.methods.base import Method
 from edge_fl.methods.capabilities import ChecksBundle, MasksLabels, TrainsWidths
 from edge_fl.recipes.own import use_code

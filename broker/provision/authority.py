@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.errors import UNREADABLE, ConfigError, StateError
+from edge_fl.core.errors import ConfigError, StateError
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.transport.identity import identity_text
 from edge_fl.wire.messages import check_id
 

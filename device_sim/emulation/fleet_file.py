@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from device_sim.emulation.profiles import PROFILES, Profile
-from edge_fl.core.errors import UNREADABLE, ConfigError, said
+from edge_fl.core.errors import ConfigError, said
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.runtimes.base import RUNTIMES
 from edge_fl.wire.messages import MOST_TIERS
 

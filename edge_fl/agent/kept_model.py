@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import UNREADABLE, DataError, StateError
+from edge_fl.core.errors import DataError, StateError
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.data.batcher import eval_batches
 from edge_fl.data.registry import Samples
 from edge_fl.runtimes.base import Runtime, open_runtime

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.content import LARGEST, is_digest
-from edge_fl.core.errors import UNREADABLE, BundleError
+from edge_fl.core.errors import BundleError
 from edge_fl.core.layout import MOST_ENTRIES, Layout, Tensor
+from edge_fl.core.unreadable import UNREADABLE
 
 __all__ = [
     "CLASS_INDEX",

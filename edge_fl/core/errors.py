@@ -1,11 +1,8 @@
 """Every way edge-fl refuses: one sentence to the user, one documented exit code (docs/exit-codes.md)."""
 
-from typing import ClassVar, Final
-
-import msgspec
+from typing import ClassVar
 
 __all__ = [
-    "UNREADABLE",
     "BrokerError",
     "BundleError",
     "ConfigError",
@@ -25,10 +22,6 @@ __all__ = [
     "printable",
     "said",
 ]
-
-
-UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises on bytes that it cannot read, or that lie in each other without end."""
 
 
 def said(error: BaseException) -> str:

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.errors import UNREADABLE, DataError
+from edge_fl.core.errors import DataError
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.data.files import RemoteFile, read_members
 from edge_fl.data.registry import Dataset, DatasetInfo, Samples
 

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.errors import UNREADABLE, RunError, StateError
+from edge_fl.core.errors import RunError, StateError
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 

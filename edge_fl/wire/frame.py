@@ -19,10 +19,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.errors import UNREADABLE, FrameError
+from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.wire.context import Context, Decoder
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 from edge_fl.wire.values import FLOAT32, decode_values, encode_values_into, values_size

@@ -8,7 +8,8 @@ from zlib import crc32
 import msgspec
 
 from edge_fl.core.content import Ref, is_digest
-from edge_fl.core.errors import UNREADABLE, ConfigError, FrameError
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.wire.masks import MaskEncoding
 
 __all__ = [
