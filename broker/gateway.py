@@ -5,6 +5,7 @@ It knows what a device may say and when; what a round is for is the coordinator'
 
 import logging
 import math
+import secrets
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import msgspec
 
 from broker.allowance import Allowance
 from broker.contents import Contents
+from broker.envelope import BareEnvelope, Envelope
 from broker.final_model import FinalModel
 from broker.fleet import Counted
 from broker.intake import Intake
@@ -56,9 +58,6 @@ from edge_fl.wire.messages import (
     ToDevice,
     Topics,
     Want,
-    decode_from_device,
-    decode_to_device,
-    encode_message,
 )
 
 __all__ = ["Gateway"]
@@ -105,6 +104,8 @@ class Gateway:
         The fleet's.
     observer
         Told of every device and rejection.
+    envelope
+        What messages travel in: bare, or signed.
 
     Attributes
     ----------
@@ -130,6 +131,7 @@ class Gateway:
         connection: Transport,
         topics: Topics,
         observer: Observer,
+        envelope: Envelope | None = None,
     ) -> None:
         known = store.devices()
         self.returning = time.monotonic() + _RETURN_SECONDS if known else -math.inf
@@ -157,7 +159,9 @@ class Gateway:
         self._sender = Sender(connection.publish, topics.chunk)
         self._ticked = 0.0  # monotonic seconds
         self._began = time.monotonic()
-        self._others = {folder.run}  # runs that were heard of on this fleet's topics
+        self._envelope = envelope or BareEnvelope()
+        self._hello = Hello(folder.run, secrets.token_hex(8))
+        self._others = {self._hello}  # coordinators that were heard of on this fleet's topics
         self._over: Finished | None = None
         self._final: FinalModel | None = None
         self._served = -math.inf  # when a device asked for a part of it last
@@ -302,7 +306,7 @@ class Gateway:
     def _handle(self, event: Event) -> None:
         match event:
             case Connected():
-                self._publish(self._topics.all, Hello(self._folder.run))
+                self._publish(self._topics.all, self._hello)
                 self._intake.resume()
             case Disconnected(reason=reason):
                 _log.warning("connection to the broker lost (%s); reconnecting", reason)
@@ -328,19 +332,20 @@ class Gateway:
         try:
             direction, client, chunk = self._topics.parse(topic)
             if direction == "all":
-                self._hear_of_another(decode_to_device(payload))
+                self._hear_of_another(*self._envelope.overhear(topic, payload))
                 return
             if chunk is None and not self._allowance.spend(client, time.monotonic()):
                 raise FrameError("flood", "More messages came than a client may send.")
-            if self.registry.get(client) is not None:
-                self._presence.heard(client)
             if chunk is not None:
+                self._presence_of(client)
                 self._intake.chunk(client, *chunk, payload)
                 return
+            message = self._open(topic, client, payload)
+            self._presence_of(client)
             if self.registry.heard(client):
                 self._observer.registered(client, self.registry[client].profile)
             self._unheard.pop(client, None)
-            self._hear(client, decode_from_device(payload))
+            self._hear(client, message)
         except FrameError as error:
             self._reject(client, error.code, str(error))
         except (EdgeFLError, OSError):  # of the run: its record or its disk fails
@@ -349,22 +354,37 @@ class Gateway:
             _log.exception("a message of '%s' could not be handled", client)
             self._reject(client, "fault", f"{type(error).__name__}: {said(error)}.")
 
-    def _hear_of_another(self, message: ToDevice) -> None:
-        """End if another coordinator serves the fleet already; one that comes later is told so by a Hello, once."""
-        if not isinstance(message, Hello) or message.run in self._others or self._over is not None:
+    def _presence_of(self, client: str) -> None:
+        if self.registry.get(client) is not None:
+            self._presence.heard(client)
+
+    def _open(self, topic: str, client: str, payload: bytes) -> FromDevice:
+        """What a client says; where it hears later coordinators only, this one says Hello again, later than they."""
+        epoch = self._envelope.epoch
+        message = self._envelope.open(topic, client, payload)
+        if self._envelope.epoch > epoch:
+            self._publish(self._topics.all, self._hello)
+        return message
+
+    def _hear_of_another(self, message: ToDevice, older: bool) -> None:
+        """End if another coordinator serves the fleet already; one that comes later is told so by a Hello, once.
+
+        An ``older`` one is told, too, and ends nobody: what it says may have been recorded and sent again.
+        """
+        if not isinstance(message, Hello) or message in self._others or self._over is not None:
             return
         if (
             len(self._others) >= _MOST_OTHERS
         ):  # forged: who lets nobody in but whom it knows hears of no such number
             return
-        self._others.add(message.run)
-        if time.monotonic() < self._began + _NEWCOMER_SECONDS:
+        self._others.add(message)
+        if not older and time.monotonic() < self._began + _NEWCOMER_SECONDS:
             raise RunError(
                 f"Another coordinator serves this fleet on this broker, with run '{message.run}': end it, or give this "
                 "run a fleet of its own with --fleet."
             )
         _log.warning("another coordinator came, with run '%s', and should end: one fleet has one", message.run)
-        self._publish(self._topics.all, Hello(self._folder.run))
+        self._publish(self._topics.all, self._hello)
 
     def _hear(self, client: str, message: FromDevice) -> None:
         match message:
@@ -495,4 +515,4 @@ class Gateway:
         self._publish(self._topics.down(client), message)
 
     def _publish(self, topic: str, message: ToDevice) -> None:
-        self._connection.publish(topic, encode_message(message))
+        self._connection.publish(topic, self._envelope.seal(topic, message))

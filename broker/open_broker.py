@@ -4,7 +4,7 @@ Beyond this machine neither is used without encryption and a credential, unless 
 """
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker.doors import Doors
@@ -46,7 +46,8 @@ def open_broker(
         ``embedded``, or an address as :meth:`edge_fl.transport.address.BrokerAddress.parse` reads it.
     access
         What another broker lets the coordinator in by. Of the embedded broker ``cert`` and ``key`` are its own, and
-        ``ca`` are the authorities of its devices' certificates, which every device needs then.
+        ``ca`` are the authorities of its devices' certificates, which every device needs then. Where it has an identity
+        for ``signing``, the coordinator has the one beside that.
     host, port
         The embedded broker's; None for 127.0.0.1, and for 1883, with TLS 8883.
     passwords
@@ -80,8 +81,22 @@ def open_broker(
             "with --insecure."
         )
     port = (_PORT if doors.cert is None else _TLS_PORT) if port is None else port
+    signing = _coordinator_beside(access.signing)
     embedded = stack.enter_context(EmbeddedBroker(host=host, port=port, doors=doors, topics=Topics(fleet)))
-    return OpenBroker(embedded.address, embedded.listens)
+    inside = replace(embedded.address, access=replace(embedded.address.access, signing=signing))
+    return OpenBroker(inside, embedded.listens)
+
+
+def _coordinator_beside(identity: Path | None) -> Path | None:
+    """Whose key signs messages where the embedded broker has an ``identity``; ConfigError where it is missing."""
+    if identity is None:
+        return None
+    found = identity.with_name("coordinator.pem")
+    if not found.exists():
+        raise ConfigError(
+            f"'{found}' is missing, by which the coordinator signs messages: keep it beside '{identity.name}'."
+        )
+    return found
 
 
 def _elsewhere(address: BrokerAddress) -> OpenBroker:

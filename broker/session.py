@@ -15,7 +15,10 @@ from broker.buffered import check_buffered
 from broker.coordinator import Coordinator
 from broker.database import local_url
 from broker.defence import Defence
+from broker.doors import COORDINATOR
+from broker.envelope import Envelope, open_envelope
 from broker.gateway import Gateway
+from broker.lease import claim
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.programs import missing_program
@@ -88,7 +91,7 @@ def serve(
     models = _absolute(models)
     config = begun(config, bundle=str(bundle.root.resolve()))
     evaluator = open_evaluator(bundle, config)
-    with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
+    with _connected(config.run, Topics(fleet), address, connect_timeout) as (connection, envelope):
         settings = RunSettings(
             bundle=str(bundle.root.resolve()), manifest=digest_of(bundle), config=config, models=models
         )
@@ -101,6 +104,7 @@ def serve(
                 store=store,
                 evaluator=evaluator,
                 connection=connection,
+                envelope=envelope,
                 topics=Topics(fleet),
                 observer=observer,
             )
@@ -137,7 +141,7 @@ def resume(
         found, config = open_bundle(settings, root, bundle), settings.config
         use_code(config.code)
         evaluator = open_evaluator(found, config)
-        with _connected(config.run, Topics(fleet), address, connect_timeout) as connection:
+        with _connected(config.run, Topics(fleet), address, connect_timeout) as (connection, envelope):
             folder = RunFolder(root, config, finished=store.rounds(), models=_absolute(models) or settings.models)
             return _coordinate(
                 bundle=found,
@@ -146,6 +150,7 @@ def resume(
                 store=store,
                 evaluator=evaluator,
                 connection=connection,
+                envelope=envelope,
                 topics=Topics(fleet),
                 observer=observer,
             )
@@ -182,10 +187,13 @@ def _absolute(place: str | None) -> str | None:
 @contextmanager
 def _connected(
     run: str, topics: Topics, address: BrokerAddress | Callable[[], BrokerAddress], timeout: float
-) -> Iterator[Connection]:
+) -> Iterator[tuple[Connection, Envelope]]:
     found = address() if callable(address) else address
+    envelope = open_envelope(found.access.signing)
     # Where the coordinator may not read its own messages, nothing is known, and a small one does not return either.
     round_trip(found, client=f"probe-{run}", topic=topics.doctor("coordinator"), timeout=timeout)
+    if found.access.identity not in (None, COORDINATOR):
+        claim(found, topic=topics.all, timeout=timeout)
     connection = Connection(
         address=found,
         client_id=f"coordinator-{run}",
@@ -193,7 +201,7 @@ def _connected(
     )
     connection.open(timeout=timeout)
     try:
-        yield connection
+        yield connection, envelope
     finally:
         connection.close()
 
@@ -206,6 +214,7 @@ def _coordinate(
     store: Store,
     evaluator: Evaluator,
     connection: Transport,
+    envelope: Envelope,
     topics: Topics,
     observer: Observer,
 ) -> RunSummary:
@@ -228,6 +237,7 @@ def _coordinate(
         connection=connection,
         topics=topics,
         observer=observer,
+        envelope=envelope,
     )
     coordinator = Coordinator(
         config=config,

@@ -20,7 +20,7 @@ _TARGETS = {
     "Source": "edge_fl.data.sources.base:DataSource",
     "World": "device_sim.simulation.settings:World",
     "export": "exporter.api:export",
-    "read_identity": "edge_fl.transport.identity:read_identity",
+    "read_identity": "edge_fl.identity.file:read_identity",
     "serve": "broker.api:serve",
     "simulate": "device_sim.simulation.api:simulate",
 } | {

@@ -4,6 +4,7 @@ from device_sim.simulation.settings import World as World
 from edge_fl.agent.device import Device as Device
 from edge_fl.compressors.base import Compressor as Compressor
 from edge_fl.core.bundle import Bundle as Bundle
+from edge_fl.identity.file import read_identity as read_identity
 from edge_fl.methods.base import Method as Method
 from edge_fl.metrics.base import Metric as Metric
 from edge_fl.recipes.named import AFD as AFD
@@ -25,7 +26,6 @@ from edge_fl.recipes.named import TopK as TopK
 from edge_fl.recipes.named import VarDrop as VarDrop
 from edge_fl.runs.run import Run as Run
 from edge_fl.transport.access import Access as Access
-from edge_fl.transport.identity import read_identity as read_identity
 from exporter.api import export as export
 
 __version__: str

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from edge_fl.core.content import CHUNK_SIZE, Ref
@@ -19,6 +20,7 @@ from edge_fl.core.layout import Axis, Block, Layout, Mode, Segment, Tensor
 from edge_fl.core.pattern import Pattern, kept_units, prefix_units
 from edge_fl.core.randomness import Stream, philox4x32, stream_key
 from edge_fl.core.selection import Selection
+from edge_fl.identity.signing import Signer, SigningKey, successor_of
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import (
     PROTOCOL,
@@ -40,6 +42,7 @@ from edge_fl.wire.messages import (
     Registered,
     Task,
     ToDevice,
+    Topics,
     Verdict,
     Want,
     encode_message,
@@ -89,6 +92,7 @@ def vectors() -> dict[str, bytes]:
         name = f"messages/{type(message).__struct_config__.tag}"
         files[f"{name}.bin"] = encode_message(message)
         files[f"{name}.json"] = _text(msgspec.to_builtins(message))
+    files["signed.json"] = _text(_signed())
     return files
 
 
@@ -150,6 +154,23 @@ def _patterns() -> dict[str, Any]:
         "prefix units": [{"units": n, "width": w, "kept": prefix_units(n, w)} for n in units for w in widths],
         "seeded": [{"key": _hex(key), "dropout": p, "kept": _kept(pattern)} for key, p, pattern in seeded],
         "prefix": [{"width": w, "kept": _kept(Pattern.prefix(layout, w))} for w in widths],
+    }
+
+
+def _signed() -> dict[str, Any]:
+    """A message under the second of two keys, which the first one named."""
+    first, second = (SigningKey(Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2))
+    topic = Topics().all
+    payload = Signer(second, 1_800_000_000_000).seal(
+        topic, Hello("run-1"), towards=7, certificate=b"DER", successors=(successor_of(first, second),)
+    )
+    return {
+        "topic": topic,
+        "first key": first.public.hex(),
+        "key": second.public.hex(),
+        "payload": payload.hex(),
+        "message": encode_message(Hello("run-1")).hex(),
+        "moments": {"epoch": 1_800_000_000_000, "sequence": 1, "towards": 7},
     }
 
 

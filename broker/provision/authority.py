@@ -1,7 +1,9 @@
 """A fleet's certificate authority: it gives out identities, takes them back, and remembers both.
 
 Its folder holds the authority (``ca.pem``, ``ca.key``), the list of revoked certificates (``revoked.pem``), what was
-given out (``issued.json``), and a file for each identity. Keys are ECDSA on P-256, certificates X.509 v3.
+given out (``issued.json``), and a file for each identity. Certificates are X.509 v3. The authority's and the broker's
+keys are ECDSA on P-256, which every TLS speaks. The coordinator's and the devices' keys are Ed25519, as these sign
+messages, too.
 """
 
 import datetime as dt
@@ -16,6 +18,7 @@ import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -27,8 +30,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.transport.identity import identity_text
+from edge_fl.identity.file import identity_text
+from edge_fl.identity.signing import SigningKey, successor_of
 from edge_fl.wire.messages import check_id
+from edge_fl.wire.signed import MOST_SUCCESSORS, Successor
 
 __all__ = ["BROKER", "COORDINATOR", "DAYS", "Authority", "Issued"]
 
@@ -39,6 +44,7 @@ DAYS = 365
 _AUTHORITY_DAYS = 3650
 _EARLIER = dt.timedelta(days=1)  # clocks that are behind take a new certificate, too
 _LIST = "-----BEGIN X509 CRL-----"
+_PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
 _CA, _KEY, _REVOKED, _ISSUED = "ca.pem", "ca.key", "revoked.pem", "issued.json"
 
 
@@ -52,11 +58,16 @@ class Issued(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an authority remembers; ``broker`` is the address that devices connect to."""
+    """What an authority remembers; ``broker`` is the address that devices connect to.
+
+    ``coordinator`` is the coordinator's key in hexadecimal, and ``successors`` are the changes that led to it.
+    """
 
     broker: str
     hosts: tuple[str, ...]
     issued: tuple[Issued, ...] = ()
+    coordinator: str = ""
+    successors: tuple[Successor, ...] = ()
 
 
 class Authority:
@@ -167,6 +178,20 @@ class Authority:
         names = x509.SubjectAlternativeName([_alternative(host) for host in self._record.hosts])
         return self._issue(name, names if name == BROKER else None, days=days)
 
+    def _follow(self, key: SigningKey) -> None:
+        """Remember the coordinator's new ``key``, and have the one before say so: devices believe that one."""
+        successors = self._record.successors
+        if self._record.coordinator:
+            file = self._file(COORDINATOR)
+            if not file.exists():
+                raise StateError(
+                    f"'{file}' is missing, whose key devices believe: restore it, or make a new fleet with "
+                    "`edge-fl provision init`."
+                )
+            before = SigningKey.read(file)
+            successors = (*successors, successor_of(before, key))[-MOST_SUCCESSORS:]
+        self._record = msgspec.structs.replace(self._record, coordinator=key.public.hex(), successors=successors)
+
     def revoke(self, name: str) -> None:
         """Take an identity back; raises ConfigError where nobody has it."""
         if not any(held.name == name and held.revoked is None for held in self.issued):
@@ -175,7 +200,12 @@ class Authority:
         self._file(name).unlink(missing_ok=True)
 
     def _issue(self, name: str, names: x509.SubjectAlternativeName | None, *, days: int) -> Path:
-        key = ec.generate_private_key(ec.SECP256R1())
+        key: _PrivateKey = Ed25519PrivateKey.generate()
+        if name == BROKER:
+            key = ec.generate_private_key(ec.SECP256R1())
+        if name == COORDINATOR:
+            assert isinstance(key, Ed25519PrivateKey)
+            self._follow(SigningKey(key))
         builder = _builder(self._certificate.subject, _subject(name), key.public_key(), days=days)
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if names else [])]
         builder = (
@@ -192,10 +222,18 @@ class Authority:
         pem = b"".join((_pem(certificate), _key_pem(key), _pem(self._certificate))).decode()
         held = Issued(name, f"{certificate.serial_number:x}", certificate.not_valid_after_utc)
         self._remember((*_revoked(self.issued, name), held))  # first: what nobody remembers nobody can revoke
-        text = identity_text(name, None if name == BROKER else self.broker, pem=pem)
+        text = self._text(name, pem)
         path = self._file(name)
         _write_secret(path, text + (self._list() if name == BROKER else ""))
         return path
+
+    def _text(self, name: str, pem: str) -> str:
+        """The content of an identity's file: who holds it, and whom it believes."""
+        if name == BROKER:
+            return identity_text(name, None, pem=pem)
+        if name == COORDINATOR:
+            return identity_text(name, self.broker, pem=pem, successors=self._record.successors)
+        return identity_text(name, self.broker, pem=pem, coordinator=bytes.fromhex(self._record.coordinator))
 
     def _file(self, name: str) -> Path:
         folder = self.folder if name in (BROKER, COORDINATOR) else self.folder / "devices"
@@ -240,7 +278,7 @@ def _revoked(issued: tuple[Issued, ...], name: str) -> tuple[Issued, ...]:
 
 
 def _builder(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, days: int
+    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey | Ed25519PublicKey, *, days: int
 ) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
@@ -289,7 +327,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.PEM)
 
 
-def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _key_pem(key: _PrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from edge_fl.agent.capabilities import registration
 from edge_fl.agent.conversation import Conversation, Superseded
+from edge_fl.agent.envelope import open_envelope
 from edge_fl.agent.failure import failure_of
 from edge_fl.agent.held_model import HeldModel
 from edge_fl.agent.kept_model import KeptModel, read_model, write_model
@@ -120,7 +121,13 @@ class Agent:
         self._source = HeldOut(source, settings.test_share, settings.client)
         self._data = self._source.split()
         self._folder = StateFolder(settings.state, settings.client)
-        self._talk = Conversation(settings.broker, settings.client, settings.fleet, self._introduce)
+        self._talk = Conversation(
+            settings.broker,
+            settings.client,
+            settings.fleet,
+            self._introduce,
+            envelope=open_envelope(settings.broker.access.signing, settings.state),
+        )
         self._runtime: tuple[Registered, Runtime] | None = None
         self._unusable: tuple[Registered, Exception] | None = None
         self._measured: Measured | None = None  # of the newest rehearsals

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable
 
+from edge_fl.agent.envelope import Envelope
 from edge_fl.core.content import Ref, ref_of
 from edge_fl.core.errors import EdgeFLError, FrameError, RefusedError
 from edge_fl.transport.address import BrokerAddress
@@ -31,8 +32,6 @@ from edge_fl.wire.messages import (
     Topics,
     Verdict,
     Want,
-    decode_to_device,
-    encode_message,
 )
 
 __all__ = ["Conversation", "Superseded"]
@@ -62,6 +61,8 @@ class Conversation:
         Whose topics these are.
     introduce
         What the device says of itself, each time it registers.
+    envelope
+        What messages travel in: bare, or signed.
 
     Attributes
     ----------
@@ -73,19 +74,28 @@ class Conversation:
         The farewell of the run, once it is over.
     """
 
-    def __init__(self, broker: BrokerAddress, client: str, fleet: str, introduce: Callable[[], Register]) -> None:
+    def __init__(
+        self,
+        broker: BrokerAddress,
+        client: str,
+        fleet: str,
+        introduce: Callable[[], Register],
+        *,
+        envelope: Envelope,
+    ) -> None:
         self.registered: Registered | None = None
         self.task: Task | Evaluate | CollectStatistics | None = None
         self.finished: Finished | None = None
         self._final: Final | None = None
         self._broker, self._client, self._introduce = broker, client, introduce
+        self._envelope = envelope
         topics = Topics(fleet)
         self._topics, self._up, down = topics, topics.up(client), topics.down(client)
         self._connection = Connection(
             address=broker,
             client_id=client,
             subscriptions=[topics.all, down, f"{down}/chunk/#"],
-            will=(self._up, encode_message(Gone())),
+            will=(self._up, envelope.seal(self._up, Gone())),
         )
         self._fetcher = Fetcher(lambda missing: self.send(Want(*missing)))
         self._sender = Sender(self._connection.publish, topics.chunk)
@@ -105,7 +115,7 @@ class Conversation:
 
     def leave(self) -> None:
         """Tell the coordinator that this device goes, in a second at most: a session that is closed leaves no will."""
-        left, until = self._connection.publish(self._up, encode_message(Gone())), time.monotonic() + 1
+        left, until = self._publish(Gone()), time.monotonic() + 1
         while not left() and time.monotonic() < until:
             time.sleep(0.01)
 
@@ -135,7 +145,10 @@ class Conversation:
 
     def send(self, message: FromDevice) -> None:
         """Publish a message, which may be lost."""
-        self._connection.publish(self._up, encode_message(message))
+        self._publish(message)
+
+    def _publish(self, message: FromDevice) -> Callable[[], bool]:
+        return self._connection.publish(self._up, self._envelope.seal(self._up, message))
 
     def answer(self, task: Evaluate | CollectStatistics, answer: Evaluated | CollectedStatistics | Failed) -> None:
         """Say what was found; a coordinator that asks again, as it has not heard it, is told again."""
@@ -271,7 +284,7 @@ class Conversation:
             if content is not None:
                 self._arrived[chunk[0]] = content
             return
-        match decode_to_device(payload):
+        match self._envelope.open(topic, payload):
             case Hello():
                 self.register()
             case Registered() as message:

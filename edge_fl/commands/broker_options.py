@@ -55,8 +55,8 @@ def access_of(
     insecure: bool,
 ) -> "Access":
     """What opens the broker's door; raises ConfigError where options do not fit each other."""
+    from edge_fl.identity.file import read_identity
     from edge_fl.transport.access import Access, password_of
-    from edge_fl.transport.identity import read_identity
 
     password = password_of(password_file) if user is not None or password_file is not None else None
     if identity is None:
@@ -69,6 +69,6 @@ def access_of(
 
 def broker_of(identity: Path | None) -> str:
     """The broker's address that an identity's file names; empty where there is none."""
-    from edge_fl.transport.identity import read_identity
+    from edge_fl.identity.file import read_identity
 
     return "" if identity is None else read_identity(identity).broker or ""

@@ -33,6 +33,9 @@ class Access:
         Whether what is unencrypted or open to all may leave this machine.
     pinned
         Whether ``ca`` is the very certificate of the broker, which is taken whatever names it has.
+    signing
+        The identity whose key signs this side's messages, and that says whose messages are believed; None where
+        messages carry no signature.
     """
 
     ca: str | Path | None = None
@@ -43,6 +46,7 @@ class Access:
     name: str | None = None
     insecure: bool = False
     pinned: bool = False
+    signing: Path | None = None
 
     def __post_init__(self) -> None:
         if self.key is not None and self.cert is None:

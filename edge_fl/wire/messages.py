@@ -43,9 +43,11 @@ __all__ = [
     "Verdict",
     "Want",
     "check_id",
+    "checked_body",
     "decode_from_device",
     "decode_to_device",
     "encode_message",
+    "sealed_body",
     "within",
 ]
 
@@ -86,9 +88,10 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 
 
 class Hello(_Message, frozen=True):
-    """Coordinator to all: I am here; whoever can hear me registers."""
+    """Coordinator to all: I am here; whoever can hear me registers. ``process`` tells two of one run apart."""
 
     run: _Id
+    process: _Word = ""
 
 
 class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -303,8 +306,7 @@ _to_device = msgspec.msgpack.Decoder(ToDevice)
 
 def encode_message(message: FromDevice | ToDevice) -> bytes:
     """A control message: the CRC-32 of its msgpack, little-endian, and that."""
-    body = _encoder.encode(message)
-    return crc32(body).to_bytes(_CRC_BYTES, "little") + body
+    return sealed_body(_encoder.encode(message))
 
 
 def decode_from_device(data: bytes) -> FromDevice:
@@ -319,10 +321,21 @@ def decode_to_device(data: bytes) -> ToDevice:
     return message
 
 
-def _decoded(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
+def sealed_body(body: bytes) -> bytes:
+    """The CRC-32 of a message's msgpack, little-endian, and that."""
+    return crc32(body).to_bytes(_CRC_BYTES, "little") + body
+
+
+def checked_body(data: bytes) -> bytes:
+    """What :func:`sealed_body` sealed; raises FrameError (``checksum``) on a message that was damaged."""
     body = data[_CRC_BYTES:]
     if crc32(body) != int.from_bytes(data[:_CRC_BYTES], "little") or not body:
         raise FrameError("checksum", "The message was damaged on its way.")
+    return body
+
+
+def _decoded(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
+    body = checked_body(data)
     try:
         return decoder.decode(body)
     except UNREADABLE as error:

@@ -30,6 +30,8 @@ _LOADER_CASES, _LOADER_MEGABYTES, _LONGEST_PROGRAM = 10_000, 2048, 1 << 16
 
 TARGETS: tuple[Target, ...] = (
     *(Target(f"message-{name}", f"fuzz.targets.messages:message:{name}", 200_000) for name in _MESSAGES),
+    Target("signed-coordinator", "fuzz.targets.signed:coordinator", 100_000),
+    Target("signed-device", "fuzz.targets.signed:device", 100_000),
     Target("topic", "fuzz.targets.messages:topic", 500_000, longest=256),
     Target("frame", "fuzz.targets.wire:frame", 500_000),
     Target("mask", "fuzz.targets.wire:mask", 300_000, longest=64),
@@ -44,6 +46,7 @@ TARGETS: tuple[Target, ...] = (
     Target("kept-model", "fuzz.targets.files:kept_model", 100_000),
     Target("method-state", "fuzz.targets.files:method_state", 100_000),
     Target("state-owner", "fuzz.targets.files:owner", 100_000, longest=256),
+    Target("believed", "fuzz.targets.files:believed", 100_000, longest=512),
     Target("identity", "fuzz.targets.files:identity", 100_000),
     Target("authority", "fuzz.targets.files:authority", 100_000),
     *(Target(f"data-{name}", f"fuzz.targets.sources:{name}", cases) for name, cases in _SOURCES.items()),

@@ -17,15 +17,16 @@ from edge_fl.agent.kept_model import KeptModel, read_model, write_model
 from edge_fl.agent.state import MethodState, StateFolder, owner_of
 from edge_fl.core.bundle import MANIFEST, parse_manifest
 from edge_fl.core.errors import BundleError, ConfigError, EdgeFLError, StateError
+from edge_fl.identity.file import identity_text, read_identity
 from edge_fl.methods.base import METHODS
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
-from edge_fl.transport.identity import identity_text, read_identity
 from fuzz.campaign import BUNDLE
 from fuzz.target import Prepared
 
 __all__ = [
     "authority",
+    "believed",
     "checkpoint",
     "identity",
     "kept_model",
@@ -157,6 +158,16 @@ def owner() -> Prepared:
     root = folder()
     StateFolder(root, "a").close()
     return _reads(lambda: owner_of(root), root / "identity.json", StateError)
+
+
+def believed() -> Prepared:
+    """Which coordinator a device believes by now."""
+    from broker.provision.authority import Authority
+    from edge_fl.agent.envelope import SignedEnvelope
+
+    file, state = Authority.create(folder(), hosts=["localhost"], port=8883).device("tea"), folder()
+    SignedEnvelope(file, state)
+    return _reads(lambda: SignedEnvelope(file, state), state / "coordinator.json", StateError)
 
 
 def identity() -> Prepared:

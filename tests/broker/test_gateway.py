@@ -546,12 +546,17 @@ def test_a_second_coordinator_of_a_fleet_ends_and_says_why(wire: Wire, caplog: p
     assert wire.upload(wire.update()).accepted
 
 
-def test_a_coordinator_that_is_continued_is_no_other(wire: Wire) -> None:
-    wire.join()
+def test_a_run_is_not_continued_beside_its_own_coordinator(wire: Wire) -> None:
+    wire.gateway._began -= 60
     again = Gateway(**wire.parts(run=RUN))
-    for _ in range(20):
-        again.pump()
-        wire.gateway.pump()
+
+    def both() -> None:
+        for _ in range(20):
+            again.pump()
+            wire.gateway.pump()
+
+    with pytest.raises(RunError, match="Another coordinator"):
+        both()
 
 
 def test_one_that_lingers_after_its_run_keeps_no_other_out(wire: Wire) -> None:

@@ -13,9 +13,9 @@ from broker.embedded import EmbeddedBroker
 from broker.provision.authority import Authority
 from broker.provision.mosquitto import write_mosquitto
 from device_sim.emulation.mosquitto import Mosquitto, free_port, mosquitto_program
+from edge_fl.identity.file import read_identity
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
-from edge_fl.transport.identity import read_identity
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredF
     if request.param == "embedded":
         own = authority.folder / "broker.pem"
         with EmbeddedBroker(port=port, doors=Doors(cert=own, ca=own)) as broker:
-            yield _Embedded(authority, replace(broker.address, access=Access()), None, broker.address)
+            access = replace(broker.address.access, signing=authority.folder / "coordinator.pem")
+            inside = replace(broker.address, access=access)
+            yield _Embedded(authority, replace(broker.address, access=Access()), None, inside)
         return
     if mosquitto_program() is None:
         if os.environ.get("EDGE_FL_REQUIRE_MOSQUITTO"):

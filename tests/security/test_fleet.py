@@ -157,3 +157,31 @@ def test_the_doctor_leaves_an_agent_with_an_identity_alone(secured: SecuredFleet
         assert agent.poll() is None
     finally:
         agent.kill()
+
+
+@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
+def test_a_second_coordinator_with_the_same_identity_ends(
+    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle
+) -> None:
+    """The broker keeps one session of the two, so neither would hear the other."""
+    words = ["serve", digits_bundle.root, "--identity", secured.authority.folder / "coordinator.pem"]
+    words += ["--clients-per-round=1", "--local-steps=3", "--deadline=120", "--seed=3"]
+    first = edge_fl(*words, "--rounds=3", "--min-clients=1", "-o", "first", folder=tmp_path)
+    log, started = tmp_path / "first" / "config.json", [first]
+    try:
+        limit = time.monotonic() + 60
+        while not log.exists():
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        second = edge_fl(*words, "--rounds=3", "-o", "second", folder=tmp_path)
+        started.append(second)
+        said, _ = second.communicate(timeout=120)
+        assert second.returncode == 19
+        assert "Another coordinator serves this fleet" in said
+        device = ["--identity", secured.identity("tea"), "--data", "digits", "--state", "state", "--once"]
+        started.append(edge_fl("device", *device, folder=tmp_path))
+        printed, _ = first.communicate(timeout=120)
+        assert first.returncode == 0, printed
+    finally:
+        for process in started:
+            process.kill()

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,15 @@ import pytest
 
 from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
+from edge_fl.agent.envelope import open_envelope
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
+from edge_fl.core.errors import FrameError
+from edge_fl.identity.file import read_identity
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
-from edge_fl.transport.identity import read_identity
-from edge_fl.wire.messages import PROTOCOL, Offer, Register, Topics, Want, encode_message
+from edge_fl.transport.interface import Message
+from edge_fl.wire.messages import PROTOCOL, Offer, Register, Topics, Want
 from tests.security.conftest import SecuredFleet
 from tests.security.test_fleet import edge_fl, open_run, run, same, weights
 
@@ -29,31 +33,39 @@ _MOST_RESIDENT = 900_000  # kB; what waits of one sender has 64 MB at the most
 class Flooder(threading.Thread):
     """Sends as fast as its broker takes it: garbage, foreign chunks, offers, registrations, wants, large messages."""
 
-    def __init__(self, address: BrokerAddress) -> None:
+    def __init__(self, address: BrokerAddress, state: Path) -> None:
         super().__init__(daemon=True)
         down = TOPICS.down("flood")
-        self._connection = Connection(address=address, client_id="flood", subscriptions=[down])
+        self._envelope = open_envelope(address.access.signing, state)
+        self._connection = Connection(address=address, client_id="flood", subscriptions=[TOPICS.all, down])
         self._end = threading.Event()
         self.sent = 0
 
     def run(self) -> None:
         up, ref = TOPICS.up("flood"), Ref("0" * 64, 99)
         messages = [
-            *[(up, bytes([255]) * 50)] * 20,
-            (TOPICS.chunk(up, "1" * 64, 3), bytes(1000)),
-            (up, encode_message(Offer("no-run", 1, ref))),
-            (up, encode_message(Register(protocol=PROTOCOL, agent="f", runtime="none", samples=1))),
-            (up, encode_message(Want("2" * 64, (0,)))),
+            Register(protocol=PROTOCOL, agent="f", runtime="none", samples=1),
+            Offer("no-run", 1, ref),
+            Want("2" * 64, (0,)),
         ]
+        garbage = [*[(up, bytes([255]) * 50)] * 20, (TOPICS.chunk(up, "1" * 64, 3), bytes(1000))]
         self._connection.open(timeout=120)
         while not self._end.is_set():
+            self._listen()
+            payloads = garbage + [(up, self._envelope.seal(up, message)) for message in messages]
             if self.sent % 2400 == 0:
                 self._connection.publish(up, bytes(3_000_000))
-            for topic, payload in messages:
+            for topic, payload in payloads:
                 left = self._connection.publish(topic, payload)
-            self.sent += len(messages)
+            self.sent += len(payloads)
             while not left() and not self._end.is_set():
                 time.sleep(0.001)
+
+    def _listen(self) -> None:
+        """Hear the coordinator, which takes answers to itself alone."""
+        while isinstance(event := self._connection.next(0.0), Message):
+            with suppress(FrameError):
+                self._envelope.open(event.topic, event.payload)
 
     def stop(self) -> None:
         self._end.set()
@@ -83,7 +95,7 @@ def flooded(
     address: BrokerAddress, folder: Path, serve: list[str | Path], devices: dict[str, list[str | Path]]
 ) -> int:
     """A run beside a flood: how many messages were sent, once all that must hold of the run was looked at."""
-    flooder, resident = Flooder(address), Resident()
+    flooder, resident = Flooder(address, folder / "state-flood"), Resident()
     flooder.start()
     try:
         printed = run(folder, serve, devices, resident.watch)

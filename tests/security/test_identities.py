@@ -10,10 +10,10 @@ import pytest
 from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.errors import BrokerError
+from edge_fl.identity.file import read_identity
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
-from edge_fl.transport.identity import read_identity
 from edge_fl.transport.interface import Connected, Disconnected, Event, Message
 from edge_fl.wire.messages import Topics
 from tests.security.conftest import SecuredFleet

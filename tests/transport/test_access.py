@@ -10,10 +10,10 @@ import pytest
 
 from device_sim.emulation.mosquitto import Mosquitto, free_port, mosquitto_program
 from edge_fl.core.errors import BrokerError, ConfigError
+from edge_fl.identity.file import Identity, identity_text, read_identity
 from edge_fl.transport.access import PASSWORD, Access, password_of
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
-from edge_fl.transport.identity import Identity, identity_text, read_identity
 from edge_fl.transport.interface import Connected, Message
 
 pytest.importorskip("cryptography")

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from edge_fl.core.layout import Layout
 from edge_fl.wire.frame import decode_frame
@@ -247,3 +248,18 @@ def test_the_second_implementation_draws_the_patterns() -> None:
         assert vector["kept"] == math.floor((1000 - vector["dropout"]) * vector["units"] / 1000 + 0.5)
     for vector in vectors["prefix units"]:
         assert vector["kept"] == math.ceil(vector["width"] * vector["units"] / 1000)
+
+
+def test_the_second_implementation_checks_the_signed_message() -> None:
+    vector = load("signed.json")
+    signed = msgspec.msgpack.decode(bytes.fromhex(vector["payload"])[4:])
+    name = vector["topic"].encode()
+    moments = [signed[field] for field in ("epoch", "sequence", "towards")]
+    assert {field: signed[field] for field in vector["moments"]} == vector["moments"]
+    text = b"edge-fl signed message 1\0" + struct.pack("<H", len(name)) + name + struct.pack("<3Q", *moments)
+    first, key = (Ed25519PublicKey.from_public_bytes(bytes.fromhex(vector[who])) for who in ("first key", "key"))
+    key.verify(signed["signature"], text + signed["body"])
+    assert signed["body"].hex() == vector["message"]
+    [successor] = signed["successors"]
+    assert successor["key"].hex() == vector["key"]
+    first.verify(successor["signature"], b"edge-fl coordinator key 1\0" + successor["key"])

@@ -1,0 +1,245 @@
+"""How a coordinator's messages travel: bare, or signed, with a check of each device's certificate and signature."""
+
+import datetime as dt
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.identity.file import read_identity
+from edge_fl.identity.signing import Newest, Signer, SigningKey, check_signature, now_ms
+from edge_fl.wire.messages import (
+    FromDevice,
+    Gone,
+    Hello,
+    Register,
+    Registered,
+    ToDevice,
+    decode_from_device,
+    decode_to_device,
+    encode_message,
+)
+from edge_fl.wire.signed import LATEST, Signed, decode_signed, is_signed
+
+__all__ = ["BareEnvelope", "Envelope", "SignedEnvelope", "open_envelope"]
+
+_log = logging.getLogger(__name__)
+_AHEAD_MS = 24 * 3600 * 1000  # by which another clock may be ahead of this one
+_REVOKED = "revoked.pem"
+
+
+class Envelope(Protocol):
+    """What messages travel in.
+
+    ``epoch`` grows when devices would take the coordinator for one that was replaced: it then has to say Hello.
+    """
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of what is said now."""
+
+    def seal(self, topic: str, message: ToDevice) -> bytes:
+        """``message`` as it travels on ``topic``."""
+
+    def open(self, topic: str, client: str, payload: bytes) -> FromDevice:
+        """What ``client`` said on ``topic``; raises FrameError where it cannot be read, or was not said by it."""
+
+    def overhear(self, topic: str, payload: bytes) -> tuple[ToDevice, bool]:
+        """What a coordinator, perhaps this one, said to all, and whether it is of an epoch before this one's.
+
+        Raises FrameError as :meth:`open`.
+        """
+
+
+class BareEnvelope:
+    """Messages as they are: whom the broker lets publish on a device's topics is that device."""
+
+    epoch = 0
+
+    def seal(self, topic: str, message: ToDevice) -> bytes:
+        """``message`` as it travels."""
+        return encode_message(message)
+
+    def open(self, topic: str, client: str, payload: bytes) -> FromDevice:
+        """What came; raises FrameError where it cannot be read."""
+        if is_signed(payload):
+            raise FrameError(
+                "signed", f"'{client}' believes signed messages alone: start `edge-fl serve` with --identity."
+            )
+        return decode_from_device(payload)
+
+    def overhear(self, topic: str, payload: bytes) -> tuple[ToDevice, bool]:
+        """What came, and False; raises FrameError where it cannot be read."""
+        return decode_to_device(payload), False
+
+
+class _Known(NamedTuple):
+    """A device's certificate (DER), its key, and until when it holds."""
+
+    certificate: bytes
+    key: bytes
+    until: dt.datetime
+
+
+class SignedEnvelope:
+    """Signs what the coordinator says, and takes from a device what its certificate's key has signed.
+
+    A device shows its certificate as it registers. The coordinator keeps the key while the certificate holds, and asks
+    the list of revoked ones again when that changes. A message counts once, and only for the coordinator that it
+    answers. Each process has an epoch. It rises when a device, or another coordinator, knows of a later one.
+
+    Parameters
+    ----------
+    file
+        The coordinator's identity. ``revoked.pem`` beside it, if there, says whose certificates are taken back.
+
+    Raises
+    ------
+    ConfigError
+        When the identity has no key for signatures, or no authority.
+    """
+
+    def __init__(self, file: Path) -> None:
+        key, found = SigningKey.read(file), read_identity(file)
+        self._signer, self._successors = Signer(key, now_ms()), found.successors
+        self._began = self._signer.epoch
+        self._newest, self._known = Newest(), dict[str, _Known]()
+        self._authority = _Authority(file)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of what is said now."""
+        return self._signer.epoch
+
+    def seal(self, topic: str, message: ToDevice) -> bytes:
+        """``message`` as it travels on ``topic``."""
+        introduces = isinstance(message, Hello | Registered)
+        return self._signer.seal(topic, message, successors=self._successors if introduces else ())
+
+    def open(self, topic: str, client: str, payload: bytes) -> FromDevice:
+        """What ``client`` said on ``topic``.
+
+        Raises FrameError where the message cannot be read, has no signature (``unsigned``) or not the client's
+        (``signature``), comes with no certificate of the fleet that holds now (``certificate``), came before
+        (``replayed``), or answers another coordinator (``stale``).
+        """
+        try:
+            signed = decode_signed(payload)
+        except FrameError:
+            gone = decode_from_device(payload)
+            if not isinstance(gone, Gone):  # which the broker says in a device's name
+                raise
+            return gone
+        message = decode_from_device(signed.body)
+        known = self._known_of(client, signed, message)
+        check_signature(known.key, topic, signed)
+        self._known[client] = known
+        if signed.towards > self.epoch:
+            self._rise(signed.towards, f"'{client}'")
+        elif signed.towards < self._began and not isinstance(message, Register):
+            raise FrameError("stale", "The message answers a coordinator that is gone.")
+        self._newest.take(topic, signed)
+        return message
+
+    def overhear(self, topic: str, payload: bytes) -> tuple[ToDevice, bool]:
+        """What a coordinator with this key, perhaps this very one, said to all, and whether it is of an earlier epoch:
+        an old message, or one of a coordinator that devices do not hear. Raises FrameError as :meth:`open`.
+        """
+        signed = decode_signed(payload)
+        check_signature(self._signer.key.public, topic, signed)
+        older = signed.epoch < self.epoch
+        if signed.epoch > self.epoch:
+            self._rise(signed.epoch, "another coordinator")
+        return decode_to_device(signed.body), older
+
+    def _rise(self, epoch: int, by: str) -> None:
+        """Say a later epoch than ``epoch`` from now on: devices refuse an earlier one."""
+        if epoch > now_ms() + _AHEAD_MS or epoch == LATEST:
+            when = dt.datetime.fromtimestamp(epoch / 1000, dt.UTC) if epoch < LATEST >> 8 else "the far future"
+            raise FrameError("clock", f"{by} has heard a coordinator of {when}: set the clock of this machine.")
+        _log.info("%s has heard a coordinator of epoch %d: going on with a later one", by, epoch)
+        self._signer.epoch = epoch + 1
+
+    def _known_of(self, client: str, signed: Signed, message: FromDevice) -> _Known:
+        """What ``client`` signs with; raises FrameError where its certificate does not hold."""
+        if self._authority.news():
+            self._known.clear()
+        known = self._known.get(client)
+        if isinstance(message, Register) and (known is None or known.certificate != signed.certificate):
+            return self._authority.check(client, signed.certificate)
+        if known is None:
+            raise FrameError("unregistered", "The client showed no certificate yet: it has to register.")
+        if known.until < dt.datetime.now(dt.UTC):
+            raise FrameError("certificate", f"The certificate of '{client}' has expired.")
+        return known
+
+
+class _Authority:
+    """Whose certificates hold: the last certificate of the coordinator's file, and who is revoked."""
+
+    def __init__(self, file: Path) -> None:
+        from cryptography import x509
+
+        self._certificate = x509.load_pem_x509_certificates(file.read_bytes())[-1]
+        self._file, self._seen = file.with_name(_REVOKED), -1
+        self._revoked: Callable[[int], bool] = lambda _: False
+        if not self._file.exists():
+            _log.warning("'%s' is missing: revoked devices are kept out by the broker alone", self._file)
+
+    def news(self) -> bool:
+        """Whether the list of those revoked has changed since the last call, which reads it again."""
+        try:
+            seen = self._file.stat().st_mtime_ns
+        except OSError:  # it is missing, or is being replaced
+            return False
+        if seen == self._seen:
+            return False
+        from cryptography import x509
+
+        try:
+            revoked = x509.load_pem_x509_crl(self._file.read_bytes())
+            if not revoked.is_signature_valid(self._certificate.public_key()):  # type: ignore[arg-type]
+                raise ValueError("another authority's")
+        except (OSError, ValueError, TypeError) as error:
+            _log.error("'%s' cannot be used (%s): the last list stands", self._file, error)
+        else:
+            self._revoked = lambda serial: revoked.get_revoked_certificate_by_serial_number(serial) is not None
+        self._seen = seen
+        return True
+
+    def check(self, client: str, der: bytes) -> _Known:
+        """The key of a certificate that holds now, and is ``client``'s; raises FrameError (``certificate``)."""
+        from cryptography import x509
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            found = x509.load_der_x509_certificate(der)
+            found.verify_directly_issued_by(self._certificate)
+            key = found.public_key()
+            names = found.subject.get_attributes_for_oid(x509.OID_COMMON_NAME)
+        except (ValueError, TypeError, InvalidSignature) as error:
+            raise _refused(client, "is not of this fleet") from error
+        now = dt.datetime.now(dt.UTC)
+        if not isinstance(key, Ed25519PublicKey) or [name.value for name in names] != [client]:
+            raise _refused(client, "is another device's, or of another kind")
+        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
+            raise _refused(client, "does not hold now")
+        if self._revoked(found.serial_number):
+            raise _refused(client, "is revoked")
+        return _Known(der, key.public_bytes_raw(), found.not_valid_after_utc)
+
+
+def _refused(client: str, wrong: str) -> FrameError:
+    return FrameError("certificate", f"The certificate that '{client}' shows {wrong}.")
+
+
+def open_envelope(signing: Path | None) -> Envelope:
+    """What the messages of a coordinator travel in whose identity is ``signing``; raises as :class:`SignedEnvelope`."""
+    if signing is None:
+        return BareEnvelope()
+    try:
+        return SignedEnvelope(signing)
+    except (OSError, ValueError, IndexError) as error:
+        raise ConfigError(f"'{signing}' holds no identity with its authority: see --identity.") from error

@@ -1,0 +1,83 @@
+"""An identity in one PEM file: a device's or a coordinator's name, its certificate and key, and whom it trusts.
+
+The lines before the first certificate say ``Id: NAME`` and, where one is known, ``Broker: ADDRESS``. A device's file
+says ``Coordinator: KEY``, the Ed25519 key that it believes. A coordinator's file says ``Successor: KEY SIGNATURE`` for
+each change of its key, the oldest first. Keys and signatures are in hexadecimal. ssl, OpenSSL and Mosquitto skip these
+lines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge_fl.core.errors import ConfigError
+from edge_fl.transport.access import Access
+from edge_fl.wire.signed import Successor
+
+__all__ = ["Identity", "identity_text", "read_identity"]
+
+_LARGEST = 1 << 20  # bytes
+_BEGIN = "-----BEGIN "
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a file says: ``name`` in the fleet, and the ``broker``'s address if it has one.
+
+    ``coordinator`` is the key of whom a device believes, and ``successors`` are the changes of a coordinator's own key.
+    """
+
+    file: Path
+    name: str
+    broker: str | None = None
+    coordinator: bytes | None = None
+    successors: tuple[Successor, ...] = ()
+
+    @property
+    def access(self) -> Access:
+        """What a broker lets its holder in by."""
+        return Access(ca=self.file, cert=self.file, name=self.name, signing=self.file)
+
+
+def read_identity(file: str | Path) -> Identity:
+    """Read an identity's file; raises ConfigError where it cannot be read, or is none."""
+    file = Path(file)
+    try:
+        with file.open("rb") as held:
+            text = held.read(_LARGEST).decode("ascii")
+    except OSError as error:
+        raise ConfigError(f"'{file}' cannot be read ({error.strerror}): see --identity.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"'{file}' is no identity: see --identity.") from error
+    head, begun, _ = text.partition(_BEGIN)
+    lines = [(word, value) for word, found, value in (line.partition(": ") for line in head.splitlines()) if found]
+    said = dict(lines)
+    try:
+        if not begun:
+            raise ValueError("it holds no certificate")
+        key = bytes.fromhex(said["Coordinator"]) if "Coordinator" in said else None
+        successors = tuple(_successor(value) for word, value in lines if word == "Successor")
+        return Identity(file, said["Id"], said.get("Broker"), key, successors)
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"'{file}' is no identity as `edge-fl provision` writes it: see --identity.") from error
+
+
+def identity_text(
+    name: str,
+    broker: str | None,
+    *,
+    pem: str,
+    coordinator: bytes | None = None,
+    successors: Sequence[Successor] = (),
+) -> str:
+    """The content of an identity's file."""
+    lines = ["An identity of edge-fl: whoever has this file is this device.", f"Id: {name}"]
+    lines += [] if broker is None else [f"Broker: {broker}"]
+    lines += [] if coordinator is None else [f"Coordinator: {coordinator.hex()}"]
+    lines += [f"Successor: {each.key.hex()} {each.signature.hex()}" for each in successors]
+    return "\n".join([*lines, pem])
+
+
+def _successor(value: str) -> Successor:
+    key, _, signature = value.partition(" ")
+    return Successor(bytes.fromhex(key), bytes.fromhex(signature))
