@@ -32,8 +32,8 @@ from edge_fl.wire.messages import (
 )
 from edge_fl.wire.signed import decode_signed, encode_signed
 from tests.security.conftest import SecuredFleet
+from tests.security.hostile_broker import Operator
 from tests.security.keys import key
-from tests.security.operator import Operator
 from tests.security.test_fleet import edge_fl, open_run, run, same, weights
 
 __all__ = ["open_run"]  # a fixture
