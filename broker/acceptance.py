@@ -18,6 +18,7 @@ from edge_fl.training.batch_statistics import collectable, own_row
 from edge_fl.training.update import assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
 from edge_fl.wire.messages import CollectStatistics, Evaluate, Evaluated
+from edge_fl.wire.values import WITHHELD
 
 __all__ = ["Expected", "check_score", "check_statistics", "check_update", "expected_of"]
 
@@ -27,7 +28,10 @@ _LARGEST_LOSS = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Expected:
-    """What the coordinator asked of one client; ``max_change`` is the most by which it may change a parameter."""
+    """What the coordinator asked of one client; ``max_change`` is the most by which it may change a parameter.
+
+    An update whose values are ``withheld`` says all but these.
+    """
 
     layout: Layout
     recipe: Recipe
@@ -39,6 +43,12 @@ class Expected:
     samples: int
     max_change: float
     assigned: Pattern | None = None
+    withheld: bool = False
+
+    @property
+    def values(self) -> str:
+        """How the update's values are encoded."""
+        return WITHHELD if self.withheld else self.recipe.values
 
 
 def expected_of(current: Round, client: str, samples: int, *, layout: Layout, recipe: Recipe) -> Expected:
@@ -55,6 +65,7 @@ def expected_of(current: Round, client: str, samples: int, *, layout: Layout, re
         samples=samples,
         assigned=assigned_pattern(task, layout),
         max_change=current.max_change,
+        withheld=task.withheld,
     )
 
 
@@ -80,13 +91,15 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     if (header.run, header.round, header.version) != (expected.run, expected.round, expected.version):
         raise FrameError("stale", f"The update is for round {header.round} of run '{header.run}'.")
     recipe = expected.recipe
-    if (header.method, header.mode, header.values) != (recipe.name, recipe.method.mode, recipe.values):
+    if (header.method, header.mode, header.values) != (recipe.name, recipe.method.mode, expected.values):
         raise FrameError("method", f"The update was made by '{header.method}' in {header.mode} mode.")
     if not 0 < header.samples <= expected.samples:
         raise FrameError("samples", f"The update claims {header.samples} of {expected.samples} samples.")
     if not 0 <= header.loss <= _LARGEST_LOSS:
         raise FrameError("loss", f"The update's loss is {header.loss}.")
     recipe.method.check(frame.pattern, expected.tier, expected.assigned)
+    if expected.withheld:
+        return frame
     name, size = farthest(expected.layout, frame.values)
     if size > expected.max_change:
         raise FrameError("diverged", f"The update changes '{name}' by {size:.1e}.")

@@ -12,7 +12,7 @@ from broker.session import serve as coordinate
 from edge_fl.core.bundle import Bundle
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
-from edge_fl.runs.config import RunConfig
+from edge_fl.runs.config import RunConfig, SecureAggregation
 from edge_fl.runs.run import Run
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
@@ -43,6 +43,7 @@ def serve(
     norm_bound: float | None = 2.0,
     robust: str | None = None,
     rollback: float | None = 3.0,
+    secure: SecureAggregation | None = None,
     output: str | Path | None = None,
     observer: Observer | None = None,
     **settings: Any,
@@ -65,6 +66,9 @@ def serve(
     rollback
         A round whose model has a held-out loss of more than so many times the median of the last evaluations is done
         again without the updates that ruined it; None never is.
+    secure
+        Learn sums of updates alone, as ``edge_fl.SecureAggregation()`` says. ``norm_bound`` and ``rollback``, which
+        look at single updates, are off then.
     settings
         Further fields of :class:`edge_fl.runs.config.RunConfig`, such as ``deadline`` or ``quorum``.
 
@@ -91,9 +95,10 @@ def serve(
         scores=tuple(scores),
         code=(*code, *of_rule),
         samples_bound=samples_bound,
-        norm_bound=norm_bound,
+        norm_bound=norm_bound if secure is None else None,
         robust=robust_rule,
-        rollback=rollback,
+        rollback=rollback if secure is None else None,
+        secure=secure,
         **settings,
     )
     root = Path("runs") / run if output is None else Path(output)

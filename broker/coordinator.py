@@ -12,12 +12,13 @@ from broker.client_selection import ClientSelection
 from broker.federated_evaluation import FederatedEvaluator
 from broker.final_model import FinalModel
 from broker.fleet import Fleet
-from broker.model import Applied, GlobalModel, RoundSum, Snapshot
+from broker.model import Applied, GlobalModel, Snapshot, Summed
 from broker.observer import Observer
 from broker.pacing import LATE, OVERDUE, Ask, Decision, Devices, Pacing, Synchronous, Wait
 from broker.rollback import Rollback
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
+from broker.secure_aggregation.aggregator import SecureAggregator
 from broker.statistics_round import collect_statistics, collects
 from broker.store import Store, UnderWay
 from broker.summary import RunSummary
@@ -86,6 +87,8 @@ class Coordinator:
         Told of everything.
     flying
         Who still trains, of a buffered run that goes on and knows of them.
+    secure
+        Has devices sum their updates unseen; None where updates come one by one.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class Coordinator:
         evaluator: Evaluator,
         observer: Observer,
         flying: Round | None = None,
+        secure: SecureAggregator | None = None,
     ) -> None:
         self._config, self._recipe, self._model, self._dense = config, recipe, model, dense
         self._fleet, self._folder, self._store = fleet, folder, store
@@ -116,7 +120,7 @@ class Coordinator:
             evaluator=evaluator,
             manifest=manifest,
         )
-        self._manifest = manifest
+        self._manifest, self._secure = manifest, secure
         self._selection = ClientSelection(config.selection, config.seed)
         self._pacing: Pacing = Synchronous(config, self._selection)
         if config.buffer:
@@ -336,6 +340,7 @@ class Coordinator:
             model=model,
             weights=self._model.weights,
             changes=self._fleet.changes_for(client, self._model),
+            withheld=self._secure is not None,
         )
 
     def _tier(self, client: str, current: Round) -> int:
@@ -344,8 +349,10 @@ class Coordinator:
             return current.parts[client].task.tier
         return self._tiers.of(client, self._fleet.registry[client].profile)
 
-    def _total(self, current: Round, took: dict[str, float], left_out: frozenset[str] = frozenset()) -> RoundSum:
+    def _total(self, current: Round, took: dict[str, float], left_out: frozenset[str] = frozenset()) -> Summed:
         """The updates in the order of client ids, whatever the order of arrival; one in memory at a time."""
+        if self._secure is not None:
+            return self._secure.total(current, took)
         total, recipe = current.sums or self._model.begin(), self._recipe
         for client, report in sorted(current.reports.items()):
             if report.path is not None and client not in left_out:
@@ -383,6 +390,7 @@ class Coordinator:
             collected=collected,
             clipped=trained.applied.clipped,
             averaged=trained.applied.averaged,
+            left_out=trained.applied.left_out,
         )
         self._folder.checkpoints.keep(
             number, self._model.weights, {**self._model.state_dict(), **fleet.state_dict()}

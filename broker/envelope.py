@@ -4,11 +4,12 @@ import datetime as dt
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.identity.certificates import Authority, Holder, refused
 from edge_fl.identity.file import read_identity
-from edge_fl.identity.signing import Newest, Signer, SigningKey, check_signature, now_ms
+from edge_fl.identity.signing import Newest, Signer, SigningKey, check_signature, now_ms, signature_holds
 from edge_fl.wire.messages import (
     FromDevice,
     Gone,
@@ -45,6 +46,9 @@ class Envelope(Protocol):
     def open(self, topic: str, client: str, payload: bytes) -> FromDevice:
         """What ``client`` said on ``topic``; raises FrameError where it cannot be read, or was not said by it."""
 
+    def check(self, client: str, certificate: bytes, signature: bytes, data: bytes) -> None:
+        """Raises FrameError where ``client`` did not sign ``data`` for other devices."""
+
     def overhear(self, topic: str, payload: bytes) -> tuple[ToDevice, bool]:
         """What a coordinator, perhaps this one, said to all, and whether it is of an epoch before this one's.
 
@@ -69,17 +73,12 @@ class BareEnvelope:
             )
         return decode_from_device(payload)
 
+    def check(self, client: str, certificate: bytes, signature: bytes, data: bytes) -> None:
+        """Nothing is signed without identities."""
+
     def overhear(self, topic: str, payload: bytes) -> tuple[ToDevice, bool]:
         """What came, and False; raises FrameError where it cannot be read."""
         return decode_to_device(payload), False
-
-
-class _Known(NamedTuple):
-    """A device's certificate (DER), its key, and until when it holds."""
-
-    certificate: bytes
-    key: bytes
-    until: dt.datetime
 
 
 class SignedEnvelope:
@@ -104,7 +103,7 @@ class SignedEnvelope:
         key, found = SigningKey.read(file), read_identity(file)
         self._signer, self._successors = Signer(key, now_ms()), found.successors
         self._began = self._signer.epoch
-        self._newest, self._known = Newest(), dict[str, _Known]()
+        self._newest, self._known = Newest(), dict[str, Holder]()
         self._authority = _Authority(file)
 
     @property
@@ -142,6 +141,11 @@ class SignedEnvelope:
         self._newest.take(topic, signed)
         return message
 
+    def check(self, client: str, certificate: bytes, signature: bytes, data: bytes) -> None:
+        """Raises FrameError (``certificate``, ``signature``) where ``client`` did not sign ``data``."""
+        if not signature_holds(self._authority.check(client, certificate).key, signature, data):
+            raise FrameError("signature", f"'{client}' did not sign its keys.")
+
     def overhear(self, topic: str, payload: bytes) -> tuple[ToDevice, bool]:
         """What a coordinator with this key, perhaps this very one, said to all, and whether it is of an earlier epoch:
         an old message, or one of a coordinator that devices do not hear. Raises FrameError as :meth:`open`.
@@ -161,7 +165,7 @@ class SignedEnvelope:
         _log.info("%s has heard a coordinator of epoch %d: going on with a later one", by, epoch)
         self._signer.epoch = epoch + 1
 
-    def _known_of(self, client: str, signed: Signed, message: FromDevice) -> _Known:
+    def _known_of(self, client: str, signed: Signed, message: FromDevice) -> Holder:
         """What ``client`` signs with; raises FrameError where its certificate does not hold."""
         if self._authority.news():
             self._known.clear()
@@ -179,9 +183,7 @@ class _Authority:
     """Whose certificates hold: the last certificate of the coordinator's file, and who is revoked."""
 
     def __init__(self, file: Path) -> None:
-        from cryptography import x509
-
-        self._certificate = x509.load_pem_x509_certificates(file.read_bytes())[-1]
+        self._issuer = Authority(file)
         self._file, self._seen = file.with_name(_REVOKED), -1
         self._revoked: Callable[[int], bool] = lambda _: False
         if not self._file.exists():
@@ -199,7 +201,7 @@ class _Authority:
 
         try:
             revoked = x509.load_pem_x509_crl(self._file.read_bytes())
-            if not revoked.is_signature_valid(self._certificate.public_key()):  # type: ignore[arg-type]
+            if not revoked.is_signature_valid(self._issuer.certificate.public_key()):  # type: ignore[arg-type]
                 raise ValueError("another authority's")
         except (OSError, ValueError, TypeError) as error:
             _log.error("'%s' cannot be used (%s): the last list stands", self._file, error)
@@ -208,31 +210,12 @@ class _Authority:
         self._seen = seen
         return True
 
-    def check(self, client: str, der: bytes) -> _Known:
-        """The key of a certificate that holds now, and is ``client``'s; raises FrameError (``certificate``)."""
-        from cryptography import x509
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-        try:
-            found = x509.load_der_x509_certificate(der)
-            found.verify_directly_issued_by(self._certificate)
-            key = found.public_key()
-            names = found.subject.get_attributes_for_oid(x509.OID_COMMON_NAME)
-        except (ValueError, TypeError, InvalidSignature) as error:
-            raise _refused(client, "is not of this fleet") from error
-        now = dt.datetime.now(dt.UTC)
-        if not isinstance(key, Ed25519PublicKey) or [name.value for name in names] != [client]:
-            raise _refused(client, "is another device's, or of another kind")
-        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
-            raise _refused(client, "does not hold now")
-        if self._revoked(found.serial_number):
-            raise _refused(client, "is revoked")
-        return _Known(der, key.public_bytes_raw(), found.not_valid_after_utc)
-
-
-def _refused(client: str, wrong: str) -> FrameError:
-    return FrameError("certificate", f"The certificate that '{client}' shows {wrong}.")
+    def check(self, client: str, der: bytes) -> Holder:
+        """Whose certificate it is, if it holds now; raises FrameError (``certificate``)."""
+        holder = self._issuer.holder(client, der)
+        if self._revoked(holder.serial):
+            raise refused(client, "is revoked")
+        return holder
 
 
 def open_envelope(signing: Path | None) -> Envelope:

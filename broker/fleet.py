@@ -80,7 +80,7 @@ class Fleet(Protocol):
         """Take no more updates; those of clients that are still awaited count once a round is opened again."""
         ...
 
-    def poll(self, current: Poll[Any], *, deadline: float, gone_after: float) -> None:
+    def poll(self, current: Poll[Any, Any], *, deadline: float, gone_after: float) -> None:
         """Ask the clients of ``current``, and wait: ``deadline`` seconds at most, and not for who is gone."""
         ...
 

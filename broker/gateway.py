@@ -28,6 +28,8 @@ from broker.refusals import Refusals
 from broker.registry import Registry
 from broker.rounds import Round
 from broker.run_folder import RunFolder
+from broker.secure_aggregation.masked_uploads import MaskedUploads
+from broker.secure_aggregation.polls import MaskedPoll
 from broker.store import Store
 from broker.tiers import Tiers
 from edge_fl.core.bundle import Bundle
@@ -41,6 +43,7 @@ from edge_fl.wire.messages import (
     DECLINED,
     LONGEST_REASON,
     PROTOCOL,
+    Answer,
     CollectedStatistics,
     Evaluated,
     Failed,
@@ -50,13 +53,17 @@ from edge_fl.wire.messages import (
     Gone,
     Hello,
     Keep,
+    Keys,
     Offer,
     Refused,
     Register,
     Registered,
+    SendMasked,
+    Shares,
     Task,
     ToDevice,
     Topics,
+    Unmasked,
     Want,
 )
 
@@ -165,7 +172,8 @@ class Gateway:
         self._over: Finished | None = None
         self._final: FinalModel | None = None
         self._served = -math.inf  # when a device asked for a part of it last
-        self._poll: Poll[Any] | None = None  # the newest
+        self._poll: Poll[Any, Any] | None = None  # the newest
+        self._masked: MaskedUploads | None = None  # while that asks for masked updates
 
     @staticmethod
     def subscriptions(topics: Topics) -> list[str]:
@@ -214,24 +222,32 @@ class Gateway:
         self._unheard[client] = time.monotonic()
         self._send(client, task)
 
-    def open_poll(self, current: Poll[Any]) -> None:
+    def open_poll(self, current: Poll[Any, Any]) -> None:
         """Ask the clients of ``current``, each again until it answers, and take what they answer."""
         self._poll = current
+        if isinstance(current, MaskedPoll):
+            self._masked = MaskedUploads(current, self._folder.open_masked(current.number), self._send)
         for client in current.tasks:
             self._observer.device(client, current.statuses[0])
             self._ask_again(current, client)
 
-    def poll(self, current: Poll[Any], *, deadline: float, gone_after: float) -> None:
+    def poll(self, current: Poll[Any, Any], *, deadline: float, gone_after: float) -> None:
         """Open it and wait for answers: ``deadline`` seconds at most, and not for who is gone for ``gone_after``."""
         self.open_poll(current)
         until = time.monotonic() + deadline
         while (now := time.monotonic()) < until and current.outstanding() - self.registry.lost(now, gone_after):
             self.pump()
         current.closed = True
+        if self._masked is not None:
+            self._masked.close()
+            self._masked = None
 
-    def _ask_again(self, current: Poll[Any], client: str) -> None:
+    def _ask_again(self, current: Poll[Any, Any], client: str) -> None:
         current.sent_at[client] = time.monotonic()
-        self._send(client, current.tasks[client])
+        request = current.tasks[client]
+        self._send(client, request)
+        if isinstance(request, SendMasked):  # other members' shares, which are content
+            self.sent[client] += sum(map(len, request.sealed.values()))
 
     def finish(self, rounds: int) -> None:
         """Tell all devices that the run is over, and every one that registers from now on; uploads are broken off."""
@@ -300,6 +316,8 @@ class Gateway:
         if now - self._ticked > _TICK_SECONDS:
             self._ticked = now
             self._intake.tick()
+            if self._masked is not None:
+                self._masked.tick()
             self._remind()
             self._presence.write()
 
@@ -308,6 +326,8 @@ class Gateway:
             case Connected():
                 self._publish(self._topics.all, self._hello)
                 self._intake.resume()
+                if self._masked is not None:
+                    self._masked.resume()
             case Disconnected(reason=reason):
                 _log.warning("connection to the broker lost (%s); reconnecting", reason)
             case Message(topic=topic, payload=payload):
@@ -338,7 +358,8 @@ class Gateway:
                 raise FrameError("flood", "More messages came than a client may send.")
             if chunk is not None:
                 self._presence_of(client)
-                self._intake.chunk(client, *chunk, payload)
+                taker = self._intake if self._masked is None else self._masked
+                taker.chunk(client, *chunk, payload)
                 return
             message = self._open(topic, client, payload)
             self._presence_of(client)
@@ -392,9 +413,11 @@ class Gateway:
                 self._register(client, message)
             case Want():
                 self._serve(client, message)
-            case Offer():
+            case Offer(attempt=0):
                 self._intake.consider(client, message)
-            case Evaluated() | CollectedStatistics():
+            case Offer():
+                self._consider_masked(client, message)
+            case Evaluated() | CollectedStatistics() | Keys() | Shares() | Unmasked():
                 self._take_answer(client, message)
             case Failed():
                 self._take_failure(client, message)
@@ -465,6 +488,12 @@ class Gateway:
             self._served = time.monotonic()
             self._send(client, Final(run, self._contents.offer_change(frame), width, statistics))
 
+    def _consider_masked(self, client: str, offer: Offer) -> None:
+        device = self.registry.get(client)
+        if self._masked is None or device is None or offer.run != self._folder.run:
+            raise FrameError("late", f"Nobody waits for a masked update in attempt {offer.attempt}.")
+        self._masked.consider(client, offer, device.profile)
+
     # --- answers without an update
 
     def _take_failure(self, client: str, failed: Failed) -> None:
@@ -485,7 +514,7 @@ class Gateway:
         _log.warning("round %d: '%s' %s to %s: %s", failed.round, client, word, failed.what, reason)
         self._observer.device(client, word)
 
-    def _take_answer(self, client: str, answer: Evaluated | CollectedStatistics) -> None:
+    def _take_answer(self, client: str, answer: Answer) -> None:
         device, poll = self.registry.get(client), self._poll
         if device is None:
             raise FrameError("unregistered", "The client is not registered.")

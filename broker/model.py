@@ -1,14 +1,15 @@
 """The global model: its weights, its version, its frames, and how a round's updates change it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from broker.defence import OPEN, Defence
-from broker.sums import Sums, device_here, sums_of
+from broker.sums import MakesChange, Sums, device_here, sums_of
 from edge_fl.aggregation.bounds import WHOLE, Bounds, Clip, Size, median_size, size_of
 from edge_fl.aggregation.spool import Spool
 from edge_fl.compressors.base import SendsChanges
@@ -23,7 +24,7 @@ from edge_fl.wire.downlink import changed
 from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
 from edge_fl.wire.values import FLOAT32, flatten
 
-__all__ = ["Applied", "GlobalModel", "RoundSum", "Snapshot"]
+__all__ = ["Applied", "GlobalModel", "RoundSum", "RoundTotal", "Snapshot", "Summed"]
 
 _MIDDLE = "bounds.median"
 _ENOUGH = 5  # updates in a round: of fewer, nobody can say which is the odd one
@@ -34,12 +35,14 @@ class Applied:
     """What a round's updates came to: the clients' mean training ``loss``, weighted by their samples.
 
     ``clipped`` says which share of its change counted, by client, where that was not all: 0 of one left out.
-    ``averaged`` rows had too few holders for the robust rule.
+    ``averaged`` rows had too few holders for the robust rule. ``left_out`` is the share of entries that secure
+    aggregation left out.
     """
 
     loss: float
     clipped: dict[str, float]
     averaged: int
+    left_out: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class GlobalModel:
         The run's id.
     defence
         How much one client may weigh, and what withstands hostile ones.
+    unseen
+        Opens the sum of a round, by its number, where a simulation sums as secure aggregation does.
     """
 
     def __init__(
@@ -76,9 +81,10 @@ class GlobalModel:
         recipe: Recipe,
         run: str,
         defence: Defence = OPEN,
+        unseen: "Callable[[int], RoundTotal] | None" = None,
     ) -> None:
         self.layout, self.weights, self.version = layout, weights, 0
-        self._defence = defence
+        self._defence, self._unseen = defence, unseen
         self._middle: Size | None = None  # of the updates of the round before
         self._recipe, self._run = recipe, run
         self._changes: list[bytes] = []  # the last ones, up to the current version
@@ -116,8 +122,10 @@ class GlobalModel:
         behind = self.version - version
         return tuple(self._changes[-behind:]) if 0 < behind <= len(self._changes) else None
 
-    def begin(self) -> "RoundSum":
+    def begin(self) -> "RoundTotal":
         """Sums for the updates of a round, on CUDA where there is one."""
+        if self._unseen is not None:
+            return self._unseen(self.version + 1)
         sums = sums_of(self.layout, self._recipe.rule, self._device, self._defence)
         bounds = self._defence.bounds
         if self._recipe.rule.signs:  # a vote has no size
@@ -125,7 +133,7 @@ class GlobalModel:
         spool = Spool(self.layout, self._defence.scratch)
         return RoundSum(self.layout, sums, self.version, bounds=bounds, middle=self._middle, spool=spool)
 
-    def apply(self, total: "RoundSum") -> "Applied":
+    def apply(self, total: "Summed") -> "Applied":
         """Apply the recipe's rule to a round's updates, and let its server halves learn."""
         recipe, number, heard = self._recipe, self.version + 1, total.close()
         change = total.sums.change(self.weights)
@@ -141,7 +149,7 @@ class GlobalModel:
             self.weights = {name: _moved(old, change[name]) for name, old in self.weights.items()}
         recipe.learn(number, heard)
         loss = sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)
-        return Applied(loss, total.clipped, total.sums.averaged)
+        return Applied(loss, total.clipped, total.sums.averaged, total.left_out)
 
     def state_dict(self) -> State:
         """What the recipe has learned, the changes that devices may still ask for, and the last round's median."""
@@ -208,6 +216,34 @@ class _Waiting:
     size: Size
 
 
+class Summed(Protocol):
+    """What a round's updates came to, by whatever summed them; see :class:`RoundSum`."""
+
+    clipped: dict[str, float]
+
+    @property
+    def sizes(self) -> Sequence[Size]:
+        """Those of all updates, where limits are learned from them."""
+
+    @property
+    def sums(self) -> MakesChange:
+        """What makes the change of the model, once it is closed."""
+
+    @property
+    def left_out(self) -> float:
+        """The share of the updates' entries that did not count, as too few clients hold them."""
+
+    def close(self) -> Sequence[ClientReport]:
+        """Take no more; what the server half learns of each update."""
+
+
+class RoundTotal(Summed, Protocol):
+    """A sum that updates are added to as they come."""
+
+    def add(self, tier: int, update: Frame, seconds: float | None = None) -> None:
+        """Add the update of a client of ``tier``, ``seconds`` after its task, where that is known."""
+
+
 class RoundSum:
     """What a round's updates come to, in the order in which they are added.
 
@@ -240,7 +276,7 @@ class RoundSum:
     def __init__(
         self, layout: Layout, sums: Sums, version: int, *, bounds: Bounds, middle: Size | None, spool: Spool
     ) -> None:
-        self.sums, self.sizes, self.clipped = sums, list[Size](), dict[str, float]()
+        self.sums, self.sizes, self.clipped, self.left_out = sums, list[Size](), dict[str, float](), 0.0
         self._layout, self._version, self._bounds, self._spool = layout, version, bounds, spool
         self._limits = bounds.limits(middle)
         self._first = middle is None

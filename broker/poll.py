@@ -1,19 +1,20 @@
-"""A question to devices between rounds, whose answers are a message each. No network and no clock of its own."""
+"""A question to devices after their training, whose answers are a message each. No network and no clock of its own."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
 from edge_fl.core.errors import FrameError
-from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Evaluate, Evaluated, Register
+from edge_fl.wire.messages import Answer, Offer, Register, Request
 
 __all__ = ["Poll"]
 
-_Answer = TypeVar("_Answer", Evaluated, CollectedStatistics)
+_Task = TypeVar("_Task", bound=Request)
+_Answer = TypeVar("_Answer", bound=Answer | Offer)
 
 
 @dataclass
-class Poll(ABC, Generic[_Answer]):
+class Poll(ABC, Generic[_Task, _Answer]):
     """What is asked after round ``number``.
 
     ``tasks`` are what each client was asked, ``tiers`` in which tier, ``answers`` what was taken, and ``excused`` the
@@ -27,7 +28,7 @@ class Poll(ABC, Generic[_Answer]):
     """What a device is at that was asked, and what it has done once its answer was taken."""
 
     number: int
-    tasks: dict[str, Evaluate | CollectStatistics] = field(default_factory=dict)
+    tasks: dict[str, _Task] = field(default_factory=dict)
     tiers: dict[str, int] = field(default_factory=dict)
     answers: dict[str, _Answer] = field(default_factory=dict)
     excused: set[str] = field(default_factory=set)
@@ -46,7 +47,7 @@ class Poll(ABC, Generic[_Answer]):
         """Those of them that were last sent their task before ``since``."""
         return sorted(client for client in self.outstanding() if self.sent_at[client] < since)
 
-    def take(self, client: str, answer: Evaluated | CollectedStatistics, profile: Register) -> bool:
+    def take(self, client: str, answer: Answer | Offer, profile: Register) -> bool:
         """Count the answer of a client that registered as ``profile`` says.
 
         Returns

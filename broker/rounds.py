@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from broker.model import RoundSum
+from broker.model import RoundTotal
 from edge_fl.wire.messages import Task, Verdict
 
 __all__ = ["Part", "Report", "Round"]
@@ -71,7 +71,7 @@ class Round:
     max_change: float
     deadline: float = 0.0
     parts: dict[str, Part] = field(default_factory=dict, init=False)
-    sums: RoundSum | None = None
+    sums: RoundTotal | None = None
     _awaited: dict[str, None] = field(
         default_factory=dict, init=False
     )  # in order; it is looked at after every few messages
@@ -120,6 +120,10 @@ class Round:
         if self.awaits(client):
             self.parts[client].excused = reason
             del self._awaited[client]
+
+    def lose(self, client: str, reason: str) -> None:
+        """Count the update of this client no longer."""
+        self.parts[client].report, self.parts[client].excused = None, reason
 
     def took(self, now: float) -> dict[str, float]:
         """Seconds from each client's task to its update, or until now where none was taken."""

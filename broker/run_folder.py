@@ -81,6 +81,7 @@ class RunFolder:
             write_atomically(root / "metrics.jsonl", b"".join(lines))
             self._metrics = (root / "metrics.jsonl").open("ab")
             self._updates: UpdateFile | None = None
+            self._room = 0  # bytes of an update at the most
         except OSError as error:
             raise StateError(f"The run folder '{root}' cannot be written: {error.strerror}.") from error
         self.checkpoints = Checkpoints(f"{models}/{config.run}" if models else str(root / "checkpoints"))
@@ -93,11 +94,22 @@ class RunFolder:
         """
         if self._updates is None:
             self._updates = UpdateFile(self.updates(round), room)
+        self._room = room
         return self._updates
 
     def updates(self, round: int) -> Path:
         """Where a round's updates are."""
         return self.root / "updates" / ("buffer.frames" if self._lasting else f"{round:05d}.frames")
+
+    def open_masked(self, round: int) -> UpdateFile:
+        """Room for masked updates on their way; what comes of them is nowhere else but in a sum."""
+        path = self.root / "updates" / f"{round:05d}.masked"
+        path.unlink(missing_ok=True)
+        return UpdateFile(path, self._room)
+
+    def aggregation(self, round: int) -> Path:
+        """Where the record of a round's secure aggregation is, gone with the updates."""
+        return self.root / "updates" / f"{round:05d}.aggregation"
 
     def holds(self, report: Report, digest: str) -> bool:
         """Whether that update is still there, with the SHA-256 that it was accepted by."""

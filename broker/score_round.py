@@ -12,13 +12,13 @@ from edge_fl.aggregation.bounds import Bounds
 from edge_fl.core.bundle import Manifest
 from edge_fl.metrics.base import Metric, Sums
 from edge_fl.runs.metrics import TierScore
-from edge_fl.wire.messages import Evaluated, Register
+from edge_fl.wire.messages import Evaluate, Evaluated, Register
 
 __all__ = ["ScoreRound"]
 
 
 @dataclass
-class ScoreRound(Poll[Evaluated]):
+class ScoreRound(Poll[Evaluate, Evaluated]):
     """The scores of the model after a round."""
 
     metrics: Sequence[Metric] = ()

@@ -23,6 +23,8 @@ from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.programs import missing_program
 from broker.run_folder import RunFolder, check_no_run, run_of
+from broker.secure_aggregation.aggregator import SecureAggregator
+from broker.secure_aggregation.settings import check_secure, plan_of
 from broker.settings import RunSettings
 from broker.statistics_round import collects
 from broker.store import Store
@@ -239,6 +241,12 @@ def _coordinate(
         observer=observer,
         envelope=envelope,
     )
+    plan = plan_of(config, recipe, bundle.layout)
+    secure = None
+    if plan is not None:
+        secure = SecureAggregator(
+            config=config, fleet=gateway, plan=plan, record=folder.aggregation, check=envelope.check
+        )
     coordinator = Coordinator(
         config=config,
         manifest=bundle.manifest,
@@ -251,6 +259,7 @@ def _coordinate(
         tiers=tiers,
         evaluator=evaluator,
         observer=observer,
+        secure=secure,
     )
     summary = coordinator.run()
     draw(summary)
@@ -278,6 +287,7 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
     ``tiers`` is how many tiers there are, None where it is not known: then it is as many as the method tells apart.
     """
     method, _ = recipe.method, recipe.rule
+    check_secure(config, recipe, bundle.manifest)
     if isinstance(method, ChecksBundle) and (reason := method.unfit(bundle.manifest)):
         raise ConfigError(reason)
     if config.keep_best is not None and collects(method, bundle.manifest):

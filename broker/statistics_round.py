@@ -28,7 +28,7 @@ __all__ = ["StatisticsRound", "collect_statistics", "collects", "widths_asked"]
 
 
 @dataclass
-class StatisticsRound(Poll[CollectedStatistics]):
+class StatisticsRound(Poll[CollectStatistics, CollectedStatistics]):
     """The statistics of the model after the last round; ``frames`` are those of the answers."""
 
     kind = CollectedStatistics

@@ -15,24 +15,28 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import Change
 
-__all__ = ["Sums", "accumulator", "device_here", "sums_of"]
+__all__ = ["MakesChange", "Sums", "accumulator", "device_here", "sums_of"]
 
 _log = logging.getLogger(__name__)
 
 
-class Sums(Protocol):
-    """Takes a round's updates, and makes a change of them; ``averaged`` rows had too few holders for a robust rule."""
+class MakesChange(Protocol):
+    """A round's sums, which make a change; ``averaged`` rows had too few holders for a robust rule."""
 
     averaged: int
+
+    def change(self, weights: Weights) -> Change:
+        """As :meth:`edge_fl.aggregation.rules.Accumulator.change`."""
+        ...
+
+
+class Sums(MakesChange, Protocol):
+    """Takes a round's updates, and makes a change of them."""
 
     def add(
         self, selection: Selection, values: Weights, samples: int, discount: float = 1, *, clip: Clip = WHOLE
     ) -> None:
         """As :meth:`edge_fl.aggregation.rules.Accumulator.add`."""
-
-    def change(self, weights: Weights) -> Change:
-        """As :meth:`edge_fl.aggregation.rules.Accumulator.change`."""
-        ...
 
 
 def sums_of(layout: Layout, rule: Rule, device: str, defence: Defence) -> Sums:

@@ -17,6 +17,7 @@ _TARGETS = {
     "Method": "edge_fl.methods.base:Method",
     "Metric": "edge_fl.metrics.base:Metric",
     "Run": "edge_fl.runs.run:Run",
+    "SecureAggregation": "edge_fl.runs.config:SecureAggregation",
     "Source": "edge_fl.data.sources.base:DataSource",
     "World": "device_sim.simulation.settings:World",
     "export": "exporter.api:export",

@@ -21,7 +21,11 @@ from edge_fl.core.pattern import Pattern, kept_units, prefix_units
 from edge_fl.core.randomness import Stream, philox4x32, stream_key
 from edge_fl.core.selection import Selection
 from edge_fl.identity.signing import Signer, SigningKey, successor_of
+from edge_fl.secure_aggregation.keys import KeyPair, commitment_of
+from edge_fl.secure_aggregation.masking import add_pair, add_seed, add_update, vector_of, zeros
+from edge_fl.secure_aggregation.roster import Cohort, Member, Roster, encode_roster
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
+from edge_fl.wire.masks import encode_mask
 from edge_fl.wire.messages import (
     PROTOCOL,
     CollectedStatistics,
@@ -35,14 +39,21 @@ from edge_fl.wire.messages import (
     Gone,
     Hello,
     Keep,
+    Keys,
+    MakeKeys,
     Measured,
     Offer,
     Refused,
     Register,
     Registered,
+    SendMasked,
+    ShareKeys,
+    Shares,
     Task,
     ToDevice,
     Topics,
+    Unmask,
+    Unmasked,
     Verdict,
     Want,
     encode_message,
@@ -93,6 +104,7 @@ def vectors() -> dict[str, bytes]:
         files[f"{name}.bin"] = encode_message(message)
         files[f"{name}.json"] = _text(msgspec.to_builtins(message))
     files["signed.json"] = _text(_signed())
+    files["secure_aggregation.json"] = _text(_secure_aggregation())
     return files
 
 
@@ -171,6 +183,43 @@ def _signed() -> dict[str, Any]:
         "payload": payload.hex(),
         "message": encode_message(Hello("run-1")).hex(),
         "moments": {"epoch": 1_800_000_000_000, "sequence": 1, "towards": 7},
+    }
+
+
+def _secure_aggregation() -> dict[str, Any]:
+    """Three members, who hold different units, and what each of them sends."""
+    patterns = {
+        "phone-1": Pattern.prefix(LAYOUT, 500),
+        "phone-2": Pattern(LAYOUT, np.array([1, 0, 1, 1, 0, 0, 1, 0, 1], dtype=np.bool_)),
+        "phone-3": Pattern.seeded(LAYOUT, 400, key=KEYS[2]),
+    }
+    secrets = {
+        client: [KeyPair(bytes([place * 10 + n]) * 32) for n in (1, 2, 3)]
+        for place, client in enumerate(patterns, 1)
+    }
+    members = []
+    for (client, pattern), (encryption, masking, seed) in zip(patterns.items(), secrets.values(), strict=True):
+        mask, section = encode_mask(pattern)
+        weight = 10 * len(members) + 10
+        commitment = commitment_of(seed.private)
+        keys = encryption.public, masking.public, commitment
+        members.append(Member(client, weight, weight, mask, section, *keys))
+    cohort = Cohort(Roster("run-1", 3, 1, 2, 2, 16.0, "rows", tuple(members)), LAYOUT)
+    masked = {}
+    for client, (_, masking, seed) in secrets.items():
+        total, selection = zeros(LAYOUT), cohort.selection(client)
+        add_update(total, cohort, client, selection.gather(_tensors()), list(patterns))
+        add_seed(total, cohort, client, seed.private, 1)
+        for other in patterns.keys() - {client}:
+            add_pair(total, cohort, (client, other), masking, 1)
+        masked[client] = vector_of(total, selection).hex()
+    return {
+        "roster": encode_roster(cohort.roster).hex(),
+        "secrets": {
+            client: dict(zip(("encryption", "masking", "seed"), (k.private.hex() for k in keys), strict=True))
+            for client, keys in secrets.items()
+        },
+        "masked": masked,
     }
 
 
@@ -306,6 +355,13 @@ def _messages() -> list[FromDevice | ToDevice]:
         Failed("run-1", 3, "19", "The loss is no longer finite.", "evaluate"),
         Gone(),
         Finished("run-1", 20),
+        MakeKeys("run-1", 3, 1),
+        Keys("run-1", 3, 1, bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96)), bytes(64), b"DER"),
+        ShareKeys("run-1", 3, 1, Ref(DIGEST, 1500)),
+        Shares("run-1", 3, 1, {"phone-4": bytes(range(80))}),
+        SendMasked("run-1", 3, 1, {"phone-4": bytes(range(80))}),
+        Unmask("run-1", 3, 1, ("phone-3", "phone-4")),
+        Unmasked("run-1", 3, 1, {"phone-3": bytes(range(32)), "phone-4": bytes(range(32, 64))}),
         Keep("run-1"),
         Final("run-1", Ref(DIGEST, 1500), width=600, statistics=600),
     ]

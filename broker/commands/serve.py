@@ -52,6 +52,14 @@ from edge_fl.commands.options import (
     refuse_settings,
     show_summary,
 )
+from edge_fl.commands.secure_options import (
+    Secure,
+    SecureCohort,
+    SecureHolders,
+    SecureReach,
+    SecureThreshold,
+    secure_of,
+)
 from edge_fl.core.errors import ConfigError, RunError, StateError
 
 if TYPE_CHECKING:
@@ -148,6 +156,11 @@ def serve(
     user: User = None,
     password_file: PasswordFile = None,
     insecure: Insecure = False,
+    secure: Secure = False,
+    secure_holders: SecureHolders = 5,
+    secure_threshold: SecureThreshold = 0.67,
+    secure_reach: SecureReach = 1.0,
+    secure_cohort: SecureCohort = 100,
     deadline: Annotated[
         float,
         typer.Option(
@@ -230,6 +243,14 @@ def serve(
         given = parameters_of(dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_)
         recipe, parameters, code = recipe_and_parameters(method, given)
         robust_rule, of_rule = plain_robust(robust)
+        aggregation = secure_of(
+            context,
+            secure,
+            holders=secure_holders,
+            threshold=secure_threshold,
+            reach=secure_reach,
+            cohort=secure_cohort,
+        )
         config = RunConfig(
             run=run,
             method=recipe,
@@ -250,10 +271,11 @@ def serve(
             max_devices=max_devices,
             max_samples=max_samples,
             samples_bound=samples_bound or None,
-            norm_bound=norm_bound or None,
+            norm_bound=(norm_bound or None) if aggregation is None else None,
             robust=robust_rule,
             attackers=attackers,
-            rollback=rollback or None,
+            rollback=(rollback or None) if aggregation is None else None,
+            secure=aggregation,
             evaluate_on=evaluate_on,
             deadline=deadline,
             buffer=buffer,

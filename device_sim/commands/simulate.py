@@ -38,6 +38,14 @@ from edge_fl.commands.options import (
     runtime_name,
     show_summary,
 )
+from edge_fl.commands.secure_options import (
+    Secure,
+    SecureCohort,
+    SecureHolders,
+    SecureReach,
+    SecureThreshold,
+    secure_of,
+)
 from edge_fl.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -105,6 +113,11 @@ def simulate(
     evaluate_every: EvaluateEvery = 1,
     keep_best: KeepBest = None,
     patience: Patience = 0,
+    secure: Secure = False,
+    secure_holders: SecureHolders = 5,
+    secure_threshold: SecureThreshold = 0.67,
+    secure_reach: SecureReach = 1.0,
+    secure_cohort: SecureCohort = 100,
     max_samples: MaxSamples = None,
     samples_bound: SamplesBound = 10.0,
     norm_bound: NormBound = 2.0,
@@ -222,6 +235,14 @@ def simulate(
             norm_bound=norm_bound or None,
             robust=robust,
             attackers=attackers,
+            secure=secure_of(
+                context,
+                secure,
+                holders=secure_holders,
+                threshold=secure_threshold,
+                reach=secure_reach,
+                cohort=secure_cohort,
+            ),
             world=world,
             test_share=test_share,
             evaluate_on=evaluate_on,

@@ -184,7 +184,7 @@ class SimulatedFleet:
         """Nobody is awaited."""
         self._current = None
 
-    def poll(self, current: Poll[Any], *, deadline: float, gone_after: float) -> None:
+    def poll(self, current: Poll[Any, Any], *, deadline: float, gone_after: float) -> None:
         """All answer at once."""
         del deadline, gone_after
         for client, task in current.tasks.items():

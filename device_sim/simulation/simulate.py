@@ -12,6 +12,8 @@ from broker.defence import Defence
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.run_folder import RunFolder, check_no_run
+from broker.secure_aggregation.round_total import SimulatedTotal
+from broker.secure_aggregation.settings import plan_of
 from broker.session import check_recipe, digest_of, open_bundle, read_settings
 from broker.store import Store
 from broker.summary import RunSummary, draw
@@ -22,6 +24,7 @@ from device_sim.simulation.local_time import Local, measured
 from device_sim.simulation.schedule import DrawnSchedule, Schedule
 from device_sim.simulation.settings import Population, SimulationSettings, TrainerSettings, World
 from device_sim.simulation.timed_fleet import FLEET, TimedFleet
+from edge_fl.aggregation.spool import Spool
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.selection import Weights
@@ -102,8 +105,16 @@ class Simulation:
             bundle,
             open_evaluator(bundle, config, samples=test, threads=trainer.threads),
         )
+        plan = plan_of(config, recipe, bundle.layout)
         self._model = GlobalModel(
-            bundle.layout, bundle.weights(), recipe=recipe, run=config.run, defence=Defence.of(config, root)
+            bundle.layout,
+            bundle.weights(),
+            recipe=recipe,
+            run=config.run,
+            defence=Defence.of(config, root),
+            unseen=None
+            if plan is None
+            else lambda number: SimulatedTotal(plan(number), Spool(bundle.layout, root)),
         )
         self._clients = Clients(given, population, trainer.programs)
         self._trainer = trainer.open(bundle)

@@ -88,7 +88,7 @@ class TimedFleet(SimulatedFleet):
         self._there: set[str] = set()
         self._flights: dict[str, _Flight] = {}
         self._answers: dict[str, tuple[float, Evaluated | CollectedStatistics]] = {}
-        self._poll: Poll[Any] | None = None
+        self._poll: Poll[Any, Any] | None = None
         super().__init__(parts)
         self._room = largest_frame(self._bundle.layout)
         for kept in (
@@ -215,7 +215,7 @@ class TimedFleet(SimulatedFleet):
         self._flights = {client: flight for client, flight in self._flights.items() if client in awaited}
         self._current = None
 
-    def poll(self, current: Poll[Any], *, deadline: float, gone_after: float) -> None:
+    def poll(self, current: Poll[Any, Any], *, deadline: float, gone_after: float) -> None:
         """Clients answer when they have the model; looking at their samples takes them no time."""
         self._poll, until = current, self._now + deadline
         for client, task in current.tasks.items():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from edge_fl.agent.aggregation import Aggregation
 from edge_fl.agent.capabilities import registration
 from edge_fl.agent.conversation import Conversation, Superseded
 from edge_fl.agent.envelope import open_envelope
@@ -41,6 +42,7 @@ from edge_fl.training.update import Update, make_update
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
 from edge_fl.wire.messages import (
+    AggregationRequest,
     CollectedStatistics,
     CollectStatistics,
     Evaluate,
@@ -50,6 +52,8 @@ from edge_fl.wire.messages import (
     Measured,
     Register,
     Registered,
+    Request,
+    SendMasked,
     Task,
 )
 
@@ -132,6 +136,7 @@ class Agent:
         self._unusable: tuple[Registered, Exception] | None = None
         self._measured: Measured | None = None  # of the newest rehearsals
         self._model = HeldModel()
+        self._aggregation = Aggregation(settings.state, settings.broker.access.signing)
         self._over: Finished | None = None  # of the run whose final model was asked for
 
     def run(self) -> None:
@@ -277,15 +282,17 @@ class Agent:
             _log.warning("this device cannot do a task of one tier: %s", error)
             return None
 
-    def _do(self, task: Task | Evaluate | CollectStatistics) -> None:
+    def _do(self, task: Task | Request) -> None:
         if self._runtime is None:
             assert self._unusable is not None
             failed = failure_of(task, self._unusable[1])
             self._talk.send(failed) if isinstance(task, Task) else self._talk.answer(task, failed)
         elif isinstance(task, Task):
             self._work(task, self._runtime[1])
-        else:
+        elif isinstance(task, Evaluate | CollectStatistics):
             self._answer(task, self._runtime[1])
+        else:
+            self._aggregate(task)
 
     def _work(self, task: Task, runtime: Runtime) -> None:
         """Train one task and see its update accepted or rejected; a failure is told to the coordinator."""
@@ -295,10 +302,13 @@ class Agent:
             if state.last() >= task.round:  # a repetition that came late: training would go on from its own end
                 return
             self._consent()
+            self._aggregation.begin(task)
             self._look_at_data(runtime.bundle.manifest)
             update = self._train(task, runtime, state.before(task.accepted))
             _log.info("round %d: loss %.4f in %.2f s", task.round, update.loss, time.perf_counter() - started)
             state.stage(task.round, update.state)
+            if task.withheld:
+                self._aggregation.announce(update, runtime.bundle.layout)
             verdict = self._talk.upload(task, update.frame)
         except (RefusedError, Superseded):
             raise
@@ -323,6 +333,23 @@ class Agent:
         except Exception as error:  # a method or a metric of the owner's may raise anything
             answer = failure_of(task, error)
         self._talk.answer(task, answer)
+
+    def _aggregate(self, task: AggregationRequest) -> None:
+        """Do what is asked in secure aggregation; a failure is told to the coordinator."""
+
+        def fetch(ref: Ref, largest: int) -> bytes:
+            return self._talk.fetch(ref, largest=largest, wanted=lambda: self._talk.task is task)
+
+        try:
+            if not isinstance(task, SendMasked):
+                self._talk.answer(task, self._aggregation.answer(task, fetch))
+                return
+            self._talk.upload(task, self._aggregation.masked(task))
+            _log.info("round %d: sent the update masked", task.round)
+        except (RefusedError, Superseded):
+            raise
+        except Exception as error:
+            self._talk.answer(task, failure_of(task, error))
 
     def _look_at_data(self, manifest: Manifest) -> None:
         """Take the data as it is now; no update may claim more samples than were registered."""

@@ -13,10 +13,9 @@ from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Connected, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender, cut
 from edge_fl.wire.messages import (
-    CollectedStatistics,
+    Answer,
     CollectStatistics,
     Evaluate,
-    Evaluated,
     Failed,
     Final,
     Finished,
@@ -24,12 +23,17 @@ from edge_fl.wire.messages import (
     Gone,
     Hello,
     Keep,
+    MakeKeys,
     Offer,
     Refused,
     Register,
     Registered,
+    Request,
+    SendMasked,
+    ShareKeys,
     Task,
     Topics,
+    Unmask,
     Verdict,
     Want,
 )
@@ -84,7 +88,7 @@ class Conversation:
         envelope: Envelope,
     ) -> None:
         self.registered: Registered | None = None
-        self.task: Task | Evaluate | CollectStatistics | None = None
+        self.task: Task | Request | None = None
         self.finished: Finished | None = None
         self._final: Final | None = None
         self._broker, self._client, self._introduce = broker, client, introduce
@@ -103,7 +107,7 @@ class Conversation:
         self._outgoing: dict[str, tuple[bytes, ...]] = {}
         self._newest = ("", 0)  # run and round of the newest task heard of
         # The last answer, which may have been lost.
-        self._answered: tuple[Evaluate | CollectStatistics, Evaluated | CollectedStatistics | Failed] | None = None
+        self._answered: tuple[Request, Answer | Failed] | None = None
         self._verdict: Verdict | None = None
         self._connected_at, self._short_sessions = 0.0, 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
@@ -150,7 +154,7 @@ class Conversation:
     def _publish(self, message: FromDevice) -> Callable[[], bool]:
         return self._connection.publish(self._up, self._envelope.seal(self._up, message))
 
-    def answer(self, task: Evaluate | CollectStatistics, answer: Evaluated | CollectedStatistics | Failed) -> None:
+    def answer(self, task: Request, answer: Answer | Failed) -> None:
         """Say what was found; a coordinator that asks again, as it has not heard it, is told again."""
         self._answered = task, answer
         self.send(answer)
@@ -213,8 +217,8 @@ class Conversation:
     def _final_model(self) -> Final | None:
         return self._final
 
-    def upload(self, task: Task, frame: bytes) -> Verdict:
-        """Offer an update until the coordinator says what became of it.
+    def upload(self, task: Task | SendMasked, content: bytes) -> Verdict:
+        """Offer an update, or a masked one, until the coordinator says what became of it.
 
         Raises
         ------
@@ -223,14 +227,14 @@ class Conversation:
         Superseded
             Once ``task`` is no longer the one to be done.
         """
-        ref = ref_of(frame)
-        self._outgoing, self._verdict = {ref.digest: cut(frame)}, None
+        ref, attempt = ref_of(content), task.attempt if isinstance(task, SendMasked) else 0
+        self._outgoing, self._verdict = {ref.digest: cut(content)}, None
         pause, self._next_offer = _OFFER_SECONDS[0], 0.0
         while (verdict := self._verdict_on(ref)) is None:
             if self.task is not task:
                 raise Superseded
             if time.monotonic() >= self._next_offer:
-                self.send(Offer(task.run, task.round, ref))
+                self.send(Offer(task.run, task.round, ref, attempt))
                 self._next_offer, pause = time.monotonic() + pause, min(2 * pause, _OFFER_SECONDS[1])
             self._pump()
         self._outgoing = {}
@@ -291,7 +295,9 @@ class Conversation:
                 self.registered, self.finished = message, None
             case Refused(reason=reason):
                 raise RefusedError(f"The coordinator refused '{self._client}': {reason}")
-            case (Task() | Evaluate() | CollectStatistics()) as message if self._is_mine(message.run):
+            case (
+                Task() | Evaluate() | CollectStatistics() | MakeKeys() | ShareKeys() | SendMasked() | Unmask()
+            ) as message if self._is_mine(message.run):
                 self._hear(message)
             case Want() as message:
                 self._serve(message)
@@ -304,7 +310,7 @@ class Conversation:
             case Final() as message if self._is_mine(message.run):
                 self._final = message
 
-    def _hear(self, task: Task | Evaluate | CollectStatistics) -> None:
+    def _hear(self, task: Task | Request) -> None:
         """Take a task on, unless it is a repetition or was delayed; an answer that may be lost is given again."""
         if self._answered is not None and task == self._answered[0]:
             self.send(self._answered[1])

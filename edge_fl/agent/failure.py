@@ -1,23 +1,33 @@
 """What the coordinator is told of a task that a device cannot do, or would rather not do now."""
 
 import logging
-from typing import Literal
+from typing import Literal, get_args
 
 from edge_fl.core.errors import DeclinedError, EdgeFLError, RunError, printable, said
 from edge_fl.core.registry import place_in_own_code
-from edge_fl.wire.messages import DECLINED, LONGEST_REASON, CollectStatistics, Evaluate, Failed, Task
+from edge_fl.wire.messages import (
+    DECLINED,
+    LONGEST_REASON,
+    AggregationRequest,
+    CollectStatistics,
+    Evaluate,
+    Failed,
+    Request,
+    Task,
+)
 
 __all__ = ["failure_of"]
 
 _log = logging.getLogger(__name__)
-_WHAT: dict[type, Literal["train", "evaluate", "collect_statistics"]] = {
+_WHAT: dict[type, Literal["train", "evaluate", "collect_statistics", "aggregate"]] = {
     Task: "train",
     Evaluate: "evaluate",
     CollectStatistics: "collect_statistics",
+    **dict.fromkeys(get_args(AggregationRequest), "aggregate"),
 }
 
 
-def failure_of(task: Task | Evaluate | CollectStatistics, error: Exception) -> Failed:
+def failure_of(task: Task | Request, error: Exception) -> Failed:
     """The message, of which the log is told, too; of what is not ours with the place in its owner's code."""
     if not isinstance(error, EdgeFLError):
         place = place_in_own_code(error)

@@ -14,7 +14,16 @@ from edge_fl.wire.signed import LATEST, Signed, Successor, encode_signed, to_sig
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["Newest", "Signer", "SigningKey", "check_signature", "newest_key", "now_ms", "successor_of"]
+__all__ = [
+    "Newest",
+    "Signer",
+    "SigningKey",
+    "check_signature",
+    "newest_key",
+    "now_ms",
+    "signature_holds",
+    "successor_of",
+]
 
 _SUCCESSION = b"edge-fl coordinator key 1\0"
 
@@ -116,14 +125,14 @@ class Newest:
 
 def check_signature(key: bytes, topic: str, signed: Signed) -> None:
     """Raises FrameError (``signature``) where ``signed``, which came on ``topic``, is not signed by ``key``."""
-    if not _holds(key, signed.signature, to_sign(topic, signed)):
+    if not signature_holds(key, signed.signature, to_sign(topic, signed)):
         raise FrameError("signature", "The message is not signed by whom it should be.")
 
 
 def newest_key(known: bytes, successors: tuple[Successor, ...]) -> bytes:
     """The key that ``successors`` lead to from the one that is ``known``; itself where none follows it."""
     for successor in successors:
-        if _holds(known, successor.signature, _SUCCESSION + successor.key):
+        if signature_holds(known, successor.signature, _SUCCESSION + successor.key):
             known = successor.key
     return known
 
@@ -138,7 +147,8 @@ def now_ms() -> int:
     return min(max(time.time_ns() // 1_000_000, 1), LATEST)
 
 
-def _holds(key: bytes, signature: bytes, data: bytes) -> bool:
+def signature_holds(key: bytes, signature: bytes, data: bytes) -> bool:
+    """Whether ``signature`` is the Ed25519 signature of ``data`` under ``key``."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

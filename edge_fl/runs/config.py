@@ -9,11 +9,38 @@ import msgspec
 
 from edge_fl import __version__
 from edge_fl.core.errors import ConfigError
-from edge_fl.wire.messages import MOST_BATCH, MOST_STEPS, check_id
+from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 
-__all__ = ["RunConfig", "SelectionPolicy", "begun"]
+__all__ = ["RunConfig", "SecureAggregation", "SelectionPolicy", "begun"]
 
 SelectionPolicy = Literal["random", "least-recent", "availability", "capability"]
+
+
+class SecureAggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How updates are summed unseen.
+
+    Devices are summed in cohorts of at most ``cohort``. A row counts that at least ``holders`` of a cohort hold. A
+    ``threshold`` (a share) of the cohort must stay until its sum is unmasked. An update changes no entry by more than
+    ``reach``: a larger change is cut to that.
+    """
+
+    holders: int = 5
+    threshold: float = 0.67
+    reach: float = 1.0
+    cohort: int = 100
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.holders <= self.cohort / 2 or self.cohort > MOST_MEMBERS:
+            raise ConfigError(
+                f"At least 2 devices hold a row that counts, and a cohort has twice as many at least, and at most "
+                f"{MOST_MEMBERS}: not {self.holders} and {self.cohort}."
+            )
+        if not 0.5 < self.threshold <= 1:
+            raise ConfigError(
+                f"More than half of a cohort must stay, a share in (0.5, 1], not {self.threshold:g}."
+            )
+        if not 0 < self.reach <= 1e6:
+            raise ConfigError(f"An entry changes by more than 0 and at most 1e6, not by {self.reach:g}.")
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -36,7 +63,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     the median client's at most. With a ``norm_bound`` an update that is larger than so many times the median is scaled
     down, and one that is more than twice as large is left out. A rule that is ``robust`` withstands a share of hostile
     ``attackers`` (:mod:`edge_fl.aggregation.robust`). A model whose held-out loss is more than ``rollback`` times the
-    median of the last evaluations is made again without the updates that ruined it (:mod:`broker.rollback`). ``about``
+    median of the last evaluations is made again without the updates that ruined it (:mod:`broker.rollback`). With
+    ``secure`` the coordinator learns sums of updates alone (:mod:`edge_fl.secure_aggregation`). ``about``
     tells people when, by which version and of what the run was begun. With a ``buffer`` rounds do not wait for whom
     they asked, ``quorum`` means nothing, and ``deadline`` is one client's (:mod:`broker.buffered`).
     """
@@ -73,6 +101,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     robust: str | None = None
     attackers: float = 0.25
     rollback: float | None = None
+    secure: SecureAggregation | None = None
     about: dict[str, Any] = {}
 
     def __post_init__(self) -> None:

@@ -30,7 +30,8 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     many rounds older. ``on_devices`` are the scores of the devices that were asked for them, by tier. ``collected``
     says of the last round how many samples are behind the BatchNorm statistics of each width (thousandths), where those
     were collected after the round. ``clipped`` says which share of its change counted, by client, where a bound left
-    out the rest, or all of it. ``averaged`` rows had too few holders for the robust rule. Of a round that was broken
+    out the rest, or all of it. ``averaged`` rows had too few holders for the robust rule. ``left_out`` is the share of
+    the updates' entries that secure aggregation left out, as too few devices hold them. Of a round that was broken
     off and gone on with, ``seconds``, ``took`` and ``downlink`` are those since.
     """
 
@@ -50,6 +51,7 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     collected: dict[int, int] = {}
     clipped: dict[str, float] = {}
     averaged: int = 0
+    left_out: float = 0.0
 
     @property
     def first(self) -> float | None:

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.compressors.base import Compressor
 from edge_fl.core.bundle import WHOLE_BATCHES, Manifest
+from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
@@ -22,18 +24,23 @@ from edge_fl.wire.frame import Frame, Header, encode_frame
 from edge_fl.wire.masks import decode_mask
 from edge_fl.wire.messages import Task
 from edge_fl.wire.sparse import encode_sent
-from edge_fl.wire.values import flatten, unflatten
+from edge_fl.wire.values import FLOAT32, WITHHELD, encode_values_into, flatten, unflatten, values_size
 
 __all__ = ["Update", "Visit", "assigned_pattern", "make_update"]
 
 
 @dataclass(frozen=True)
 class Update:
-    """An encoded update, the mean training loss, and the state to keep once it is accepted."""
+    """An encoded update, the mean training loss, and the state to keep once it is accepted.
+
+    ``withheld`` are the values that the frame leaves out, where the task wants that: the kept entries of every tensor
+    as a frame of float32 would have them.
+    """
 
     frame: bytes
     loss: float
     state: State
+    withheld: bytes = b""
 
 
 class Visit:
@@ -85,6 +92,8 @@ class Visit:
         """The update, once every step was made; raises RunError when a weight is no longer finite."""
         result, compressor = self.run.result(), self._recipe.compressor
         header = self._header(result)
+        if self._task.withheld:
+            return self._withheld(header, result)
         section: bytes | None = None
         memory: dict[str, Vector] = {}
         if self._recipe.sends_entries:
@@ -95,6 +104,16 @@ class Visit:
             section, memory = _compress(compressor, context, result, self._job)
         frame = encode_frame(header, result.pattern, result.delta, section)
         return Update(frame, result.loss, {**result.state, **memory})
+
+    def _withheld(self, header: Header, result: LocalResult) -> Update:
+        """All but the values; raises ConfigError where not all of them could be summed as they are."""
+        if header.values != FLOAT32:
+            raise ConfigError(f"Secure aggregation sums whole rows, which '{self._task.method}' does not send.")
+        selection = Selection.of(result.pattern, header.mode)
+        values = bytearray(values_size(selection))
+        encode_values_into(memoryview(values), selection, result.delta)
+        frame = encode_frame(msgspec.structs.replace(header, values=WITHHELD), result.pattern, result.delta)
+        return Update(frame, result.loss, result.state, bytes(values))
 
     def _header(self, result: LocalResult) -> Header:
         return Header(

@@ -26,7 +26,7 @@ from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.wire.context import Context, Decoder
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
-from edge_fl.wire.values import FLOAT32, decode_values, encode_values_into, values_size
+from edge_fl.wire.values import FLOAT32, WITHHELD, decode_values, encode_values_into, values_size
 
 __all__ = ["FRAME_OVERHEAD", "VERSION", "Frame", "Header", "decode_frame", "encode_frame", "largest_frame"]
 
@@ -97,7 +97,8 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed:
     header
         Its ``mode`` decides which columns travel with a row.
     tensors
-        Full-size float32 arrays by name: weights for a ``model``, differences for an ``update``.
+        Full-size float32 arrays by name: weights for a ``model``, differences for an ``update``. They are not looked at
+        where the header says that values are ``withheld``.
     compressed
         The parameters' kept entries as ``header.values`` (a compressor, or ``sparse``) wrote them; None to send
         float32.
@@ -106,14 +107,16 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed:
     header = msgspec.structs.replace(header, mask=encoding, layout=pattern.layout.digest)
     head = msgspec.msgpack.encode(header)
     selection = Selection.of(pattern, header.mode)
-    size = values_size(selection, compressed)
+    withheld = header.values == WITHHELD
+    size = 0 if withheld else values_size(selection, compressed)
     mask_at = _aligned(_PRELUDE.size + len(head))
     values_at = _aligned(mask_at + len(mask))
     frame = bytearray(values_at + size)
     _PRELUDE.pack_into(frame, 0, _MAGIC, VERSION, bytes(3), len(head), len(mask), size, 0, bytes(4))
     frame[_PRELUDE.size : _PRELUDE.size + len(head)] = head
     frame[mask_at : mask_at + len(mask)] = mask
-    encode_values_into(memoryview(frame)[values_at:], selection, tensors, compressed)
+    if not withheld:
+        encode_values_into(memoryview(frame)[values_at:], selection, tensors, compressed)
     struct.pack_into("<I", frame, _CHECKSUM.start, _checksum(memoryview(frame)))
     return bytes(frame)
 
@@ -161,6 +164,8 @@ def decode_frame(
         raise FrameError("not-finite", f"The frame's header gives the loss as {header.loss}.")
     if header.layout != layout.digest:
         raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
+    if header.values == WITHHELD and header.kind != "update":
+        raise FrameError("values", f"A {header.kind} withholds no values.")
     pattern = decode_mask(header.mask, view[mask_at : mask_at + mask_size], layout)
     selection = Selection.of(pattern, header.mode)
     values = decode_values(header.values, view[values_at:], Context(selection, header.round, shared), decoders)

@@ -17,10 +17,13 @@ __all__ = [
     "LONGEST_REASON",
     "MOST_BATCH",
     "MOST_CHUNKS",
+    "MOST_MEMBERS",
     "MOST_SCORES",
     "MOST_STEPS",
     "MOST_TIERS",
     "PROTOCOL",
+    "AggregationRequest",
+    "Answer",
     "CollectStatistics",
     "CollectedStatistics",
     "Evaluate",
@@ -31,15 +34,24 @@ __all__ = [
     "FromDevice",
     "Gone",
     "Hello",
+    "Id",
     "Keep",
+    "Keys",
+    "MakeKeys",
     "Measured",
     "Offer",
     "Refused",
     "Register",
     "Registered",
+    "Request",
+    "SendMasked",
+    "ShareKeys",
+    "Shares",
     "Task",
     "ToDevice",
     "Topics",
+    "Unmask",
+    "Unmasked",
     "Verdict",
     "Want",
     "check_id",
@@ -64,12 +76,14 @@ MOST_STEPS, MOST_BATCH = 1_000_000, 1 << 20
 """The most local steps of a task, and the most samples of a batch."""
 MOST_SCORES = 16
 """The most metrics that a device is asked for."""
+MOST_MEMBERS = 128
+"""The most members of a cohort: each has a mask with every other."""
 MOST_CHUNKS = 64
 """The most chunks that are asked for in one message."""
 LONGEST_REASON = 1000
 """Characters of a reason; :func:`edge_fl.core.errors.printable` cuts it."""
 DECLINED = "declined"
-_Id = Annotated[str, msgspec.Meta(pattern=rf"\A{_ID.pattern}\Z")]
+Id = Annotated[str, msgspec.Meta(pattern=rf"\A{_ID.pattern}\Z")]
 _Word = Annotated[str, msgspec.Meta(max_length=128)]
 _Reason = Annotated[str, msgspec.Meta(max_length=LONGEST_REASON)]
 _Digest = Annotated[str, msgspec.Meta(max_length=64)]
@@ -80,6 +94,10 @@ _Tier = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TIERS)]
 _Width = Annotated[int, msgspec.Meta(ge=1, le=1000)]
 _Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Sums = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
+_Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+_Sealed = Annotated[
+    dict[Id, Annotated[bytes, msgspec.Meta(max_length=128)]], msgspec.Meta(max_length=MOST_MEMBERS)
+]
 _Changes = Annotated[tuple[Ref, ...], msgspec.Meta(max_length=4096)]
 
 
@@ -90,7 +108,7 @@ class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
 class Hello(_Message, frozen=True):
     """Coordinator to all: I am here; whoever can hear me registers. ``process`` tells two of one run apart."""
 
-    run: _Id
+    run: Id
     process: _Word = ""
 
 
@@ -99,7 +117,7 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for one that it cannot do.
     """
 
-    run: _Id
+    run: Id
     step_seconds: Annotated[tuple[float | None, ...], msgspec.Meta(max_length=MOST_TIERS)]
 
     def __post_init__(self) -> None:
@@ -140,10 +158,11 @@ class Task(_Message, frozen=True):
     (``fedbiad+dgc``). Of parameters given one a tier those of ``tier`` are the device's. ``mask`` and ``pattern`` are
     the encoding and section of a pattern that the coordinator chose; ``pattern`` is empty where the device chooses.
     ``changes`` are the frames that lead to ``model`` from the one of version ``since``, for a device that still holds
-    that one or a later; None where models always travel whole and need not be kept.
+    that one or a later; None where models always travel whole and need not be kept. With ``withheld`` the update says
+    all but its values: those take part in secure aggregation (section 6 of the protocol).
     """
 
-    run: _Id
+    run: Id
     round: _Count
     accepted: _Count
     model: Ref
@@ -158,6 +177,7 @@ class Task(_Message, frozen=True):
     pattern: Annotated[bytes, msgspec.Meta(max_length=16 << 20)] = b""
     since: _Count = 0
     changes: _Changes | None = None
+    withheld: bool = False
 
 
 class Evaluate(_Message, frozen=True):
@@ -170,7 +190,7 @@ class Evaluate(_Message, frozen=True):
     ``changes`` are as :class:`Task`'s.
     """
 
-    run: _Id
+    run: Id
     round: _Count
     model: Ref
     width: _Width
@@ -189,7 +209,7 @@ class CollectStatistics(_Message, frozen=True, tag="collect_statistics"):
     :class:`Task`'s.
     """
 
-    run: _Id
+    run: Id
     round: _Count
     model: Ref
     width: _Width
@@ -199,13 +219,51 @@ class CollectStatistics(_Message, frozen=True, tag="collect_statistics"):
     changes: _Changes | None = None
 
 
+class MakeKeys(_Message, frozen=True, tag="make_keys"):
+    """Coordinator to device: make fresh keys for this attempt at the secure aggregation of a round, counted from 1.
+
+    This and the three requests that follow are repeated until they are answered.
+    """
+
+    run: Id
+    round: _Count
+    attempt: _Count
+
+
+class ShareKeys(_Message, frozen=True, tag="share_keys"):
+    """Coordinator to device: here is your cohort; seal shares of your secrets for its members."""
+
+    run: Id
+    round: _Count
+    attempt: _Count
+    roster: Ref
+
+
+class SendMasked(_Message, frozen=True, tag="send_masked"):
+    """Coordinator to device: offer your update, masked against the members whose ``sealed`` shares these are."""
+
+    run: Id
+    round: _Count
+    attempt: _Count
+    sealed: _Sealed
+
+
+class Unmask(_Message, frozen=True):
+    """Coordinator to device: these members' updates came in; say the shares by which their sum is unmasked."""
+
+    run: Id
+    round: _Count
+    attempt: _Count
+    survivors: Annotated[tuple[Id, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+
+
 class Registered(_Message, frozen=True):
     """Coordinator to device: you are in; ``manifest`` is the bundle's manifest.
 
     ``rehearsals`` are tasks to time steps of before any is set, one a tier: nothing of them is fetched or uploaded.
     """
 
-    run: _Id
+    run: Id
     manifest: Ref
     rehearsals: Annotated[tuple[Task, ...], msgspec.Meta(max_length=MOST_TIERS)] = ()
 
@@ -218,17 +276,21 @@ class Want(_Message, frozen=True):
 
 
 class Offer(_Message, frozen=True):
-    """Device to coordinator: the update of this round is ready to be fetched. Repeated until a Verdict comes."""
+    """Device to coordinator: the update of this round is ready to be fetched. Repeated until a Verdict comes.
 
-    run: _Id
+    With an ``attempt`` it is the masked update of that attempt at secure aggregation.
+    """
+
+    run: Id
     round: _Count
     update: Ref
+    attempt: _Count = 0
 
 
 class Verdict(_Message, frozen=True):
     """Coordinator to device: the update was taken, or rejected and why. Only then does device state advance."""
 
-    run: _Id
+    run: Id
     round: _Count
     digest: _Digest
     accepted: bool
@@ -239,7 +301,7 @@ class Verdict(_Message, frozen=True):
 class Evaluated(_Message, frozen=True):
     """Device to coordinator: what :class:`Evaluate` asked for, the mean loss and each metric's sums by name."""
 
-    run: _Id
+    run: Id
     round: _Count
     samples: _Count
     loss: float
@@ -249,9 +311,44 @@ class Evaluated(_Message, frozen=True):
 class CollectedStatistics(_Message, frozen=True, tag="collected_statistics"):
     """Device to coordinator: the frame of statistics that :class:`CollectStatistics` asked for."""
 
-    run: _Id
+    run: Id
     round: _Count
     frame: Annotated[bytes, msgspec.Meta(max_length=1 << 30)]
+
+
+class Keys(_Message, frozen=True):
+    """Device to coordinator: the public halves of X25519 keys, and what commits to the seed of the device's own mask.
+
+    ``signature`` is under the identity's ``certificate`` (DER), of these and of what the device's update said. Both are
+    empty without identities.
+    """
+
+    run: Id
+    round: _Count
+    attempt: _Count
+    encryption: _Key
+    masking: _Key
+    commitment: _Key
+    signature: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
+    certificate: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
+
+
+class Shares(_Message, frozen=True):
+    """Device to coordinator: shares of its two secrets, sealed for each other member."""
+
+    run: Id
+    round: _Count
+    attempt: _Count
+    sealed: _Sealed
+
+
+class Unmasked(_Message, frozen=True):
+    """Device to coordinator: a share of each survivor's seed, and of the masking key of each member that left."""
+
+    run: Id
+    round: _Count
+    attempt: _Count
+    shares: Annotated[dict[Id, _Key], msgspec.Meta(max_length=MOST_MEMBERS)]
 
 
 class Failed(_Message, frozen=True):
@@ -260,11 +357,11 @@ class Failed(_Message, frozen=True):
     ``code`` is :data:`DECLINED` where it could be, at another time, else the error's exit code.
     """
 
-    run: _Id
+    run: Id
     round: _Count
     code: _Word
     reason: _Reason
-    what: Literal["train", "evaluate", "collect_statistics"] = "train"
+    what: Literal["train", "evaluate", "collect_statistics", "aggregate"] = "train"
 
 
 class Gone(_Message, frozen=True):
@@ -274,14 +371,14 @@ class Gone(_Message, frozen=True):
 class Finished(_Message, frozen=True):
     """Coordinator to all: the run is over."""
 
-    run: _Id
+    run: Id
     rounds: _Count
 
 
 class Keep(_Message, frozen=True):
     """Device to coordinator: the run is over, and I keep its final model."""
 
-    run: _Id
+    run: Id
 
 
 class Final(_Message, frozen=True):
@@ -290,14 +387,19 @@ class Final(_Message, frozen=True):
     ``statistics`` is the width whose BatchNorm statistics suit it, where it has them for each.
     """
 
-    run: _Id
+    run: Id
     model: Ref
     width: _Width
     statistics: _Width
 
 
-FromDevice = Register | Want | Offer | Evaluated | CollectedStatistics | Failed | Gone | Keep
-ToDevice = Hello | Registered | Refused | Task | Evaluate | CollectStatistics | Want | Verdict | Finished | Final
+AggregationRequest = MakeKeys | ShareKeys | SendMasked | Unmask
+"""What a coordinator asks for in secure aggregation, in this order."""
+Request = Evaluate | CollectStatistics | AggregationRequest
+"""What a coordinator repeats until it is answered by a message."""
+Answer = Evaluated | CollectedStatistics | Keys | Shares | Unmasked
+FromDevice = Register | Want | Offer | Answer | Failed | Gone | Keep
+ToDevice = Hello | Registered | Refused | Task | Request | Want | Verdict | Finished | Final
 
 _encoder = msgspec.msgpack.Encoder()
 _from_device = msgspec.msgpack.Decoder(FromDevice)

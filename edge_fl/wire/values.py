@@ -1,7 +1,7 @@
 """The value section of a frame: the kept entries of every tensor, in the layout's order, in C order.
 
 Either all of them as float32, or the parameters as a compressor wrote them or only some of them
-(:mod:`edge_fl.wire.sparse`), followed by the statistics as float32.
+(:mod:`edge_fl.wire.sparse`), followed by the statistics as float32. Or none: values that secure aggregation sums.
 """
 
 import math
@@ -19,6 +19,7 @@ from edge_fl.wire.sparse import SPARSE, decode_sent
 
 __all__ = [
     "FLOAT32",
+    "WITHHELD",
     "Values",
     "decode_values",
     "encode_values_into",
@@ -28,6 +29,9 @@ __all__ = [
 ]
 
 FLOAT32 = "float32"
+WITHHELD = "withheld"
+"""What the header calls a section without any."""
+
 _ITEM = 4
 _ZEROS = np.zeros(1 << 16, dtype=np.float32)  # as many as are checked at a time
 
@@ -64,7 +68,7 @@ def encode_values_into(
 
 
 def decode_values(encoding: str, section: memoryview, context: Context, decoders: Mapping[str, Decoder]) -> Values:
-    """The entries that ``context`` keeps; views of ``section`` where it is float32.
+    """The entries that ``context`` keeps; views of ``section`` where it is float32, and none where it is ``withheld``.
 
     ``decoders`` read what is neither float32 nor ``sparse``.
 
@@ -75,6 +79,10 @@ def decode_values(encoding: str, section: memoryview, context: Context, decoders
         NaN or infinity.
     """
     selection = context.selection
+    if encoding == WITHHELD:
+        if len(section):
+            raise FrameError("values", f"The value section has {len(section)} bytes where none belong.")
+        return Values({})
     if encoding == FLOAT32:
         expected = values_size(selection)
         if len(section) != expected:

@@ -17,15 +17,16 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Selection
 from edge_fl.recipes.recipe import open_recipe
+from edge_fl.secure_aggregation.roster import decode_roster
 from edge_fl.wire.context import Context
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 from edge_fl.wire.positions import decode_block, decode_golomb
 from edge_fl.wire.sparse import encode_sent
-from edge_fl.wire.values import decode_values
+from edge_fl.wire.values import WITHHELD, decode_values
 from fuzz.target import Prepared
 
-__all__ = ["frame", "mask", "positions", "sealed", "section", "update"]
+__all__ = ["frame", "mask", "positions", "roster", "sealed", "section", "update"]
 
 _VECTORS = Path(__file__).parents[2] / "tests" / "vectors"
 _MOST_ENTRIES = 1 << 16
@@ -52,7 +53,7 @@ def frame() -> Prepared:
             found = decode_frame(sealed(data), layout, decoders=DECODERS)
         except FrameError:
             return
-        for tensor in layout.tensors:
+        for tensor in layout.tensors if found.header.values != WITHHELD else ():
             values = found.values[tensor.name]
             assert values.shape == found.selection.shape(tensor)
             assert np.isfinite(values).all()
@@ -72,6 +73,25 @@ def mask() -> Prepared:
         assert pattern is None or decode_mask(*encode_mask(pattern), layout) == pattern
 
     return Prepared(run, [bytes([n]) + bytes([1] * size) for n in range(3) for size in (1, 2, 10)])
+
+
+def roster() -> Prepared:
+    """The roster of a cohort, and what a member works out of it."""
+    layout = _layout()
+    seed = msgspec.json.decode((_VECTORS / "secure_aggregation.json").read_bytes())["roster"]
+
+    def run(data: bytes) -> None:
+        try:
+            cohort = decode_roster(data, layout)
+        except FrameError:
+            return
+        for tensor in layout.tensors:
+            held = cohort.held(tensor, list(cohort.members), weighted=True)
+            assert 0 <= held.min() <= held.max() <= cohort.weight
+            assert cohort.exponent(tensor) <= 62
+            assert cohort.thin(tensor, list(cohort.members)).shape == tensor.shape
+
+    return Prepared(run, [bytes.fromhex(seed)])
 
 
 def positions(code: str) -> Prepared:

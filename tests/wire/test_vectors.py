@@ -17,6 +17,11 @@ from typing import Any
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from edge_fl.core.layout import Layout
 from edge_fl.wire.frame import decode_frame
@@ -263,3 +268,75 @@ def test_the_second_implementation_checks_the_signed_message() -> None:
     [successor] = signed["successors"]
     assert successor["key"].hex() == vector["key"]
     first.verify(successor["signature"], b"edge-fl coordinator key 1\0" + successor["key"])
+
+
+class SecondCohort:
+    """Section 6.1, entry by entry."""
+
+    def __init__(self, roster: dict[str, Any]) -> None:
+        self.reader, self.roster = Reader(load("layout.json")["layout"]), roster
+        self.context = "{run}|{round}|{attempt}".format_map(roster).encode()
+        self.members = {member["client"]: member for member in roster["members"]}
+        self.units = {c: self.reader.kept(m["mask"], m["pattern"]) for c, m in self.members.items()}
+
+    def entries(self, kept: dict[str, list[int]]) -> list[tuple[str, int]]:
+        """Tensor and flat place of each kept entry, in the order in which they travel."""
+        found = []
+        for tensor in self.reader.layout["tensors"]:
+            axes = [self.reader.indices(axis, kept) for axis in tensor[self.roster["mode"]]]
+            strides = [math.prod(tensor["shape"][i + 1 :]) for i in range(len(axes))]
+            found += [
+                (tensor["name"], sum(i * s for i, s in zip(entry, strides, strict=True)))
+                for entry in itertools.product(*axes)
+            ]
+        return found
+
+    def shared(self, one: str, other: str) -> dict[str, list[int]]:
+        return {
+            block: [j for j in units if j in self.units[other][block]] for block, units in self.units[one].items()
+        }
+
+    def stream(self, secret: bytes, purpose: bytes, count: int) -> list[int]:
+        key = HKDF(algorithm=SHA256(), length=32, salt=None, info=purpose + b"\0" + self.context).derive(secret)
+        words = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(4 * count))
+        return list(struct.unpack(f"<{count}I", words))
+
+    def masked(self, client: str, secrets: dict[str, str], value: dict[tuple[str, int], float]) -> bytes:
+        weight = sum(member["weight"] for member in self.members.values())
+        roles = {tensor["name"]: tensor["role"] for tensor in self.reader.layout["tensors"]}
+        holders: dict[tuple[str, int], int] = {}
+        for member in self.members:
+            for entry in self.entries(self.units[member]):
+                holders[entry] = holders.get(entry, 0) + 1
+        numbers: dict[tuple[str, int], int] = {}
+        for entry in self.entries(self.units[client]):
+            reach = self.roster["reach"] if roles[entry[0]] == "parameter" else 1024
+            scale = self.members[client]["weight"] * 2.0 ** (30 - math.ceil(math.log2(weight * reach)))
+            enough = holders[entry] >= self.roster["holders"]
+            numbers[entry] = round(min(max(value[entry], -reach), reach) * scale) if enough else 0
+        own = self.entries(self.units[client])
+        for entry, mask in zip(
+            own, self.stream(bytes.fromhex(secrets["seed"]), b"edge-fl seed 1", len(own)), strict=True
+        ):
+            numbers[entry] += mask
+        key = X25519PrivateKey.from_private_bytes(bytes.fromhex(secrets["masking"]))
+        for other in self.members.keys() - {client}:
+            both = self.entries(self.shared(client, other))
+            secret = key.exchange(X25519PublicKey.from_public_bytes(self.members[other]["masking"]))
+            for entry, mask in zip(both, self.stream(secret, b"edge-fl masks 1", len(both)), strict=True):
+                numbers[entry] += mask if client < other else -mask
+        return struct.pack(f"<{len(own)}I", *(numbers[entry] % 2**32 for entry in own))
+
+
+def test_the_second_implementation_masks_the_updates() -> None:
+    vector = load("secure_aggregation.json")
+    cohort = SecondCohort(msgspec.msgpack.decode(bytes.fromhex(vector["roster"])))
+    everything, start = {}, 0
+    for tensor in cohort.reader.layout["tensors"]:
+        size = math.prod(tensor["shape"])
+        everything |= {(tensor["name"], i): (start + i) / 4 - 10 for i in range(size)}
+        start += size
+    for client, masked in vector["masked"].items():
+        assert cohort.masked(client, vector["secrets"][client], everything).hex() == masked
+        seed = bytes.fromhex(vector["secrets"][client]["seed"])
+        assert hashlib.sha256(b"edge-fl seed 1\0" + seed).digest() == cohort.members[client]["commitment"]

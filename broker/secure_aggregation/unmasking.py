@@ -1,0 +1,63 @@
+"""Takes the masks off a cohort's sum, by the shares that its survivors gave."""
+
+import random
+from collections.abc import Mapping
+
+from broker.secure_aggregation.totals import CohortSum
+from edge_fl.core.errors import FrameError
+from edge_fl.secure_aggregation.keys import KeyPair, commitment_of
+from edge_fl.secure_aggregation.masking import Ring, add_pair, add_seed
+from edge_fl.secure_aggregation.roster import Cohort
+from edge_fl.secure_aggregation.shamir import combine
+
+__all__ = ["unmasked"]
+
+_TRIES = 300  # of sets of shares, where some are wrong: enough for three wrong ones of a hundred
+
+
+def unmasked(
+    cohort: Cohort,
+    sharing: tuple[str, ...],
+    survivors: tuple[str, ...],
+    masked: Ring,
+    answers: Mapping[str, Mapping[str, bytes]],
+) -> CohortSum:
+    """The sum of the updates of ``survivors``; ``masked``, its arrays, become its numbers.
+
+    ``answers`` are the shares that survivors gave, by survivor and by member.
+
+    Raises
+    ------
+    FrameError
+        ``share`` when too few shares are right to give a member's secret back.
+    """
+    given = {
+        client: {cohort.number[by]: held[client] for by, held in answers.items() if client in held}
+        for client in sharing
+    }
+    left = [client for client in sharing if client not in survivors]
+    seeds = {client: _secret(cohort, client, given[client], seed=True) for client in survivors}
+    keys = {client: KeyPair(_secret(cohort, client, given[client], seed=False)) for client in left}
+    for client, seed in seeds.items():
+        add_seed(masked, cohort, client, seed, -1)
+    for client, key in keys.items():
+        for survivor in survivors:
+            add_pair(masked, cohort, (survivor, client), key, -1)
+    return CohortSum(cohort, sharing, survivors, masked)
+
+
+def _secret(cohort: Cohort, client: str, shares: Mapping[int, bytes], *, seed: bool) -> bytes:
+    """A member's seed, or its masking key, which is known by its commitment, or by its public half."""
+    threshold, member = cohort.roster.threshold, cohort.members[client]
+    numbers, draw = sorted(shares), random.Random(0)
+    for attempt in range(_TRIES if len(numbers) >= threshold else 0):
+        chosen = numbers[:threshold] if attempt == 0 else draw.sample(numbers, threshold)
+        found = combine({number: shares[number] for number in chosen})
+        if (commitment_of(found) if seed else KeyPair(found).public) == (
+            member.commitment if seed else member.masking
+        ):
+            return found
+        if len(numbers) == threshold:
+            break
+    what = "seed" if seed else "key"
+    raise FrameError("share", f"Too few of {len(numbers)} shares of the {what} of '{client}' are right.")

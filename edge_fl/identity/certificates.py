@@ -1,0 +1,55 @@
+"""What is checked of a fleet's certificates. Imports the package cryptography when an authority is read."""
+
+import datetime as dt
+from pathlib import Path
+from typing import NamedTuple
+
+from edge_fl.core.errors import FrameError
+
+__all__ = ["Authority", "Holder", "refused"]
+
+
+class Holder(NamedTuple):
+    """Whose certificate (DER) it is: its Ed25519 ``key``, its serial number, and ``until`` when it holds."""
+
+    certificate: bytes
+    key: bytes
+    serial: int
+    until: dt.datetime
+
+
+class Authority:
+    """The authority that issued a fleet's certificates: the last certificate of an identity's file.
+
+    Raises ValueError, IndexError or OSError where the file has none.
+    """
+
+    def __init__(self, file: Path) -> None:
+        from cryptography import x509
+
+        self.certificate = x509.load_pem_x509_certificates(file.read_bytes())[-1]
+
+    def holder(self, client: str, der: bytes) -> Holder:
+        """What ``client`` shows; raises FrameError (``certificate``) unless it is its own, and holds now."""
+        from cryptography import x509
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        try:
+            found = x509.load_der_x509_certificate(der)
+            found.verify_directly_issued_by(self.certificate)
+            key = found.public_key()
+            names = found.subject.get_attributes_for_oid(x509.OID_COMMON_NAME)
+        except (ValueError, TypeError, InvalidSignature) as error:
+            raise refused(client, "is not of this fleet") from error
+        now = dt.datetime.now(dt.UTC)
+        if not isinstance(key, Ed25519PublicKey) or [name.value for name in names] != [client]:
+            raise refused(client, "is another device's, or of another kind")
+        if not found.not_valid_before_utc <= now <= found.not_valid_after_utc:
+            raise refused(client, "does not hold now")
+        return Holder(der, key.public_bytes_raw(), found.serial_number, found.not_valid_after_utc)
+
+
+def refused(client: str, wrong: str) -> FrameError:
+    """The error that says what is wrong with a certificate."""
+    return FrameError("certificate", f"The certificate that '{client}' shows {wrong}.")
