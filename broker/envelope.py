@@ -143,6 +143,8 @@ class SignedEnvelope:
 
     def check(self, client: str, certificate: bytes, signature: bytes, data: bytes) -> None:
         """Raises FrameError (``certificate``, ``signature``) where ``client`` did not sign ``data``."""
+        if self._authority.news():
+            self._known.clear()
         if not signature_holds(self._authority.check(client, certificate).key, signature, data):
             raise FrameError("signature", f"'{client}' did not sign its keys.")
 

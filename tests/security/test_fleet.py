@@ -185,3 +185,19 @@ def test_a_second_coordinator_with_the_same_identity_ends(
     finally:
         for process in started:
             process.kill()
+
+
+@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
+def test_secure_aggregation_with_identities_has_the_weights_of_an_open_run(
+    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+) -> None:
+    folder = tmp_path / "run-folder"
+    folder.mkdir()
+    devices = {name: ["--identity", secured.identity(name)] for name in ("tea", "coffee")}
+    own = secured.authority.folder / "coordinator.pem"
+    secure = ["--secure-aggregation", "--secure-holders", "2", "--quorum", "1"]
+    run(folder, [digits_bundle.root, "--identity", own, *secure], devices)
+    found = weights(folder)
+    assert found.keys() == open_run.keys()
+    assert all(np.abs(found[name] - open_run[name]).max() < 1e-6 for name in found)
+    assert not same(found, open_run)  # rounded to the ring
