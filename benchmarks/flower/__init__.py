@@ -20,10 +20,12 @@ from torch import nn
 from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.data.registry import Samples
 
-__all__ = ["FlowerWork", "Flown", "check_flower", "fly"]
+__all__ = ["FlowerSum", "FlowerWork", "Flown", "check_flower", "fly", "sum_in_flower"]
 
 _PROGRAM = "import sys, fedavg_in_flower; fedavg_in_flower.run(sys.argv[1])"
+_SUM = "import sys, secagg_plus_in_flower; secagg_plus_in_flower.run(sys.argv[1])"
 _CHECK = "import flwr, ray, torch"
+_CHECK_SUM = "import flwr"
 _MINUTES = 60
 _SHOWN = 600  # characters of what Flower said last
 
@@ -57,9 +59,25 @@ class Flown:
     moved: float
 
 
-def check_flower(python: Path) -> None:
-    """Raise RuntimeMissingError when ``python`` cannot be run, or lacks what Flower's simulation needs."""
-    found = _run([str(python), "-c", _CHECK])
+@dataclass(frozen=True)
+class FlowerSum:
+    """A round of Flower's SecAgg+: processor seconds of a ``device`` and of the ``server``.
+
+    A device that stays sends so many bytes ``up``, and hears so many (``down``) besides the model. ``error`` is how far
+    the mean is off.
+    """
+
+    version: str
+    device: float
+    server: float
+    up: float
+    down: float
+    error: float
+
+
+def check_flower(python: Path, *, simulates: bool = True) -> None:
+    """Raise RuntimeMissingError when ``python`` cannot be run, or lacks what Flower's simulation needs, or Flower."""
+    found = _run([str(python), "-c", _CHECK if simulates else _CHECK_SUM])
     if found.returncode != 0:
         raise RuntimeMissingError(
             f"'{python}' has no Flower ({_last(found)}): give that Python `pip install 'flwr[simulation]' torch`."
@@ -91,6 +109,30 @@ def fly(work: FlowerWork, python: Path) -> Flown:
             said = found.stderr.strip()[-_SHOWN:]
             raise RuntimeMissingError(f"Flower's simulation failed in '{python}'; it said: {said}")
         return Flown(**json.loads((folder / "found.json").read_text()))
+
+
+def sum_in_flower(
+    python: Path, *, clients: int, leave: int, shares: float, threshold: float, entries: int, reach: float
+) -> FlowerSum:
+    """Have Flower sum vectors of ``entries`` numbers by SecAgg+; raises RuntimeMissingError as :func:`fly`.
+
+    Of the ``clients`` some ``leave`` before they send theirs. Each has ``shares`` (of all clients) of its secrets made,
+    and a ``threshold`` (of these) gives them back. Numbers are cut to ``reach``.
+    """
+    with TemporaryDirectory() as scratch:
+        work = {
+            "clients": clients,
+            "leave": leave,
+            "shares": shares,
+            "threshold": threshold,
+            "entries": entries,
+            "reach": reach,
+        }
+        (Path(scratch) / "work.json").write_text(json.dumps(work))
+        found = _run([str(python), "-c", _SUM, scratch])
+        if found.returncode != 0 or not (Path(scratch) / "found.json").exists():
+            raise RuntimeMissingError(f"SecAgg+ failed in '{python}'; it said: {found.stderr.strip()[-_SHOWN:]}")
+        return FlowerSum(**json.loads((Path(scratch) / "found.json").read_text()))
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:

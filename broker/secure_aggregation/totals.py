@@ -50,13 +50,18 @@ class SecureTotals:
         What is made of the sums.
     sums
         The cohorts'.
+
+    Attributes
+    ----------
+    sums
+        The cohorts'.
     """
 
     averaged = 0
     """Rows with too few holders for a robust rule: there is none."""
 
     def __init__(self, layout: Layout, rule: Rule, sums: Sequence[CohortSum]) -> None:
-        self._layout, self._rule, self._sums = layout, rule, sums
+        self._layout, self._rule, self.sums = layout, rule, sums
 
     def change(self, weights: Weights) -> Change:
         """By how much ``weights`` are to change, statistics too."""
@@ -64,12 +69,12 @@ class SecureTotals:
 
     def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
         total, held, left_out = (np.zeros(matrix_shape(tensor)) for _ in range(3))
-        for one in self._sums:
+        for one in self.sums:
             thin, there = one.left_out(tensor), one.cohort.held(tensor, one.survivors, weighted=True)
             total += from_ring(one.total[tensor.name], one.cohort.exponent(tensor)).reshape(total.shape)
             held += np.where(thin, 0.0, there)
             left_out += np.where(thin, there, 0.0)
-        everyone = float(sum(one.cohort.members[client].weight for one in self._sums for client in one.survivors))
+        everyone = float(sum(one.cohort.members[client].weight for one in self.sums for client in one.survivors))
         combine = self._rule.combine_of(tensor)
         change = combine(np, as_matrix(weights), total, held, everyone)
         return np.where((held == 0) & (left_out > 0), 0.0, change).reshape(tensor.shape)
@@ -78,7 +83,7 @@ class SecureTotals:
     def left_out(self) -> float:
         """The share of the entries of updates that did not count, as too few members hold them."""
         lost = held = 0.0
-        for one in self._sums:
+        for one in self.sums:
             for tensor in self._layout.tensors:
                 count = one.cohort.held(tensor, one.survivors)
                 held += float(count.sum())

@@ -1,7 +1,7 @@
 """Devices that answer a coordinator's requests in this process, some of which leave; no broker, no training."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,25 +11,22 @@ from numpy.typing import NDArray
 from broker.poll import Poll
 from broker.rounds import Report, Round
 from broker.secure_aggregation.aggregator import SecureAggregator
-from broker.secure_aggregation.polls import MaskedPoll
 from broker.secure_aggregation.round_total import Plan, SecureTotal
+from device_sim.simulation.participants import Participants
 from edge_fl.aggregation.bounds import Bounds
-from edge_fl.aggregation.rules import Accumulator, find_rule
-from edge_fl.aggregation.sums import CpuSumming
-from edge_fl.core.content import Ref, ref_of
-from edge_fl.core.errors import FrameError
+from edge_fl.aggregation.rules import find_rule
+from edge_fl.core.content import Ref
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.core.server_half import Change
 from edge_fl.runs.config import RunConfig, SecureAggregation
 from edge_fl.secure_aggregation.participant import Participant
-from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
-from edge_fl.wire.messages import MakeKeys, Offer, Register, SendMasked, ShareKeys, Task, Unmask
+from edge_fl.wire.frame import Header, decode_frame, encode_frame
+from edge_fl.wire.messages import SendMasked, Task
 from edge_fl.wire.values import WITHHELD, encode_values_into, values_size
 
 RUN, ROUND = "run", 3
-PROFILE = Register(protocol=2, agent="test", runtime="onnx", samples=1000)
 
 
 @dataclass(frozen=True)
@@ -72,64 +69,34 @@ def update(layout: Layout, client: str, pattern: Pattern, mode: Mode, *, samples
     return Update(client, tier, frame, bytes(values), selection.gather(delta), pattern, samples)
 
 
-@dataclass
-class Crowd:
-    """A fleet whose clients answer at once. ``leaves`` says who answers nothing from a kind of request on."""
+class Crowd(Participants):
+    """Participants whose answers a test may change, by what ``tamper`` makes of them."""
 
-    layout: Layout
-    updates: Mapping[str, Update]
-    leaves: Callable[[type, int], Collection[str]] = lambda _kind, _attempt: ()
-    tamper: Callable[[str, Any], Any] = lambda _client, answer: answer
-    signatory: Callable[[str], Any] = lambda _client: None
-    asked: list[tuple[str, type]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.contents: dict[str, bytes] = {}
+    def __init__(
+        self,
+        layout: Layout,
+        updates: dict[str, Update],
+        tamper: Callable[[str, Any], Any] = lambda _client, answer: answer,
+        signatory: Callable[[str], Any] = lambda _client: None,
+    ) -> None:
+        super().__init__(
+            {
+                client: Participant(decode_frame(one.frame, layout), one.values, layout, signatory(client))
+                for client, one in updates.items()
+            }
+        )
+        self.updates, self._tamper = updates, tamper
+        self.asked: list[tuple[str, type]] = []
         self.vectors: dict[str, bytes] = {}
-        self.participants = {
-            client: Participant(
-                decode_frame(one.frame, self.layout), one.values, self.layout, self.signatory(client)
-            )
-            for client, one in self.updates.items()
-        }
 
-    def offer_changes(self, frames: Sequence[bytes]) -> tuple[Ref, ...]:
-        refs = tuple(ref_of(frame) for frame in frames)
-        self.contents |= {ref.digest: frame for ref, frame in zip(refs, frames, strict=True)}
-        return refs
+    def ask(self, current: Poll[Any, Any], client: str, request: Any) -> None:
+        self.asked.append((client, type(request)))
+        if isinstance(request, SendMasked):
+            self.vectors[client] = self.members[client].masked(request.attempt, request.sealed)
+        super().ask(current, client, request)
 
-    def poll(self, current: Poll[Any, Any], *, deadline: float, gone_after: float) -> None:
-        del deadline, gone_after
-        for client, request in current.tasks.items():
-            self.asked.append((client, type(request)))
-            if client in self.leaves(type(request), request.attempt):
-                continue
-            try:
-                self._answer(current, client, request)
-            except FrameError as error:
-                self.refused = error
-                current.excused.add(client)
-        current.closed = True
-
-    def _answer(self, current: Poll[Any, Any], client: str, request: Any) -> None:
-        device = self.participants[client]
-        match request:
-            case MakeKeys(attempt=attempt):
-                answer: Any = device.keys(attempt)
-            case ShareKeys(attempt=attempt, roster=roster):
-                answer = device.shares(attempt, self.contents[roster.digest])
-            case Unmask(attempt=attempt, survivors=survivors):
-                answer = device.unmask(attempt, survivors)
-            case SendMasked(attempt=attempt, sealed=sealed):
-                content = device.masked(attempt, sealed)
-                self.vectors[client] = content
-                offer = Offer(RUN, ROUND, ref_of(content), attempt)
-                assert isinstance(current, MaskedPoll)
-                current.check(client, offer, PROFILE)
-                current.add(client, content)
-                current.answers[client] = offer
-                return
-        current.take(client, self.tamper(client, answer), PROFILE)
+    def answer(self, client: str, request: Any) -> Any:
+        return self._tamper(client, super().answer(client, request))
 
 
 def plan(layout: Layout, mode: Mode, rule: str, secure: SecureAggregation, bounds: Bounds | None = None) -> Plan:
@@ -175,7 +142,7 @@ def summed(
 
 def plain(total: SecureTotal, crowd: Crowd, how: Plan, weights: Mapping[str, Any]) -> Change:
     """The rule applied in float64 to the updates that went in, without the entries that too few members hold."""
-    layout, sums = how.layout, total.sums._sums
+    layout, sums = how.layout, total.sums.sums
     change = {}
     for tensor in layout.tensors:
         numerator, held = np.zeros(tensor.shape), np.zeros(tensor.shape)
@@ -198,6 +165,3 @@ def plain(total: SecureTotal, crowd: Crowd, how: Plan, weights: Mapping[str, Any
         done = combine(np, old, numerator.copy(), held, float(everyone))
         change[tensor.name] = np.where((held == 0) & thin_somewhere, 0.0, done)
     return change
-
-
-__all__ = ["Accumulator", "CpuSumming", "Crowd", "Frame", "plain", "plan", "summed", "update"]

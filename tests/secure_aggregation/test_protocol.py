@@ -57,7 +57,7 @@ def bound(total: SecureTotal) -> float:
     """How far a mean may be off: n rounding errors of half a step, and holders that weigh least."""
     return max(
         len(one.survivors) * 2.0 ** -(one.cohort.exponent(tensor) + 1)
-        for one in total.sums._sums
+        for one in total.sums.sums
         for tensor in LAYOUT.tensors
     )
 
@@ -127,7 +127,7 @@ def test_three_hundred_in_three_cohorts(method: str, tmp_path: Path) -> None:
     crowd.leaves = lambda asked, _attempt: gone if asked in (SendMasked, Unmask) else ()
     how = plan(layout, mode, "mean", SecureAggregation(threshold=0.6))
     total, current = summed(crowd, how, tmp_path)
-    assert [len(one.cohort.members) for one in total.sums._sums] == [100, 100, 100]
+    assert [len(one.cohort.members) for one in total.sums.sums] == [100, 100, 100]
     assert sorted(current.reports) == sorted(crowd.updates.keys() - gone)
     expected, found = plain(total, crowd, how, weights), total.sums.change(weights)
     for tensor in layout.tensors:
@@ -150,7 +150,7 @@ def test_rows_that_become_thin_are_left_out_in_a_new_attempt(tmp_path: Path) -> 
     weights = random_weights(LAYOUT, 1)
     how = plan(LAYOUT, "units", "mean", SecureAggregation())
     total, current = summed(crowd, how, tmp_path)
-    (one,) = total.sums._sums
+    (one,) = total.sums.sums
     assert one.cohort.roster.attempt == 2
     assert not any(kind is Unmask for client, kind in crowd.asked if client in ("d000", "d001"))
     assert sum(kind is Unmask for _, kind in crowd.asked) == 18  # once each: attempt 1 was not unmasked
