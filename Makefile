@@ -9,9 +9,11 @@ ORT := .venv-ort
 ORT_READY := $(ORT)/.ready
 DOCS := .venv-docs
 DOCS_READY := $(DOCS)/.ready
+AUDIT := .venv-audit
+AUDIT_READY := $(AUDIT)/.ready
 WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
-.PHONY: demo check test test-all test-rest fuzz lint vectors docs drawing clean
+.PHONY: demo check test test-all test-rest fuzz lint vectors docs drawing sbom audit clean
 
 demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)
@@ -27,8 +29,8 @@ test: lint $(ORT_READY)
 test-all: test test-rest
 
 # What takes longer: whole environments of their own, and every optimiser with every model and runtime,
-# every command of the documentation, and its site.
-test-rest: $(READY) $(ORT_READY) docs
+# every command of the documentation, its site, and what the packages that we name are known for.
+test-rest: $(READY) $(ORT_READY) docs sbom audit
 	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal -m 'packaging or matrix'
 
 # Ten million cases, for an hour or two; then every property at 20,000 examples.
@@ -53,6 +55,15 @@ docs: $(DOCS_READY)
 drawing: $(READY)
 	$(BIN)/python scripts/draw_packages.py docs/assets/packages.svg
 
+# Every package of the environment with its version and license, as CycloneDX in dist/sbom.json.
+sbom: $(READY) $(AUDIT_READY)
+	mkdir -p dist
+	$(AUDIT)/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --output-reproducible -o dist/sbom.json
+
+# Known weaknesses of the versions that constraints.txt names; one ends it. It asks pypi.org, and says what it could not.
+audit: $(AUDIT_READY)
+	$(AUDIT)/bin/pip-audit --no-deps --disable-pip --progress-spinner off -r constraints.txt -r constraints-ort-training.txt
+
 $(READY): pyproject.toml constraints.txt
 	sh scripts/check-python "$(PYTHON)"
 	$(PYTHON) -m venv $(VENV)
@@ -69,5 +80,10 @@ $(DOCS_READY): docs/requirements.txt
 	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
 	touch $(DOCS_READY)
 
+$(AUDIT_READY): packaging/audit-requirements.txt
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check -r packaging/audit-requirements.txt
+	touch $(AUDIT_READY)
+
 clean:
-	rm -rf $(VENV) $(ORT) $(DOCS) site
+	rm -rf $(VENV) $(ORT) $(DOCS) $(AUDIT) site
