@@ -6,7 +6,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import msgspec
-from sqlalchemy import Connection, insert, inspect, select
+from sqlalchemy import Connection, insert, inspect, select, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, SQLAlchemyError
 
@@ -14,7 +14,7 @@ from broker import tables
 from broker.engines import engine_of, hold
 from edge_fl.core.errors import ConfigError, StateError
 
-__all__ = ["Database", "local_url"]
+__all__ = ["DamagedRecordError", "Database", "local_url"]
 
 _BACKENDS = ("sqlite", "postgresql")
 
@@ -22,6 +22,10 @@ _BACKENDS = ("sqlite", "postgresql")
 def local_url(root: Path) -> URL:
     """The SQLite file of the run folder ``root``."""
     return URL.create("sqlite", database=str(root / "state.sqlite"))
+
+
+class DamagedRecordError(StateError):
+    """The record's own bytes are wrong."""
 
 
 class Database:
@@ -76,6 +80,14 @@ class Database:
             self.close()
             raise
 
+    def check(self) -> None:
+        """Look at every page of an SQLite file; DamagedRecordError where one is wrong."""
+        if self._is_file:
+            with self.transaction() as connection:
+                found = str(connection.execute(text("PRAGMA integrity_check(1)")).scalar())
+            if found != "ok":
+                raise DamagedRecordError(f"'{self._name}' is damaged ({' '.join(found.split())}).")
+
     def close(self) -> None:
         """Let another process have the run."""
         self._engine.dispose()
@@ -88,8 +100,10 @@ class Database:
 
         Raises
         ------
+        DamagedRecordError
+            When the database is damaged.
         StateError
-            When the database is damaged, or cannot be used.
+            When it cannot be used.
         """
         with self._errors(), self._engine.begin() as connection:
             yield connection
@@ -147,9 +161,7 @@ class Database:
             if isinstance(error, SQLAlchemyError) and type(error) is not DatabaseError:
                 raise StateError(f"'{self._name}' cannot be used: {_said(error)}.") from error
             # Of SQLAlchemy's, only what SQLite says of bytes that are no database of its.
-            raise StateError(
-                f"'{self._name}' is damaged ({_said(error)}); the run cannot be continued."
-            ) from error
+            raise DamagedRecordError(f"'{self._name}' is damaged ({_said(error)}).") from error
 
 
 def _checked(url: str | URL) -> URL:

@@ -3,6 +3,7 @@
 ::
 
     config.json          the RunConfig
+    settings.json        of a fleet: what else the run was begun with, for a record that has to be made anew
     metrics.jsonl        one line a round
     presence.json        of a fleet: which devices are connected, and when each was heard of last
     updates/             the frames of the round under way, or of a buffered run, in a file
@@ -31,7 +32,9 @@ from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
-__all__ = ["RunFolder", "check_no_run", "run_of"]
+__all__ = ["SETTINGS", "RunFolder", "check_no_run", "run_of"]
+
+SETTINGS = "settings.json"
 
 
 class RunFolder:

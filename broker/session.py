@@ -22,7 +22,8 @@ from broker.lease import claim
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.programs import missing_program
-from broker.run_folder import RunFolder, check_no_run, run_of
+from broker.rebuilt_record import reopen
+from broker.run_folder import SETTINGS, RunFolder, check_no_run, run_of
 from broker.secure_aggregation.aggregator import SecureAggregator
 from broker.secure_aggregation.settings import check_secure, plan_of
 from broker.settings import RunSettings
@@ -30,6 +31,7 @@ from broker.statistics_round import collects
 from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
+from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.errors import BundleError, ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
@@ -99,6 +101,7 @@ def serve(
         )
         with closing(Store(database or local_url(root), config.run, msgspec.json.encode(settings))) as store:
             folder = RunFolder(root, config, models=models)
+            write_atomically(root / SETTINGS, msgspec.json.encode(settings))
             return _coordinate(
                 bundle=bundle,
                 config=config,
@@ -138,7 +141,7 @@ def resume(
     BrokerError, RunError
         As :func:`serve`.
     """
-    with closing(Store(database or local_url(root), None if database is None else run_of(root))) as store:
+    with closing(reopen(root) if database is None else Store(database, run_of(root))) as store:
         settings = read_settings(store.settings, RunSettings, root)
         found, config = open_bundle(settings, root, bundle), settings.config
         use_code(config.code)

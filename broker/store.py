@@ -91,6 +91,10 @@ class Store:
         self._database = Database(url, run, settings, watch=watch)
         self._run, self.settings = self._database.run, self._database.settings
 
+    def check(self) -> None:
+        """Look at all of it; DamagedRecordError where something is wrong."""
+        self._database.check()
+
     def close(self) -> None:
         """Let another process have the run."""
         self._database.close()

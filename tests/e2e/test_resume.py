@@ -11,9 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from broker.observer import Observer
+from broker.session import resume
 from broker.status import status_of
 from device_sim.emulation.chaos import same_weights
 from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import StateError
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.transport.address import BrokerAddress
@@ -133,3 +136,51 @@ def test_a_damaged_model_costs_its_rounds_and_the_run_goes_on_from_the_one_befor
     assert ended[-1].loss is not None
     assert ended[0].loss is not None
     assert ended[-1].loss < ended[0].loss
+
+
+@pytest.mark.parametrize("damage", ["no database", "a page", "cut"])
+def test_a_damaged_record_is_made_anew(
+    system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, damage: str
+) -> None:
+    root = tmp_path / "run"
+    serve = [sys.executable, "-m", "edge_fl", "serve", "--broker", str(embedded)]
+    run = ["--rounds=8", "--clients-per-round=3", "--quorum=1", "--local-steps=5", "--seed=7", f"--output={root}"]
+    with system.fleet(system.agents(), embedded) as fleet:
+        with subprocess.Popen([*serve, str(digits_bundle.root), *run], stderr=subprocess.DEVNULL) as process:
+            until_round(root, 3, process)
+            process.kill()
+        record, finished = root / "state.sqlite", len(metrics_of(root))
+        status_of(root)  # what the log beside the file holds is in the file from now on
+        content = bytearray(record.read_bytes())
+        if damage == "no database":
+            content[:] = b"no database" * 1000
+        elif damage == "a page":
+            content[4096:] = bytes(byte ^ 0xFF for byte in content[4096:])
+        else:
+            del content[len(content) // 2 :]
+        record.write_bytes(content)
+        for beside in ("-wal", "-shm"):
+            (root / f"state.sqlite{beside}").unlink(missing_ok=True)
+        resumed = subprocess.run([*serve, "--resume", str(root)], capture_output=True, text=True, check=False)
+        assert resumed.returncode == 0, resumed.stderr
+        said = " ".join(resumed.stderr.split())
+        assert "is damaged" in said
+        assert f"The run goes on after round {finished}" in said
+        fleet.wait(timeout=120)
+    assert (root / "state.sqlite.damaged-1").exists()
+    ended = metrics_of(root)
+    assert [metrics.round for metrics in ended] == list(range(1, 9))
+    assert [len(metrics.uplink) for metrics in ended] == [3] * finished + [0] + [3] * (7 - finished)
+    assert ended[-1].loss is not None
+    assert ended[0].loss is not None
+    assert ended[-1].loss < ended[0].loss
+
+
+def test_a_record_that_was_damaged_before_the_first_round_is_over_is_refused(
+    system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path
+) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    (root / "state.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(StateError, match=r"settings\.json' cannot be read"):
+        resume(root, address=embedded, observer=Observer())
