@@ -25,9 +25,11 @@ _COLOURS = {
     "training": "yellow",
     "evaluating": "yellow",
     "collecting": "yellow",
+    "aggregating": "yellow",
     "accepted": "green",
     "evaluated": "green",
     "collected": "green",
+    "aggregated": "green",
     "late": "red",
     "rejected": "red",
     "failed": "red",
@@ -37,7 +39,7 @@ _COLOURS = {
 _LINES = 40  # devices shown at the most: drawing a thousand takes longer than the time until the next picture
 _ROUNDS = 5  # the time that is left is told by so many rounds
 _NAMED = 10  # clients named in a sentence, at the most
-_POLLS = ("evaluating", "collecting")  # what devices are at that are asked between rounds
+_POLLS = ("evaluating", "collecting", "aggregating")  # what devices are at that are asked after they trained
 _FIRST = ("rejected", "failed", "gone", "late", "training", *_POLLS)  # shown before others, where not all are
 
 
@@ -285,11 +287,12 @@ def round_line(metrics: RoundMetrics) -> str:
     up = sum(metrics.uplink.values())
     excused = f"  without {_named(metrics.excused)}" if metrics.excused else ""
     clipped = f"  {clipped_text(metrics.clipped)}" if metrics.clipped else ""
+    left_out = f"  {metrics.left_out:.2%} of entries left out" if metrics.left_out else ""
     found = scores_text(metrics.scores) + _on_devices(metrics.on_devices)
     loss = f"training loss {metrics.train_loss:.4f}" if metrics.loss is None else f"loss {metrics.loss:.4f}"
     score = f"{found}  {loss}  ".lstrip()
     return (
         f"round {metrics.round:>3}  {score}"
         f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(sum(metrics.downlink.values()))}  "
-        f"{metrics.seconds:.1f} s{excused}{clipped}"
+        f"{metrics.seconds:.1f} s{excused}{clipped}{left_out}"
     )

@@ -58,6 +58,7 @@ class LogView(Observer):
             "loss": metrics.loss,
             "uplink": sum(metrics.uplink.values()),
             "downlink": sum(metrics.downlink.values()),
+            "left_out": metrics.left_out,
         }
         found = scores_text(metrics.scores) or f"training loss {metrics.train_loss:.4f}"
         self._say("round %d: %s, %d updates", metrics.round, found, len(metrics.uplink), **figures)

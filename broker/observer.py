@@ -23,7 +23,7 @@ class Observer:
 
     def device(self, client: str, status: str) -> None:
         """A device's part in the round changed: training, accepted, rejected, failed, declined, evaluating, evaluated,
-        collecting, collected, gone.
+        collecting, collected, aggregating, aggregated, gone.
         """
 
     def rejected(self, client: str, code: str, reason: str, times: int) -> None:

@@ -58,6 +58,7 @@ class PrometheusMetrics(Observer):
         self._rejections = counter("rejections", "Messages and updates turned away.", "code")
         self._excused = counter("excused", "Devices that rounds closed without.")
         self._clipped = counter("clipped", "Updates that the norm bound scaled down.")
+        self._left_out = gauge("left_out", "Share of entries in rows that too few devices of a cohort hold.")
         self._up = counter("uplink_bytes", "Bytes of accepted updates.")
         self._down = counter("downlink_bytes", "Bytes of content sent to devices.")
         self._present: set[str] = set()
@@ -102,6 +103,7 @@ class PrometheusMetrics(Observer):
         self._train_loss.set(metrics.train_loss)
         self._excused.inc(len(metrics.excused))
         self._clipped.inc(len(metrics.clipped))
+        self._left_out.set(metrics.left_out)
         self._up.inc(sum(metrics.uplink.values()))
         self._down.inc(sum(metrics.downlink.values()))
 

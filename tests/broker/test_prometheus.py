@@ -93,6 +93,7 @@ def test_a_run_is_scraped_while_it_lasts() -> None:
         'rejections_total{code="stale"}': 1,
         "excused_total": 1,
         "clipped_total": 0,
+        "left_out": 0,
         "uplink_bytes_total": 120,
         "downlink_bytes_total": 1500,
     }
