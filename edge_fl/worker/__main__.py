@@ -7,6 +7,7 @@ are loaded first. Then the process confines itself, and only then a program of t
 import faulthandler
 import os
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,8 @@ def _open(ask: Open) -> tuple[LocalWork, Confinement]:
     """Load what is trusted, give up what programs have no need of, and open the bundle."""
     die_with(ask.agent)
     first_to_go()
+    # torch names a place for its files as it loads a program, and writes none.
+    tempfile.tempdir = os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path.cwd())
     use_code(ask.code)
     RUNTIMES.find(ask.runtime).installed()
     bundle = Bundle.load(Path(ask.bundle), runtime=ask.runtime)
