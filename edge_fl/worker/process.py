@@ -30,6 +30,7 @@ from edge_fl.core.errors import (
     MemoryLimitError,
     RunError,
     RuntimeMissingError,
+    printable,
 )
 from edge_fl.core.layout import Layout
 from edge_fl.core.server_half import State
@@ -69,6 +70,7 @@ _ERRORS: dict[str, type[EdgeFLError]] = {
 }
 """What a process may answer with: none that ends an agent, or makes it wait."""
 _ARRAYS_A_MODEL = 16  # what a method remembers is at most so many times as large as a model
+_LONGEST_WORDS = 4000  # characters
 _ROOM = 64 << 20  # bytes: and so much more
 _CRASH_SECONDS = 5.0  # for a process that has closed its pipes to be gone
 _Arrays = Sequence[NDArray[Any]]
@@ -284,7 +286,7 @@ class _Running:
     def log(self) -> None:
         """Tell the log what the process wrote by now, for whoever wants to know why something failed."""
         if wrote := self._pipe.drain().decode(errors="replace").strip():
-            _log.error("the process of the programs wrote: %s", wrote)
+            _log.error("the process of the programs wrote: %s", printable(wrote, _LONGEST_WORDS))
 
     def gone(self) -> int:
         """The exit code of a process that has closed its pipes, or minus the number of the signal that ended it."""

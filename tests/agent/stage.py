@@ -58,7 +58,7 @@ class Stage:
         self._connection.open(timeout=5)
         assert isinstance(self._connection.next(5), Connected)
         self._sender = Sender(self._connection.publish, TOPICS.chunk)
-        files = [MANIFEST, *bundle.manifest.program_files("onnx")]
+        files = [MANIFEST, *bundle.manifest.program_files(str(settings.get("runtime", "onnx")))]
         self._contents = {ref_of(bundle.read(name)).digest: bundle.read(name) for name in files}
         self.manifest = ref_of(bundle.read(MANIFEST))
         self.heard: list[FromDevice] = []

@@ -45,7 +45,7 @@ fenced = pytest.mark.skipif(not landlock_version(), reason="this kernel or conta
 
 
 def settings(folder: Path, *, runtime: str = "onnx", memory: int = MEMORY, seconds: float = 120) -> WorkerSettings:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return WorkerSettings(client=CLIENT, runtime=runtime, folder=folder, memory=memory, seconds=seconds)
 
 
