@@ -72,12 +72,13 @@ def confinement_here(memory: int) -> Confinement:
 
 def told(found: Confinement) -> tuple[str, bool]:
     """A sentence of what holds programs, and whether that is all that can hold them."""
-    names = {"seccomp": found.seccomp, f"Landlock {found.landlock or ''}".strip(): bool(found.landlock)}
-    there = [name for name, held in names.items() if held]
-    missing = [name for name, held in names.items() if not held]
-    held = f"held by {' and '.join([*there, 'limits'])}, with at most {found.memory / 1e6:,.0f} MB"
-    lacks = f"; this machine gives no {' and no '.join(missing)}" if missing else ""
-    return f"Programs run in a process of their own, {held}{lacks}.", not missing
+    landlock = f"Landlock {found.landlock}" if found.landlock else "Landlock"
+    there = {"seccomp": found.seccomp, landlock: bool(found.landlock), "limits": True}
+    held = " and ".join(name for name, has in there.items() if has)
+    missing = " and no ".join(name for name, has in there.items() if not has)
+    lacks = f"; this machine gives no {missing}" if missing else ""
+    most = f"{found.memory / 1e6:,.0f} MB of memory"
+    return f"Programs run in a process of their own, held by {held}, with {most} at the most{lacks}.", not missing
 
 
 def die_with(agent: int) -> None:

@@ -174,6 +174,10 @@ class WorkerProcess(Work):
         if self._running is not None:
             self._end(self._running)
 
+    def resident(self) -> int:
+        """Bytes of memory that the process has now; 0 without one."""
+        return 0 if self._running is None else self._running.resident()
+
     def _start(self) -> "_Running":
         settings = self._settings
         running = self._running = _Running(settings, self.bundle.layout)
@@ -282,6 +286,11 @@ class _Running:
         for ask, arrays in asks:
             self._pipe.say(ask, arrays, answered=not isinstance(ask, Hold))
         return self._pipe.hear()
+
+    def resident(self) -> int:
+        """Bytes of memory that it has now (Linux)."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
 
     def log(self) -> None:
         """Tell the log what the process wrote by now, for whoever wants to know why something failed."""

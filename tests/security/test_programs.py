@@ -19,7 +19,7 @@ from edge_fl.wire.messages import Failed, Finished
 from edge_fl.worker.process import WorkerProcess
 from tests.agent.stage import RUN, Stage, frame
 from tests.worker.hostile import DEEDS
-from tests.worker.test_process import DATA, model, settings, task
+from tests.worker.tasks import DATA, model, settings, task
 
 HOSTILE = Path(__file__).parents[1] / "worker" / "hostile.py"
 

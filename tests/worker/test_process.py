@@ -21,53 +21,20 @@ from edge_fl.core.errors import (
     RunError,
     RuntimeMissingError,
 )
-from edge_fl.core.pattern import Pattern
-from edge_fl.data.held_out import Split
-from edge_fl.data.registry import load_dataset
 from edge_fl.methods.base import METHODS
 from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import open_runtime
-from edge_fl.wire.frame import Header, encode_frame
-from edge_fl.wire.messages import CollectStatistics, Evaluate, Task
+from edge_fl.wire.messages import CollectStatistics, Evaluate
 from edge_fl.worker.landlock import landlock_version
-from edge_fl.worker.process import WorkerProcess, WorkerSettings
+from edge_fl.worker.process import WorkerProcess
 from edge_fl.worker.seccomp import seccomp_known
 from edge_fl.worker.work import LocalWork
 from tests.worker.hostile import DEEDS
+from tests.worker.tasks import CLIENT, DATA, RUN, model, settings, task
 
-RUN, CLIENT = "run-1", "client-1"
-TRAIN = load_dataset("digits").train
-DATA = Split(TRAIN.take(np.arange(100)), TRAIN.take(np.arange(100, 140)))
-MEMORY = 512 << 20
 HOSTILE = Path(__file__).with_name("hostile.py")
 filtered = pytest.mark.skipif(not seccomp_known(), reason="this kernel or container takes no seccomp filter")
 fenced = pytest.mark.skipif(not landlock_version(), reason="this kernel or container has no Landlock")
-
-
-def settings(folder: Path, *, runtime: str = "onnx", memory: int = MEMORY, seconds: float = 120) -> WorkerSettings:
-    folder.mkdir(parents=True, exist_ok=True)
-    return WorkerSettings(client=CLIENT, runtime=runtime, folder=folder, memory=memory, seconds=seconds)
-
-
-def model(bundle: Bundle, version: int = 0) -> bytes:
-    header = Header(kind="model", run=RUN, round=version + 1, version=version, layout="", method="fedavg")
-    return encode_frame(header, Pattern.full(bundle.layout), bundle.weights())
-
-
-def task(content: bytes, method: str = "fedavg", *, round: int = 1, seed: int = 7, **parameters: object) -> Task:
-    return Task(
-        run=RUN,
-        round=round,
-        accepted=0,
-        model=ref_of(content),
-        method=method,
-        parameters=parameters,
-        steps=4,
-        batch=20,
-        lr=0.1,
-        seed=seed,
-        tier=0,
-    )
 
 
 @pytest.fixture(scope="module")
