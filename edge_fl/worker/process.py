@@ -134,6 +134,10 @@ class WorkerProcess(Work):
         self._data: Split | None = None
         self._running: _Running | None = None
         RUNTIMES.check(settings.runtime)
+        if sys.platform != "linux":
+            raise RuntimeMissingError(
+                "A bundle's programs have a process of their own on Linux alone: take --in-process."
+            )
         self._start()
 
     def hold(self, data: Split) -> None:

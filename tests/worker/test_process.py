@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -172,6 +174,15 @@ def test_a_runtime_that_is_not_there_is_said_before_any_task(digits_bundle: Bund
         WorkerProcess(digits_bundle, settings(tmp_path / "empty", runtime="tflite"))
     with pytest.raises(RuntimeMissingError, match="holds programs for executorch, onnx, torch_eager"):
         WorkerProcess(digits_bundle, settings(tmp_path / "empty", runtime="executorch_training"))
+
+
+def test_neither_end_needs_more_than_numpy_and_msgspec() -> None:
+    code = (
+        "import sys, edge_fl.worker.__main__, edge_fl.worker.process;"
+        "heavy = {'torch', 'onnx', 'onnxruntime', 'executorch', 'paho', 'typer'} & set(sys.modules);"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def _lives(pid: int) -> bool:
