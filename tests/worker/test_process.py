@@ -28,11 +28,12 @@ from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.wire.messages import CollectStatistics, Evaluate
 from edge_fl.worker.landlock import landlock_version
+from edge_fl.worker.messages import Confinement
 from edge_fl.worker.process import WorkerProcess
 from edge_fl.worker.seccomp import seccomp_known
 from edge_fl.worker.work import LocalWork
 from tests.worker.hostile import DEEDS
-from tests.worker.tasks import CLIENT, DATA, RUN, model, settings, task
+from tests.worker.tasks import CLIENT, DATA, MEMORY, RUN, model, settings, task
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 filtered = pytest.mark.skipif(not seccomp_known(), reason="this kernel or container takes no seccomp filter")
@@ -60,6 +61,9 @@ def hostile(
 @pytest.mark.parametrize("runtime", ["onnx", "executorch"])
 def test_a_task_gives_the_very_bits_of_this_process(digits_bundle: Bundle, tmp_path: Path, runtime: str) -> None:
     there = WorkerProcess(digits_bundle, settings(tmp_path / "empty", runtime=runtime))
+    assert there.confinement == Confinement(
+        seccomp_known(), landlock_version(), MEMORY
+    )  # no library is in the way
     here = LocalWork(CLIENT, open_runtime(runtime, digits_bundle))
     for work in (there, here):
         work.hold(DATA)
