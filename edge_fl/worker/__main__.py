@@ -86,13 +86,13 @@ class _Server:
                 return None
             case Train():
                 state = dict(zip(ask.state, arrays[1:], strict=True))
-                update = work.train(ask.task, arrays[0].data, state)
+                update = work.train(ask.task, _content(arrays), state)
                 return Trained(update.loss, tuple(update.state)), [_bytes(update.frame), *update.state.values()]
             case Score():
-                answer, scores = work.score(ask.task, arrays[0].data)
+                answer, scores = work.score(ask.task, _content(arrays))
                 return Scored(answer.loss, answer.sums, dict(scores)), []
             case Collect():
-                return Collected(), [_bytes(work.collect(ask.task, arrays[0].data))]
+                return Collected(), [_bytes(work.collect(ask.task, _content(arrays)))]
             case Rehearse():
                 return Timed(work.rehearse(ask.task)), []
 
@@ -119,6 +119,10 @@ def _open(ask: Open) -> tuple[LocalWork, Confinement]:
     return LocalWork(ask.client, runtime), Confinement(seccomp, landlock, ask.memory)
 
 
+def _content(arrays: _Arrays) -> memoryview:
+    return arrays[0].data.toreadonly()
+
+
 def _bytes(content: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8)
 
@@ -142,7 +146,7 @@ def _main() -> None:
     ends = Ends(asks, replies, Shared(asked), Shared(answered))
     os.close(asked)
     os.close(answered)
-    _Server(Pipe(ends, Ask)).serve()
+    _Server(Pipe(ends, Ask, trusts=True)).serve()
 
 
 if __name__ == "__main__":

@@ -82,10 +82,13 @@ class Pipe(Generic[_Said, _Heard]):
         What a message from the other end is; anything else is a ValueError.
     largest
         The most bytes that the arrays of a message from there may have together.
+    trusts
+        Whether arrays may be used where they lie in shared memory, until this end has answered. An end that is not
+        trusted could change them once they are checked.
     """
 
-    def __init__(self, ends: Ends, hears: Any, *, largest: int = 2**40) -> None:
-        self._ends = ends
+    def __init__(self, ends: Ends, hears: Any, *, largest: int = 2**40, trusts: bool = False) -> None:
+        self._ends, self._trusts = ends, trusts
         self._decoder: msgspec.msgpack.Decoder[_Heard] = msgspec.msgpack.Decoder(hears)
         self._largest, self._until = largest, math.inf
         self._aside = b""
@@ -132,10 +135,11 @@ class Pipe(Generic[_Said, _Heard]):
         sizes = [array.size for array in head.arrays]
         if sum(sizes) > self._largest or (head.shared and not self._ends.reads_shared.takes(sizes)):
             raise ValueError("a message has larger arrays than it can have")
-        arrays: list[NDArray[Any]] = [np.empty(array.shape, dtype=array.dtype) for array in head.arrays]
         if head.shared:
-            self._ends.reads_shared.read_into(arrays)
-        for array in () if head.shared else arrays:
+            arrays = self._ends.reads_shared.read([(array.dtype, array.shape) for array in head.arrays])
+            return message, arrays if self._trusts else [array.copy() for array in arrays]
+        arrays = [np.empty(array.shape, dtype=array.dtype) for array in head.arrays]
+        for array in arrays:
             if array.size:
                 self._read_into(array.reshape(-1).view(np.uint8).data)
         return message, arrays

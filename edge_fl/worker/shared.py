@@ -1,6 +1,7 @@
-"""Memory that two processes map, of which one writes and the other reads: arrays cross in two copies, and at once."""
+"""Memory that two processes map, of which one writes and the other reads: arrays cross in a copy, and at once."""
 
 import fcntl
+import math
 import mmap
 import os
 from collections.abc import Sequence
@@ -41,13 +42,15 @@ class Shared:
                 self._bytes[start : start + array.nbytes] = array.reshape(-1).view(np.uint8)
             start += _aligned(array.nbytes)
 
-    def read_into(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Copy what was put there as arrays like these: the other process may change it at any time."""
+    def read(self, kinds: Sequence[tuple[str, tuple[int, ...]]]) -> list[NDArray[Any]]:
+        """What was put there, by dtype and shape, where it lies: until the other process puts something else there."""
+        arrays: list[NDArray[Any]] = []
         start = 0
-        for array in arrays:
-            if array.size:
-                array.reshape(-1).view(np.uint8)[:] = self._bytes[start : start + array.nbytes]
-            start += _aligned(array.nbytes)
+        for dtype, shape in kinds:
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            arrays.append(self._bytes[start : start + size].view(dtype).reshape(shape))
+            start += _aligned(size)
+        return arrays
 
 
 def _aligned(size: int) -> int:
