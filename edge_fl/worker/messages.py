@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from edge_fl.wire.messages import CollectStatistics, Evaluate, Task
+from edge_fl.wire.messages import MOST_SCORES, CollectStatistics, Evaluate, Task
 
 __all__ = [
     "Ask",
@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _Word = Annotated[str, msgspec.Meta(max_length=128)]
+_Sums = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
 _Words = Annotated[tuple[_Word, ...], msgspec.Meta(max_length=256)]
 
 
@@ -108,8 +109,8 @@ class Scored(_Tagged, frozen=True):
     """As :class:`edge_fl.wire.messages.Evaluated`, and the scores themselves."""
 
     loss: float
-    sums: Annotated[dict[_Word, tuple[float, ...]], msgspec.Meta(max_length=64)]
-    scores: Annotated[dict[_Word, float], msgspec.Meta(max_length=64)]
+    sums: Annotated[dict[_Word, _Sums], msgspec.Meta(max_length=MOST_SCORES)]
+    scores: Annotated[dict[_Word, float], msgspec.Meta(max_length=MOST_SCORES)]
 
 
 class Collected(_Tagged, frozen=True):

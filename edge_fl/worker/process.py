@@ -336,9 +336,10 @@ def _crash(code: int) -> EdgeFLError:
 
 
 def _error(problem: Problem) -> EdgeFLError:
+    sentence = printable(problem.sentence, _LONGEST_WORDS)
     if problem.kind == FrameError.__name__:
-        return FrameError(problem.code, problem.sentence)
-    return _ERRORS.get(problem.kind, RunError)(problem.sentence)
+        return FrameError(problem.code, sentence)
+    return _ERRORS.get(problem.kind, RunError)(sentence)
 
 
 def _bytes(content: Content) -> NDArray[np.uint8]:
