@@ -122,7 +122,10 @@ def _train(bundle: Bundle, method: str, python: Python, root: Path) -> Trained:
         lr=0.1,
         seed=7,
     )
-    agents = [AgentProcess(f"client-{i}", f"{DATA}:{i}/{CLIENTS}", python=python) for i in range(CLIENTS)]
+    agents = [
+        AgentProcess(f"client-{i}", f"{DATA}:{i}/{CLIENTS}", python=python, in_process=True)
+        for i in range(CLIENTS)
+    ]
     with EmbeddedBroker(port=0) as broker, Fleet(agents, address=broker.address, root=root / "devices") as fleet:
         summary = serve(
             bundle=bundle, config=config, root=root / "run", address=broker.address, observer=platforms

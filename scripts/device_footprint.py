@@ -31,16 +31,21 @@ ROUNDS = 5
 
 
 class Memory(Observer):
-    """Reads a process's resident memory after every round (Linux)."""
+    """Reads the resident memory of a process and of those that it started, after every round (Linux)."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._status = Path(f"/proc/{process.pid}/status")
+        self._process = Path(f"/proc/{process.pid}")
         self.resident = self.peak = 0
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Take a reading."""
-        fields = dict(line.split(":", 1) for line in self._status.read_text().splitlines())
-        self.resident, self.peak = (int(fields[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+        started = [child for task in self._process.glob("task/*/children") for child in task.read_text().split()]
+        own = [self._process, *(Path("/proc", child) for child in started)]
+        status = [(process / "status").read_text().splitlines() for process in own]
+        fields = [dict(line.split(":", 1) for line in lines) for lines in status]
+        self.resident, self.peak = (
+            sum(int(each[name].split()[0]) * 1024 for each in fields) for name in ("VmRSS", "VmHWM")
+        )
 
 
 def install(folder: Path, runtime: str) -> dict[str, object]:

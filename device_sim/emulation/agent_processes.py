@@ -54,7 +54,8 @@ class AgentProcess:
     """One device: its id, the data it trains on (as ``edge-fl device --data``), its tier, its runtime, and the share of
     the data that it holds out.
 
-    ``python`` is the command that starts its Python: this one, or another that has edge-fl's device extra.
+    ``python`` is the command that starts its Python: this one, or another that has edge-fl's device extra. With
+    ``in_process`` programs run in the agent's process, for where it can start no other.
     """
 
     client: str
@@ -63,6 +64,7 @@ class AgentProcess:
     runtime: str = "onnx"
     python: tuple[str, ...] = (sys.executable,)
     test_share: float = 0.0
+    in_process: bool = False
 
     def command(self, around: Surroundings) -> list[str]:
         """`edge-fl device`."""
@@ -71,6 +73,7 @@ class AgentProcess:
             *("--broker", str(around.address), "--data", self.data, "--id", self.client),
             *("--state", str(around.root / self.client), "--tier", str(self.tier), "--runtime", self.runtime),
             *(f"--connect-timeout={around.connect_timeout:g}", f"--test-share={self.test_share:g}"),
+            *(["--in-process"] if self.in_process else []),
         ]
 
 

@@ -22,6 +22,7 @@ from device_sim.emulation.emulated_runtime import Hardware
 from device_sim.emulation.memory_limit import limit_memory, told_as_memory
 from device_sim.emulation.step_costs import StepCosts
 from edge_fl.agent.agent import Agent, AgentSettings
+from edge_fl.agent.opening import in_this_process
 from edge_fl.core.errors import EdgeFLError
 from edge_fl.data.sources.base import open_source
 from edge_fl.transport.address import BrokerAddress
@@ -115,7 +116,7 @@ class EmulatedProcess(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         try:
             with told_as_memory(agent.memory_mb, "its data"):
                 source = open_source(agent.data)
-                device = Agent(settings, source, open=hardware.open, consent=hardware.consent)
+                device = Agent(settings, source, open=in_this_process(hardware.open), consent=hardware.consent)
             with told_as_memory(agent.memory_mb, "a round"):
                 device.run()
         except EdgeFLError as error:

@@ -3,8 +3,6 @@
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 
 from edge_fl.agent.aggregation import Aggregation
 from edge_fl.agent.capabilities import registration
@@ -13,7 +11,8 @@ from edge_fl.agent.envelope import open_envelope
 from edge_fl.agent.failure import failure_of
 from edge_fl.agent.held_model import HeldModel
 from edge_fl.agent.kept_model import KeptModel, read_model, write_model
-from edge_fl.agent.rehearsal import rehearse
+from edge_fl.agent.opening import Opener, in_process_of_its_own
+from edge_fl.agent.settings import AgentSettings
 from edge_fl.agent.state import StateFolder
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
@@ -35,12 +34,8 @@ from edge_fl.data.fit import check_fit
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
 from edge_fl.metrics.text import scores_text
-from edge_fl.runtimes.base import Runtime, open_runtime
-from edge_fl.training.batch_statistics import make_statistics
-from edge_fl.training.evaluation import evaluated
-from edge_fl.training.update import Update, make_update
-from edge_fl.transport.address import BrokerAddress
-from edge_fl.wire.frame import Frame, decode_frame, largest_frame
+from edge_fl.training.update import Update
+from edge_fl.wire.frame import decode_frame, largest_frame
 from edge_fl.wire.messages import (
     AggregationRequest,
     CollectedStatistics,
@@ -56,6 +51,7 @@ from edge_fl.wire.messages import (
     SendMasked,
     Task,
 )
+from edge_fl.worker.work import Work
 
 __all__ = ["Agent", "AgentSettings"]
 
@@ -63,29 +59,6 @@ _log = logging.getLogger(__name__)
 _LARGEST_MANIFEST = 16 << 20  # bytes
 _LARGEST_PROGRAM = 256 << 20
 _FINAL_SECONDS, _FETCH_SECONDS = 10.0, 300.0  # for the answer of who gives out the final model, and for the model
-
-
-@dataclass(frozen=True)
-class AgentSettings:
-    """How one device runs.
-
-    ``tier`` is its class of hardware (0, 1, ...), ``once`` ends the process with the run, ``connect_timeout`` are
-    the seconds for which the first connection is tried (afterwards the agent never gives up). ``test_share`` of its
-    samples are held out of training (:class:`edge_fl.data.held_out.HeldOut`). With ``keep_model`` the final model of a
-    run is kept in the state folder, in the place of the one before (:mod:`edge_fl.agent.kept_model`).
-    """
-
-    broker: BrokerAddress
-    client: str
-    state: Path
-    runtime: str = "onnx"
-    tier: int = 0
-    once: bool = False
-    threads: int = 1
-    connect_timeout: float = 15.0
-    fleet: str = "edge-fl"
-    test_share: float = 0.0
-    keep_model: bool = False
 
 
 class Agent:
@@ -98,7 +71,7 @@ class Agent:
     source
         Its own data.
     open
-        Opens the bundle in the runtime (:func:`edge_fl.runtimes.base.open_runtime`).
+        Opens the bundle: :func:`in_process_of_its_own`, or :func:`in_this_process`.
     consent
         Called before a model is trained or evaluated; raises DeclinedError where the device would rather not, which the
         coordinator is told.
@@ -118,7 +91,7 @@ class Agent:
         settings: AgentSettings,
         source: DataSource,
         *,
-        open: Callable[..., Runtime] = open_runtime,
+        open: Opener = in_process_of_its_own,
         consent: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings, self._open, self._consent = settings, open, consent
@@ -132,7 +105,7 @@ class Agent:
             self._introduce,
             envelope=open_envelope(settings.broker.access.signing, settings.state),
         )
-        self._runtime: tuple[Registered, Runtime] | None = None
+        self._opened: tuple[Registered, Work] | None = None
         self._unusable: tuple[Registered, Exception] | None = None
         self._measured: Measured | None = None  # of the newest rehearsals
         self._model = HeldModel()
@@ -166,6 +139,7 @@ class Agent:
             self._talk.leave()
             raise
         finally:
+            self._close_bundle()
             self._talk.close()
             self._folder.close()
 
@@ -183,8 +157,8 @@ class Agent:
         registered, task = self._talk.registered, self._talk.task
         if registered is None:
             return
-        if self._runtime is None or self._runtime[0] != registered:
-            self._runtime = None
+        if self._opened is None or self._opened[0] != registered:
+            self._close_bundle()
             if self._unusable is None or self._unusable[0] != registered:
                 self._prepare(registered)
         if task is not None:
@@ -200,16 +174,22 @@ class Agent:
         try:
             bundle = self._fetch_bundle(registered)
             _check_fit(self._data, bundle.manifest)
-            runtime = self._open(self._settings.runtime, bundle, threads=self._settings.threads)
+            work = self._open(bundle, self._settings)
         except (DataError, RuntimeMissingError, StateError, RefusedError, Superseded):
             raise
         except Exception as error:  # a bundle is a stranger's, and so is what it makes of our libraries
             _log.error("the bundle of run %s cannot be used: %s", registered.run, said(error))
             self._unusable = (registered, error)
             return
-        self._runtime = (registered, runtime)
+        work.hold(self._data)
+        self._opened = (registered, work)
         if registered.rehearsals:
-            self._measure(registered, runtime)
+            self._measure(registered, work)
+
+    def _close_bundle(self) -> None:
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None
 
     def _fetch_bundle(self, registered: Registered) -> Bundle:
         """The bundle's manifest and this runtime's programs, fetched once and kept in the state folder."""
@@ -235,16 +215,16 @@ class Agent:
     def _keep_model(self) -> None:
         """Once a run is over, keep what it gives; a coordinator that has gone by then is asked no second time."""
         finished = self._talk.finished
-        if not self._settings.keep_model or finished is None or finished == self._over or self._runtime is None:
+        if not self._settings.keep_model or finished is None or finished == self._over or self._opened is None:
             return
-        self._over, (registered, runtime) = finished, self._runtime
+        self._over, (registered, work) = finished, self._opened
         try:
             final = self._talk.final(finished, _FINAL_SECONDS)
         except Superseded:
             _log.warning("the coordinator does not send the final model of run %s", finished.run)
             return
         until = time.monotonic() + _FETCH_SECONDS
-        layout = runtime.bundle.layout
+        layout = work.bundle.layout
         try:
             frame = self._talk.fetch(
                 final.model,
@@ -268,33 +248,33 @@ class Agent:
             return None
         return None if kept is None else kept.manifest
 
-    def _measure(self, registered: Registered, runtime: Runtime) -> None:
+    def _measure(self, registered: Registered, work: Work) -> None:
         """Tell the coordinator how long a step of each rehearsal takes here."""
-        found = tuple(self._step_seconds(task, runtime) for task in registered.rehearsals)
+        found = tuple(self._step_seconds(task, work) for task in registered.rehearsals)
         _log.info("seconds a step: %s", ", ".join("-" if s is None else f"{s:.4f}" for s in found))
         self._measured = Measured(registered.run, found)
         self._talk.register()
 
-    def _step_seconds(self, task: Task, runtime: Runtime) -> float | None:
+    def _step_seconds(self, task: Task, work: Work) -> float | None:
         try:
-            return rehearse(task, client=self._settings.client, runtime=runtime, samples=self._data.train)
+            return work.rehearse(task)
         except EdgeFLError as error:
             _log.warning("this device cannot do a task of one tier: %s", error)
             return None
 
     def _do(self, task: Task | Request) -> None:
-        if self._runtime is None:
+        if self._opened is None:
             assert self._unusable is not None
             failed = failure_of(task, self._unusable[1])
             self._talk.send(failed) if isinstance(task, Task) else self._talk.answer(task, failed)
         elif isinstance(task, Task):
-            self._work(task, self._runtime[1])
+            self._work(task, self._opened[1])
         elif isinstance(task, Evaluate | CollectStatistics):
-            self._answer(task, self._runtime[1])
+            self._answer(task, self._opened[1])
         else:
             self._aggregate(task)
 
-    def _work(self, task: Task, runtime: Runtime) -> None:
+    def _work(self, task: Task, work: Work) -> None:
         """Train one task and see its update accepted or rejected; a failure is told to the coordinator."""
         try:
             started = time.perf_counter()
@@ -303,12 +283,12 @@ class Agent:
                 return
             self._consent()
             self._aggregation.begin(task)
-            self._look_at_data(runtime.bundle.manifest)
-            update = self._train(task, runtime, state.before(task.accepted))
+            self._look_at_data(work)
+            update = self._train(task, work, state.before(task.accepted))
             _log.info("round %d: loss %.4f in %.2f s", task.round, update.loss, time.perf_counter() - started)
             state.stage(task.round, update.state)
             if task.withheld:
-                self._aggregation.announce(update, runtime.bundle.layout)
+                self._aggregation.announce(update, work.bundle.layout)
             verdict = self._talk.upload(task, update.frame)
         except (RefusedError, Superseded):
             raise
@@ -321,13 +301,13 @@ class Agent:
             state.discard()
             _log.warning("round %d was rejected (%s): %s", task.round, verdict.code, verdict.reason)
 
-    def _answer(self, task: Evaluate | CollectStatistics, runtime: Runtime) -> None:
+    def _answer(self, task: Evaluate | CollectStatistics, work: Work) -> None:
         """Find what is asked of a model, and say it; a failure is told to the coordinator."""
         answer: Evaluated | CollectedStatistics | Failed
         try:
             self._consent()
-            self._look_at_data(runtime.bundle.manifest)
-            answer = self._score(task, runtime) if isinstance(task, Evaluate) else self._collect(task, runtime)
+            self._look_at_data(work)
+            answer = self._score(task, work) if isinstance(task, Evaluate) else self._collect(task, work)
         except (RefusedError, Superseded):
             raise
         except Exception as error:  # a method or a metric of the owner's may raise anything
@@ -351,44 +331,34 @@ class Agent:
         except Exception as error:
             self._talk.answer(task, failure_of(task, error))
 
-    def _look_at_data(self, manifest: Manifest) -> None:
+    def _look_at_data(self, work: Work) -> None:
         """Take the data as it is now; no update may claim more samples than were registered."""
         data, before = self._source.split(), self._data
         if data is before:
             return
-        _check_fit(data, manifest)
+        _check_fit(data, work.bundle.manifest)
         self._data = data
+        work.hold(data)
         if data.sizes != before.sizes:
             self._talk.register()
 
-    def _train(self, task: Task, runtime: Runtime, state: State) -> Update:
-        return make_update(
-            task,
-            client=self._settings.client,
-            model=self._fetch_model(task, runtime.bundle.layout),
-            runtime=runtime,
-            samples=self._data.train,
-            state=state,
-        )
+    def _train(self, task: Task, work: Work, state: State) -> Update:
+        return work.train(task, self._fetch_model(task, work.bundle.layout), state)
 
-    def _score(self, task: Evaluate, runtime: Runtime) -> Evaluated:
-        test = self._data.test
-        if not len(test.y):
+    def _score(self, task: Evaluate, work: Work) -> Evaluated:
+        if not len(self._data.test.y):
             raise DataError("No sample of this device is held out; start it with a --test-share.")
-        model = self._fetch_model(task, runtime.bundle.layout)
-        answer, found = evaluated(task, weights=model.values, runtime=runtime, samples=test)
-        _log.info("after round %d: loss %.4f, %s", task.round, found.loss, scores_text(found.scores))
+        answer, scores = work.score(task, self._fetch_model(task, work.bundle.layout))
+        _log.info("after round %d: loss %.4f, %s", task.round, answer.loss, scores_text(scores))
         return answer
 
-    def _collect(self, task: CollectStatistics, runtime: Runtime) -> CollectedStatistics:
-        model = self._fetch_model(task, runtime.bundle.layout)
-        client, samples = self._settings.client, self._data.train
-        frame = make_statistics(task, client=client, model=model, runtime=runtime, samples=samples)
+    def _collect(self, task: CollectStatistics, work: Work) -> CollectedStatistics:
+        frame = work.collect(task, self._fetch_model(task, work.bundle.layout))
         _log.info("after round %d: collected statistics at width %g", task.round, task.width / 1000)
         return CollectedStatistics(task.run, task.round, frame)
 
-    def _fetch_model(self, task: Task | Evaluate | CollectStatistics, layout: Layout) -> Frame:
-        """The task's model, if not held already, for as long as the task is wanted."""
+    def _fetch_model(self, task: Task | Evaluate | CollectStatistics, layout: Layout) -> bytes:
+        """The frame of the task's model, if not held already, for as long as the task is wanted."""
         largest = largest_frame(layout)
         return self._model.of(
             task,

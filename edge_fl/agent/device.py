@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from edge_fl.agent.agent import Agent, AgentSettings
 from edge_fl.agent.kept_model import Predictor, model_version
+from edge_fl.agent.opening import in_process_of_its_own, in_this_process
 from edge_fl.agent.state import state_home
 from edge_fl.data.given import samples_of
 from edge_fl.data.registry import Samples
@@ -31,7 +32,7 @@ class _Held(DataSource):
 
 
 class Device:
-    """One device of a fleet, in this process.
+    """One device of a fleet, in this process; its bundles' programs have another.
 
     It connects and registers in :meth:`run`, trains what the coordinator asks, and uploads the rows that were kept.
     It keeps what it must remember in its state folder, so that it may be killed at any point. With ``once`` it ends
@@ -52,6 +53,9 @@ class Device:
         Certificates, user and password for the broker.
     keep_model
         Whether to keep the final model of each run, for :meth:`predict`.
+    in_process
+        Whether a bundle's programs run in this process, rather than in a confined one of their own: only for a
+        coordinator that is trusted.
     consent
         Called before anything is trained; raises DeclinedError where the device would rather not.
     settings
@@ -73,6 +77,7 @@ class Device:
         access: Access | None = None,
         once: bool = False,
         keep_model: bool = False,
+        in_process: bool = False,
         consent: Callable[[], None] = lambda: None,
         **settings: Any,
     ) -> None:
@@ -85,7 +90,8 @@ class Device:
             **settings,
         )
         self._predictor: tuple[int, Predictor] | None = None
-        self._agent = Agent(self._settings, _source(data), consent=consent)
+        opener = in_this_process() if in_process else in_process_of_its_own
+        self._agent = Agent(self._settings, _source(data), open=opener, consent=consent)
 
     def run(self) -> None:
         """Serve until the run ends (``once``) or for ever; raises as :meth:`edge_fl.agent.agent.Agent.run`."""

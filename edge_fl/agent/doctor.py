@@ -22,6 +22,7 @@ from edge_fl.runtimes.base import RUNTIMES
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.probe import round_trip
 from edge_fl.wire.messages import Topics
+from edge_fl.worker.confinement import confinement_here, memory_share, told
 
 __all__ = ["Examined", "Finding", "examine"]
 
@@ -42,6 +43,8 @@ class Examined:
     fleet: str
     connect_timeout: float
     test_share: float = 0.0
+    in_process: bool = False
+    program_memory: int | None = None
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,18 @@ def _runtime(agent: Examined) -> _Seen:
     return f"{RUNTIMES.find(agent.runtime).installed()}.", False
 
 
+def _programs(agent: Examined) -> _Seen:
+    """What a bundle's programs are held by, as this kernel says."""
+    if agent.in_process:
+        return (
+            "They run in the agent's own process, and have its rights: only for a coordinator that you trust.",
+            True,
+        )
+    memory = memory_share() if agent.program_memory is None else agent.program_memory
+    sentence, whole = told(confinement_here(memory))
+    return sentence, not whole
+
+
 def _data(agent: Examined) -> _Seen:
     data = HeldOut(open_source(agent.data), agent.test_share, agent.client).split()
     train, held = data.train, f", and {len(data.test.y)} held out" if agent.test_share else ""
@@ -176,6 +191,7 @@ _CHECKS: dict[str, Callable[[Examined], _Seen]] = {
     "certificate": _certificate,
     "clock": _clock,
     "runtime": _runtime,
+    "programs": _programs,
     "data": _data,
     "state": _state,
     "disk": _disk,

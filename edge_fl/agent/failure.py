@@ -3,8 +3,8 @@
 import logging
 from typing import Literal, get_args
 
-from edge_fl.core.errors import DeclinedError, EdgeFLError, RunError, printable, said
-from edge_fl.core.registry import place_in_own_code
+from edge_fl.core.errors import DeclinedError, EdgeFLError, printable
+from edge_fl.core.registry import as_ours
 from edge_fl.wire.messages import (
     DECLINED,
     LONGEST_REASON,
@@ -30,9 +30,8 @@ _WHAT: dict[type, Literal["train", "evaluate", "collect_statistics", "aggregate"
 def failure_of(task: Task | Request, error: Exception) -> Failed:
     """The message, of which the log is told, too; of what is not ours with the place in its owner's code."""
     if not isinstance(error, EdgeFLError):
-        place = place_in_own_code(error)
         _log.error("this error is not one of a task", exc_info=error)
-        error = RunError(f"{type(error).__name__}{f' in {place}' if place else ''}: {said(error)}.")
+    error = as_ours(error)
     what, declined = _WHAT[type(task)], isinstance(error, DeclinedError)
     if declined:
         _log.info("round %d: declined to %s: %s", task.round, what, error)

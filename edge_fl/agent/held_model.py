@@ -8,8 +8,8 @@ from edge_fl.compressors.base import DECODERS
 from edge_fl.core.content import Ref, ref_of
 from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout
-from edge_fl.wire.downlink import decode_model, follow
-from edge_fl.wire.frame import Frame
+from edge_fl.wire.downlink import follow
+from edge_fl.wire.frame import frame_header
 from edge_fl.wire.messages import CollectStatistics, Evaluate, Task
 
 __all__ = ["HeldModel"]
@@ -33,8 +33,9 @@ class HeldModel:
 
     def of(
         self, task: Task | Evaluate | CollectStatistics, layout: Layout, fetch: Callable[[Ref], bytes]
-    ) -> Frame:
-        """The model that ``task`` is about: the one that is held, or made of it by the task's changes, or fetched.
+    ) -> bytes:
+        """The frame of the model that ``task`` is about: the one that is held, or made of it by the task's changes, or
+        fetched. It is for whoever computes with the model to check.
 
         It is kept where it may be wanted again: the next round's is mostly the one that was asked about last, and
         changes lead on from any.
@@ -42,7 +43,7 @@ class HeldModel:
         Raises
         ------
         FrameError
-            As :func:`edge_fl.wire.downlink.decode_model`.
+            As :func:`edge_fl.wire.frame.frame_header`.
         """
         content = self._made(task, layout, fetch)
         if content is None:
@@ -50,10 +51,9 @@ class HeldModel:
                 self._held = None
             content = fetch(task.model)
         trains = isinstance(task, Task)
-        model = decode_model(content, layout, run=task.run, round=task.round if trains else task.round + 1)
-        held = _Held(task.run, model.header.version, task.model, content)
+        held = _Held(task.run, frame_header(content).version, task.model, content)
         self._held = None if trains and task.changes is None else held
-        return model
+        return content
 
     def _made(
         self, task: Task | Evaluate | CollectStatistics, layout: Layout, fetch: Callable[[Ref], bytes]

@@ -20,7 +20,7 @@ from edge_fl.core.errors import StateError, said
 from edge_fl.core.server_half import State
 from edge_fl.wire.messages import check_id
 
-__all__ = ["MethodState", "StateFolder", "in_use", "owner_of", "state_home"]
+__all__ = ["MethodState", "StateFolder", "empty_folder", "in_use", "owner_of", "state_home"]
 
 _log = logging.getLogger(__name__)
 _ROUND = "__round__"
@@ -84,6 +84,16 @@ def state_home() -> Path:
     return (Path(base) if base else Path.home() / ".local" / "state") / "edge-fl"
 
 
+def empty_folder(root: Path) -> Path:
+    """A folder in a state folder that stays empty; raises StateError where it cannot be made."""
+    folder = root / "empty"
+    try:
+        folder.mkdir(mode=0o500, exist_ok=True)
+    except OSError as error:
+        raise StateError(f"'{folder}' cannot be made: {error.strerror}.") from error
+    return folder
+
+
 def in_use(root: Path) -> bool:
     """Whether a device process has the state folder now."""
     try:
@@ -139,7 +149,7 @@ class MethodState:
 
     def stage(self, round: int, state: State) -> None:
         """Keep what ``round`` left behind, until its verdict; raises StateError when it cannot be written."""
-        write_atomically(self._staged, packed({_ROUND: np.array(round), **state}))
+        write_atomically(self._staged, packed({**state, _ROUND: np.array(round)}))
 
     def accept(self) -> None:
         """The staged round was accepted; raises StateError where that cannot be kept, and the staged state stays."""

@@ -10,6 +10,10 @@ COMMANDS = {
     "codec": Named("edge_fl.commands.measure:codec", "Encode and decode frames, against a memory copy."),
     "aggregate": Named("device_sim.commands.measure:aggregate", "Sum a round's updates, against a memory copy."),
     "step": Named("exporter.commands.measure:step", "One training step in each runtime, against torch eager."),
+    "process": Named(
+        "exporter.commands.measure:process",
+        "A device's task in a process of its own, against one in this process.",
+    ),
     "parity": Named(
         "benchmarks.commands.programs:parity", "How closely each runtime trains each model as torch does."
     ),

@@ -20,9 +20,12 @@ from edge_fl.commands.device_options import (
     ConnectTimeout,
     Fleet,
     Id,
+    InProcess,
+    ProgramMemory,
     RuntimeName,
     State,
     TestShare,
+    bytes_of,
     client_of,
     state_of,
 )
@@ -72,6 +75,11 @@ def device(
     most_busy: Annotated[
         float | None, typer.Option(min=0, max=1, help="Decline while others use more of the CPUs than this share.")
     ] = None,
+    in_process: InProcess = False,
+    task_limit: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a bundle's programs are ended, and the task fails.")
+    ] = 3600.0,
+    program_memory: ProgramMemory = None,
     identity: IdentityFile = None,
     ca: Ca = None,
     cert: Cert = None,
@@ -103,6 +111,7 @@ def device(
             raise typer.BadParameter("it is required.", param_hint=f"'{option}'")
     from edge_fl.agent.agent import Agent, AgentSettings
     from edge_fl.agent.consent import Conditions
+    from edge_fl.agent.opening import in_process_of_its_own, in_this_process
     from edge_fl.data.sources.base import open_source
     from edge_fl.recipes.own import use_code
     from edge_fl.runtimes.base import RUNTIMES
@@ -126,7 +135,10 @@ def device(
         fleet=fleet,
         test_share=test_share,
         keep_model=keep_model,
+        task_limit=task_limit,
+        program_memory=bytes_of(program_memory),
     )
+    opener = in_this_process() if in_process else in_process_of_its_own
     conditions = Conditions(least_battery, unmetered, most_busy)
     with logging_to(log_file, log_format, client=client):
-        Agent(settings, open_source(data), consent=conditions.check).run()
+        Agent(settings, open_source(data), open=opener, consent=conditions.check).run()

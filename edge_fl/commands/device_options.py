@@ -13,7 +13,19 @@ from edge_fl.agent.state import owner_of, state_home
 from edge_fl.commands.options import runtime_name
 from edge_fl.core.errors import ConfigError, StateError
 
-__all__ = ["ConnectTimeout", "Fleet", "Id", "RuntimeName", "State", "TestShare", "client_of", "state_of"]
+__all__ = [
+    "ConnectTimeout",
+    "Fleet",
+    "Id",
+    "InProcess",
+    "ProgramMemory",
+    "RuntimeName",
+    "State",
+    "TestShare",
+    "bytes_of",
+    "client_of",
+    "state_of",
+]
 
 Id = Annotated[
     str | None,
@@ -25,6 +37,22 @@ State = Annotated[Path | None, typer.Option(help="State folder [default: ~/.loca
 RuntimeName = Annotated[str, typer.Option(help="The runtime to train in.", parser=runtime_name)]
 TestShare = Annotated[
     float, typer.Option(help="Share of the data to keep out of training, for evaluating models on it.")
+]
+InProcess = Annotated[
+    bool,
+    typer.Option(
+        "--in-process",
+        help="Run a bundle's programs in the agent's process: only for a coordinator that you trust.",
+    ),
+]
+ProgramMemory = Annotated[
+    int | None,
+    typer.Option(
+        min=64,
+        help="MiB that a bundle's programs may take, besides the runtime's own [default: three quarters of the "
+        "memory, 512 at the least].",
+        show_default=False,
+    ),
 ]
 ConnectTimeout = Annotated[float, typer.Option(help="Seconds to try the first connection for.")]
 Fleet = Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")]
@@ -48,6 +76,11 @@ def client_of(id: str | None, data: str, state: Path | None, *, known: str | Non
         with suppress(StateError):  # of which whoever opens the folder speaks
             owner = owner_of(state)
     return check_id(_new_id(data) if owner is None else owner)
+
+
+def bytes_of(program_memory: int | None) -> int | None:
+    """Bytes of MiB."""
+    return None if program_memory is None else program_memory << 20
 
 
 def state_of(state: Path | None, client: str) -> Path:

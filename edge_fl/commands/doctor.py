@@ -21,9 +21,12 @@ from edge_fl.commands.device_options import (
     ConnectTimeout,
     Fleet,
     Id,
+    InProcess,
+    ProgramMemory,
     RuntimeName,
     State,
     TestShare,
+    bytes_of,
     client_of,
     state_of,
 )
@@ -42,6 +45,8 @@ def doctor(
     state: State = None,
     runtime: RuntimeName = "onnx",
     test_share: TestShare = 0.0,
+    in_process: InProcess = False,
+    program_memory: ProgramMemory = None,
     identity: IdentityFile = None,
     ca: Ca = None,
     cert: Cert = None,
@@ -53,9 +58,10 @@ def doctor(
     fleet: Fleet = "edge-fl",
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
 ) -> None:
-    """Look at broker, certificate, clock, runtime, data, state folder, disk and memory, with an agent's own options.
+    """Look at broker, certificate, clock, runtime, programs, data, state folder, disk and memory.
 
-    Exits with the code that the agent would end with. An agent that runs already is not disturbed.
+    Takes an agent's own options, and exits with the code that the agent would end with. An agent that runs already is
+    not disturbed.
 
     Example: edge-fl device doctor --broker mqtt://127.0.0.1:1883 --data fashion-mnist:0/10
     """
@@ -78,6 +84,8 @@ def doctor(
         fleet=fleet,
         connect_timeout=connect_timeout,
         test_share=test_share,
+        in_process=in_process,
+        program_memory=bytes_of(program_memory),
     )
     findings = list(examine(agent))
     if json:

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from edge_fl.core.errors import ConfigError, EdgeFLError, said
+from edge_fl.core.errors import ConfigError, EdgeFLError, RunError, said
 
-__all__ = ["Named", "Registry", "load_object", "place_in_own_code"]
+__all__ = ["Named", "Registry", "as_ours", "load_object", "place_in_own_code"]
 
 _T = TypeVar("_T")
 _SHARED = {"base", "capabilities"}  # modules of such packages that hold none of the kind
@@ -85,6 +85,10 @@ class Named(Generic[_T]):
         loaded = self._checked(load_object(points[0]), points[0])
         self._used[name] = points[0], loaded
         return loaded
+
+    def used(self) -> list[str]:
+        """The specs of those that are not ours and were used by now."""
+        return [spec for spec, _ in self._used.values()]
 
     def check(self, name: str) -> None:
         """Raise ``error`` when there is none of this name, without importing any."""
@@ -208,6 +212,14 @@ def load_object(spec: str) -> Any:
         raise ConfigError(f"'{module}' has no '{name}'.")
     _loaded.add(getattr(imported, "__file__", None) or "")
     return getattr(imported, name)
+
+
+def as_ours(error: Exception) -> EdgeFLError:
+    """The error itself, or a RunError that says what another is, with the place in its owner's code."""
+    if isinstance(error, EdgeFLError):
+        return error
+    place = place_in_own_code(error)
+    return RunError(f"{type(error).__name__}{f' in {place}' if place else ''}: {said(error)}.")
 
 
 def place_in_own_code(error: BaseException) -> str | None:

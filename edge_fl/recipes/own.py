@@ -10,7 +10,7 @@ from edge_fl.core.registry import load_object
 from edge_fl.methods.base import METHODS
 from edge_fl.metrics.base import METRICS
 
-__all__ = ["plain_recipe", "plain_robust", "use_code"]
+__all__ = ["plain_recipe", "plain_robust", "use_code", "used_code"]
 
 
 def plain_recipe(text: str) -> tuple[str, tuple[str, ...]]:
@@ -53,6 +53,12 @@ def use_code(specs: Sequence[str]) -> list[str]:
         When one cannot be had, or is of no kind that a run can use.
     """
     return [_use(spec) for spec in specs]
+
+
+def used_code() -> list[str]:
+    """The specs of all code that was made known in this process, files by absolute paths, for another to use it."""
+    registries = (METHODS, COMPRESSORS, METRICS)
+    return [_absolute(spec) for registry in registries for spec in registry.used()]
 
 
 def _use(spec: str) -> str:

@@ -1,11 +1,15 @@
 """Plain onnxruntime: no torch, one program for every width and batch."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else importing it begins to report to its maker
+
+import onnxruntime
 
 from edge_fl.core.bundle import Bundle, Program
 from edge_fl.core.errors import BundleError

@@ -30,7 +30,7 @@ def changed(weights: Weights, change: Frame) -> dict[str, NDArray[np.float32]]:
     }
 
 
-def decode_model(content: bytes, layout: Layout, *, run: str, round: int) -> Frame:
+def decode_model(content: bytes | memoryview, layout: Layout, *, run: str, round: int) -> Frame:
     """The whole model of ``run`` that ``round`` trains.
 
     Raises
@@ -69,7 +69,7 @@ def follow(model: bytes, changes: Sequence[bytes], layout: Layout, decoders: Map
 
 
 def _whole(
-    content: bytes, layout: Layout, kind: str, decoders: Mapping[str, Decoder] = MappingProxyType({})
+    content: bytes | memoryview, layout: Layout, kind: str, decoders: Mapping[str, Decoder] = MappingProxyType({})
 ) -> Frame:
     frame = decode_frame(content, layout, decoders=decoders)
     if frame.header.kind != kind:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -28,7 +28,16 @@ from edge_fl.wire.context import Context, Decoder
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 from edge_fl.wire.values import FLOAT32, WITHHELD, decode_values, encode_values_into, values_size
 
-__all__ = ["FRAME_OVERHEAD", "VERSION", "Frame", "Header", "decode_frame", "encode_frame", "largest_frame"]
+__all__ = [
+    "FRAME_OVERHEAD",
+    "VERSION",
+    "Frame",
+    "Header",
+    "decode_frame",
+    "encode_frame",
+    "frame_header",
+    "largest_frame",
+]
 
 VERSION = 1
 FRAME_OVERHEAD = 1 << 16  # bytes that header and mask, but for what is shared, may add to the values of any frame
@@ -143,6 +152,41 @@ def decode_frame(
         ``values`` or ``not-finite``.
     """
     view = memoryview(data)
+    parts = _parts(view)
+    if _checksum(view) != parts.checksum:
+        raise FrameError("checksum", "The frame's checksum does not match its bytes.")
+    header = _header(parts)
+    if not math.isfinite(header.loss):
+        raise FrameError("not-finite", f"The frame's header gives the loss as {header.loss}.")
+    if header.layout != layout.digest:
+        raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
+    if header.values == WITHHELD and header.kind != "update":
+        raise FrameError("values", f"A {header.kind} withholds no values.")
+    pattern = decode_mask(header.mask, parts.mask, layout)
+    selection = Selection.of(pattern, header.mode)
+    values = decode_values(header.values, parts.values, Context(selection, header.round, shared), decoders)
+    return Frame(header, pattern, selection, values.kept, values.sent)
+
+
+def frame_header(data: bytes | memoryview) -> Header:
+    """What a frame says of itself, of which nothing is checked.
+
+    Raises
+    ------
+    FrameError
+        With the code ``truncated``, ``magic``, ``version`` or ``header``, where that cannot be read.
+    """
+    return _header(_parts(memoryview(data)))
+
+
+class _Parts(NamedTuple):
+    head: memoryview
+    mask: memoryview
+    values: memoryview
+    checksum: int
+
+
+def _parts(view: memoryview) -> _Parts:
     if len(view) < _PRELUDE.size:
         raise FrameError("truncated", f"The frame has {len(view)} bytes, fewer than its own prelude.")
     magic, version, _, head_size, mask_size, value_size, checksum, _ = _PRELUDE.unpack_from(view)
@@ -154,22 +198,15 @@ def decode_frame(
     values_at = _aligned(mask_at + mask_size)
     if len(view) != values_at + value_size:
         raise FrameError("truncated", f"The frame has {len(view)} bytes and announces {values_at + value_size}.")
-    if _checksum(view) != checksum:
-        raise FrameError("checksum", "The frame's checksum does not match its bytes.")
+    head = view[_PRELUDE.size : _PRELUDE.size + head_size]
+    return _Parts(head, view[mask_at : mask_at + mask_size], view[values_at:], checksum)
+
+
+def _header(parts: _Parts) -> Header:
     try:
-        header = msgspec.msgpack.decode(view[_PRELUDE.size : _PRELUDE.size + head_size], type=Header)
+        return msgspec.msgpack.decode(parts.head, type=Header)
     except UNREADABLE as error:
         raise FrameError("header", f"The frame's header cannot be read: {error}.") from error
-    if not math.isfinite(header.loss):
-        raise FrameError("not-finite", f"The frame's header gives the loss as {header.loss}.")
-    if header.layout != layout.digest:
-        raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
-    if header.values == WITHHELD and header.kind != "update":
-        raise FrameError("values", f"A {header.kind} withholds no values.")
-    pattern = decode_mask(header.mask, view[mask_at : mask_at + mask_size], layout)
-    selection = Selection.of(pattern, header.mode)
-    values = decode_values(header.values, view[values_at:], Context(selection, header.round, shared), decoders)
-    return Frame(header, pattern, selection, values.kept, values.sent)
 
 
 def _aligned(offset: int) -> int:

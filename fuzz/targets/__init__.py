@@ -58,6 +58,7 @@ TARGETS: tuple[Target, ...] = (
     Target("identity", "fuzz.targets.files:identity", 100_000),
     Target("authority", "fuzz.targets.files:authority", 100_000),
     *(Target(f"data-{name}", f"fuzz.targets.sources:{name}", cases) for name, cases in _SOURCES.items()),
+    Target("answer", "fuzz.targets.answers:answer", 200_000),
     Target("external-data", "fuzz.targets.programs:external_data", 200_000, longest=_LONGEST_PROGRAM),
     *(
         Target(

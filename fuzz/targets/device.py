@@ -14,6 +14,7 @@ import numpy as np
 
 from edge_fl.agent import conversation
 from edge_fl.agent.agent import Agent, AgentSettings
+from edge_fl.agent.opening import in_this_process
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.content import Ref, ref_of
 from edge_fl.core.errors import DataError, RefusedError, RuntimeMissingError
@@ -191,6 +192,6 @@ def device() -> Prepared:
         setattr(conversation, "Connection", lambda **_: _Session(scene, draws))  # noqa: B010  (mypy forbids more)
         shutil.rmtree(scene.state / "method", ignore_errors=True)
         with suppress(Exhausted, RefusedError, RuntimeMissingError, DataError):
-            Agent(settings, scene.source).run()
+            Agent(settings, scene.source, open=in_this_process()).run()
 
     return Prepared(run, [bytes([2, 0, 0, k, 2, 0, 2, 0, 0, 0, 0, 0, 0, 0] * 6) for k in range(4)])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edge_fl.agent.agent import Agent, AgentSettings
+from edge_fl.agent.opening import Opener, in_this_process
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.content import Ref, ref_of
 from edge_fl.core.errors import EdgeFLError
@@ -32,13 +33,22 @@ from edge_fl.wire.messages import (
 
 CLIENT, RUN = "client-1", "run-1"
 TOPICS = Topics()
+HERE = in_this_process()
 
 
 class Stage:
     """An agent on a thread, and the coordinator's end of the conversation."""
 
     def __init__(
-        self, bundle: Bundle, address: BrokerAddress, folder: Path, data: str, *, test_share: float = 0.0
+        self,
+        bundle: Bundle,
+        address: BrokerAddress,
+        folder: Path,
+        data: str,
+        *,
+        test_share: float = 0.0,
+        open: Opener = HERE,
+        **settings: object,
     ) -> None:
         self.address = address
         up = TOPICS.up("+")
@@ -48,14 +58,19 @@ class Stage:
         self._connection.open(timeout=5)
         assert isinstance(self._connection.next(5), Connected)
         self._sender = Sender(self._connection.publish, TOPICS.chunk)
-        files = [MANIFEST, *bundle.manifest.program_files("onnx")]
+        files = [MANIFEST, *bundle.manifest.program_files(str(settings.get("runtime", "onnx")))]
         self._contents = {ref_of(bundle.read(name)).digest: bundle.read(name) for name in files}
         self.manifest = ref_of(bundle.read(MANIFEST))
         self.heard: list[FromDevice] = []
-        settings = AgentSettings(
-            broker=address, client=CLIENT, state=folder / "state", once=True, test_share=test_share
+        how = AgentSettings(
+            broker=address,
+            client=CLIENT,
+            state=folder / "state",
+            once=True,
+            test_share=test_share,
+            **settings,  # type: ignore[arg-type]
         )
-        self.agent = Agent(settings, open_source(data))
+        self.agent = Agent(how, open_source(data), open=open)
         self.ended: list[EdgeFLError | None] = []
         threading.Thread(target=self._run, daemon=True).start()
 

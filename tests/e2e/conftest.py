@@ -66,7 +66,11 @@ class System:
         )
 
     def agents(self, count: int = 3, *, runtime: str = "onnx") -> list[AgentProcess]:
-        return [AgentProcess(f"client-{i}", f"digits:{i}/{count}", runtime=runtime) for i in range(count)]
+        """The first runs programs in its own process, the others in a confined one: their bits are the same."""
+        return [
+            AgentProcess(f"client-{i}", f"digits:{i}/{count}", runtime=runtime, in_process=i == 0)
+            for i in range(count)
+        ]
 
     @contextmanager
     def fleet(self, agents: list[AgentProcess], address: BrokerAddress) -> Iterator[Fleet]:

@@ -49,7 +49,7 @@ def main() -> None:
     if Lying.lie == "boast":
         honest = agent.Register
         agent.Register = lambda **fields: honest(**(fields | {"samples": _MOST}))  # type: ignore[assignment,misc]
-    sys.argv.insert(1, "device")
+    sys.argv[1:1] = ["device", "--in-process"]  # where this Visit is
     sys.exit(run())
 
 

@@ -3,12 +3,12 @@
 import pytest
 
 from broker.tiers import MeasuredTiers
-from edge_fl.agent.rehearsal import rehearse
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import open_runtime
+from edge_fl.training.rehearsal import rehearse
 from edge_fl.wire.messages import Task
 
 SAMPLES = client_samples(DataSpec.parse("digits:0/10"))

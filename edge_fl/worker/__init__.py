@@ -1,0 +1,1 @@
+"""A bundle's programs at work: in this process, or in a confined process of their own."""

@@ -1,0 +1,135 @@
+"""What an agent asks of the process of a bundle's programs, and what that answers."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from edge_fl.wire.messages import MOST_SCORES, CollectStatistics, Evaluate, Task
+
+__all__ = [
+    "Ask",
+    "Collect",
+    "Collected",
+    "Confinement",
+    "Hold",
+    "Open",
+    "Problem",
+    "Ready",
+    "Rehearse",
+    "Reply",
+    "Score",
+    "Scored",
+    "Timed",
+    "Train",
+    "Trained",
+]
+
+_Word = Annotated[str, msgspec.Meta(max_length=128)]
+_Sums = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
+_Words = Annotated[tuple[_Word, ...], msgspec.Meta(max_length=256)]
+
+
+class _Tagged(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=str.lower):
+    """A message."""
+
+
+class Open(_Tagged, frozen=True):
+    """Make ready: the first message.
+
+    ``code`` are the owner's own methods, compressors and metrics, as ``file.py:OBJECT`` by absolute paths; ``memory``
+    are the bytes that programs may take besides what is there once libraries are loaded.
+    """
+
+    agent: int
+    client: str
+    runtime: str
+    bundle: str
+    threads: int
+    memory: int
+    code: tuple[str, ...]
+
+
+class Hold(_Tagged, frozen=True):
+    """Keep these samples: the arrays ``x``, ``y`` and perhaps ``owner``."""
+
+    part: Literal["train", "test"]
+
+
+class Train(_Tagged, frozen=True):
+    """Train: the arrays are the model's frame as bytes, and the state by these names."""
+
+    task: Task
+    state: tuple[str, ...]
+
+
+class Score(_Tagged, frozen=True):
+    """Score the model, whose frame is the array, on the samples that are held out."""
+
+    task: Evaluate
+
+
+class Collect(_Tagged, frozen=True):
+    """Collect statistics with the model, whose frame is the array."""
+
+    task: CollectStatistics
+
+
+class Rehearse(_Tagged, frozen=True):
+    """Say how long a step takes."""
+
+    task: Task
+
+
+Ask = Open | Hold | Train | Score | Collect | Rehearse
+"""What an agent says."""
+
+
+class Confinement(msgspec.Struct, frozen=True):
+    """What holds programs: the filter of system calls, Landlock's version (0: none), and bytes of memory."""
+
+    seccomp: bool
+    landlock: int
+    memory: int
+
+
+class Ready(_Tagged, frozen=True):
+    """The bundle is open, and no program was touched before the process was confined so."""
+
+    confinement: Confinement
+
+
+class Trained(_Tagged, frozen=True):
+    """The arrays are the update's frame and what it withholds, as bytes, and the state by these names."""
+
+    loss: float
+    state: _Words
+
+
+class Scored(_Tagged, frozen=True):
+    """As :class:`edge_fl.wire.messages.Evaluated`, and the scores themselves."""
+
+    loss: float
+    sums: Annotated[dict[_Word, _Sums], msgspec.Meta(max_length=MOST_SCORES)]
+    scores: Annotated[dict[_Word, float], msgspec.Meta(max_length=MOST_SCORES)]
+
+
+class Collected(_Tagged, frozen=True):
+    """The array is the frame as bytes."""
+
+
+class Timed(_Tagged, frozen=True):
+    """Seconds a step."""
+
+    seconds: float
+
+
+class Problem(_Tagged, frozen=True):
+    """What was asked cannot be done: the error's class, its code where it has one, and its sentence."""
+
+    kind: _Word
+    code: _Word
+    sentence: Annotated[str, msgspec.Meta(max_length=4000)]
+
+
+Reply = Ready | Trained | Scored | Collected | Timed | Problem
+"""What the process answers; nothing to :class:`Hold`."""

@@ -1,0 +1,120 @@
+"""What a device is asked to do with a bundle's programs, a whole task at a time, and doing it in this process."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.server_half import State
+from edge_fl.data.held_out import Split
+from edge_fl.runtimes.base import Runtime
+from edge_fl.training.batch_statistics import make_statistics
+from edge_fl.training.evaluation import evaluated
+from edge_fl.training.rehearsal import rehearse
+from edge_fl.training.update import Update, make_update
+from edge_fl.wire.downlink import decode_model
+from edge_fl.wire.frame import Frame
+from edge_fl.wire.messages import CollectStatistics, Evaluate, Evaluated, Task
+
+__all__ = ["Content", "LocalWork", "Work"]
+
+
+Content = bytes | memoryview
+
+
+class Work(ABC):
+    """A bundle, opened.
+
+    A ``model`` is the frame that the task names, as it came. Every method raises EdgeFLError when what is asked cannot
+    be done, and perhaps what the owner's own code raises.
+
+    Attributes
+    ----------
+    bundle
+        What was opened.
+    """
+
+    bundle: Bundle
+
+    @abstractmethod
+    def hold(self, data: Split) -> None:
+        """Take these samples from now on."""
+
+    @abstractmethod
+    def train(self, task: Task, model: Content, state: State) -> Update:
+        """Train on the samples (:func:`edge_fl.training.update.make_update`)."""
+
+    @abstractmethod
+    def score(self, task: Evaluate, model: Content) -> tuple[Evaluated, Mapping[str, float]]:
+        """Score the model on the samples that are held out; the answer, and the scores by name."""
+
+    @abstractmethod
+    def collect(self, task: CollectStatistics, model: Content) -> bytes:
+        """The frame of collected statistics (:func:`edge_fl.training.batch_statistics.make_statistics`)."""
+
+    @abstractmethod
+    def rehearse(self, task: Task) -> float:
+        """Seconds that a step takes, more than 0 (:func:`edge_fl.training.rehearsal.rehearse`)."""
+
+    def close(self) -> None:  # noqa: B027  (in this process there is nothing to end)
+        """Nothing more is asked: end what was started."""
+
+
+class LocalWork(Work):
+    """In this process.
+
+    Parameters
+    ----------
+    client
+        The device's id.
+    runtime
+        The bundle, opened.
+    """
+
+    def __init__(self, client: str, runtime: Runtime) -> None:
+        self._client, self._runtime, self.bundle = client, runtime, runtime.bundle
+        self._data: Split | None = None
+
+    def hold(self, data: Split) -> None:
+        """Take these samples from now on."""
+        self._data = data
+
+    def _model(self, task: Task | Evaluate | CollectStatistics, content: Content) -> Frame:
+        trained = task.round if isinstance(task, Task) else task.round + 1
+        return decode_model(content, self.bundle.layout, run=task.run, round=trained)
+
+    @property
+    def _samples(self) -> Split:
+        assert self._data is not None, "samples are held before anything is asked"
+        return self._data
+
+    def train(self, task: Task, model: Content, state: State) -> Update:
+        """Train on the samples."""
+        return make_update(
+            task,
+            client=self._client,
+            model=self._model(task, model),
+            runtime=self._runtime,
+            samples=self._samples.train,
+            state=state,
+        )
+
+    def score(self, task: Evaluate, model: Content) -> tuple[Evaluated, Mapping[str, float]]:
+        """Score the model on the samples that are held out."""
+        answer, found = evaluated(
+            task, weights=self._model(task, model).values, runtime=self._runtime, samples=self._samples.test
+        )
+        return answer, found.scores
+
+    def collect(self, task: CollectStatistics, model: Content) -> bytes:
+        """The frame of collected statistics."""
+        return make_statistics(
+            task,
+            client=self._client,
+            model=self._model(task, model),
+            runtime=self._runtime,
+            samples=self._samples.train,
+        )
+
+    def rehearse(self, task: Task) -> float:
+        """Seconds that a step takes."""
+        return rehearse(task, client=self._client, runtime=self._runtime, samples=self._samples.train)
