@@ -39,8 +39,8 @@ class SecureAggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             raise ConfigError(
                 f"More than half of a cohort must stay, a share in (0.5, 1], not {self.threshold:g}."
             )
-        if not 0 < self.reach <= 1e6:
-            raise ConfigError(f"An entry changes by more than 0 and at most 1e6, not by {self.reach:g}.")
+        if not 2**-20 <= self.reach <= 2**20:
+            raise ConfigError(f"The reach of an entry is a number from 1e-6 to 1e6, not {self.reach:g}.")
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -10,7 +10,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["exponent_of", "from_ring", "to_ring"]
+__all__ = ["LEAST_REACH", "MOST_REACH", "exponent_of", "from_ring", "to_ring"]
+
+LEAST_REACH, MOST_REACH = 2.0**-20, 2.0**20
+"""The smallest and the largest reach of a parameter: beyond, numbers would leave double precision."""
 
 _BITS = 30  # one for the sign, and one for what rounding adds
 

@@ -17,7 +17,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Kept, Selection
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.secure_aggregation.keys import KEY, Session
-from edge_fl.secure_aggregation.ring import exponent_of
+from edge_fl.secure_aggregation.ring import LEAST_REACH, MOST_REACH, exponent_of
 from edge_fl.secure_aggregation.statement import PublicKeys
 from edge_fl.wire.masks import MaskEncoding, decode_mask
 from edge_fl.wire.messages import MOST_MEMBERS, Id
@@ -77,7 +77,7 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempt: _Small
     threshold: _Small
     holders: _Small
-    reach: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+    reach: Annotated[float, msgspec.Meta(ge=LEAST_REACH, le=MOST_REACH)]
     mode: Mode
     members: Annotated[tuple[Member, ...], msgspec.Meta(min_length=2, max_length=MOST_MEMBERS)]
 
