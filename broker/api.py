@@ -13,6 +13,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig
+from edge_fl.runs.privacy import Privacy
 from edge_fl.runs.run import Run
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
@@ -43,6 +44,7 @@ def serve(
     norm_bound: float | None = 2.0,
     robust: str | None = None,
     rollback: float | None = 3.0,
+    privacy: Privacy | None = None,
     output: str | Path | None = None,
     observer: Observer | None = None,
     **settings: Any,
@@ -65,6 +67,9 @@ def serve(
     rollback
         A round whose model has a held-out loss of more than so many times the median of the last evaluations is done
         again without the updates that ruined it; None never is.
+    privacy
+        Differential privacy: ``edge_fl.Privacy("central", epsilon=8, devices=1000)``. The bounds and ``rollback`` are
+        off then, since the clip takes their place.
     settings
         Further fields of :class:`edge_fl.runs.config.RunConfig`, such as ``deadline`` or ``quorum``.
 
@@ -90,10 +95,11 @@ def serve(
         test_data=None if test_data is None else str(test_data),
         scores=tuple(scores),
         code=(*code, *of_rule),
-        samples_bound=samples_bound,
-        norm_bound=norm_bound,
+        samples_bound=None if privacy else samples_bound,
+        norm_bound=None if privacy else norm_bound,
         robust=robust_rule,
-        rollback=rollback,
+        rollback=None if privacy else rollback,
+        privacy=privacy,
         **settings,
     )
     root = Path("runs") / run if output is None else Path(output)

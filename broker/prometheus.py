@@ -52,6 +52,7 @@ class PrometheusMetrics(Observer):
             registry=registry,
         )
         self._train_loss = gauge("train_loss", "Mean loss of the clients in training.")
+        self._epsilon = gauge("epsilon", "What all rounds cost in differential privacy, at the run's delta.")
         self._devices = gauge("devices", "Devices that are there.")
         self._asked = gauge("asked", "Devices asked in the round under way, in its newest attempt.")
         self._events = counter("device_events", "What devices came to: training, accepted, rejected ...", "status")
@@ -99,7 +100,10 @@ class PrometheusMetrics(Observer):
             self._scores.labels(name).set(value)
         if metrics.loss is not None or metrics.on_devices:
             self._tell_tiers(metrics.on_devices)
-        self._train_loss.set(metrics.train_loss)
+        if metrics.train_loss is not None:
+            self._train_loss.set(metrics.train_loss)
+        if metrics.privacy is not None and metrics.privacy.epsilon is not None:
+            self._epsilon.set(metrics.privacy.epsilon)
         self._excused.inc(len(metrics.excused))
         self._clipped.inc(len(metrics.clipped))
         self._up.inc(sum(metrics.uplink.values()))

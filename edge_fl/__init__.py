@@ -16,6 +16,7 @@ _TARGETS = {
     "Device": "edge_fl.agent.device:Device",
     "Method": "edge_fl.methods.base:Method",
     "Metric": "edge_fl.metrics.base:Metric",
+    "Privacy": "edge_fl.runs.privacy:Privacy",
     "Run": "edge_fl.runs.run:Run",
     "Source": "edge_fl.data.sources.base:DataSource",
     "World": "device_sim.simulation.settings:World",

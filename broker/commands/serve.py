@@ -24,6 +24,13 @@ from edge_fl.commands.options import (
     Attackers,
     Batch,
     Database,
+    Dp,
+    DpClip,
+    DpDelta,
+    DpDevices,
+    DpEpsilon,
+    DpNoise,
+    DpQuantile,
     Dropout,
     EvaluateEvery,
     Json,
@@ -48,6 +55,7 @@ from edge_fl.commands.options import (
     Widths,
     given_again,
     parameters_of,
+    privacy_of,
     refuse_given,
     refuse_settings,
     show_summary,
@@ -100,6 +108,13 @@ def serve(
     norm_bound: NormBound = 2.0,
     robust: Robust = None,
     attackers: Attackers = 0.25,
+    dp: Dp = None,
+    dp_epsilon: DpEpsilon = None,
+    dp_noise: DpNoise = None,
+    dp_delta: DpDelta = 1e-5,
+    dp_clip: DpClip = 1.0,
+    dp_quantile: DpQuantile = None,
+    dp_devices: DpDevices = None,
     rollback: Annotated[
         float,
         typer.Option(
@@ -230,6 +245,16 @@ def serve(
         given = parameters_of(dropout=dropout, widths=widths, mode=mode, rule=rule, settings=set_)
         recipe, parameters, code = recipe_and_parameters(method, given)
         robust_rule, of_rule = plain_robust(robust)
+        privacy = privacy_of(
+            context,
+            dp,
+            epsilon=dp_epsilon,
+            noise=dp_noise,
+            delta=dp_delta,
+            clip=dp_clip,
+            quantile=dp_quantile,
+            devices=dp_devices,
+        )
         config = RunConfig(
             run=run,
             method=recipe,
@@ -249,11 +274,12 @@ def serve(
             patience=patience,
             max_devices=max_devices,
             max_samples=max_samples,
-            samples_bound=samples_bound or None,
-            norm_bound=norm_bound or None,
+            samples_bound=None if privacy else samples_bound or None,
+            norm_bound=None if privacy else norm_bound or None,
             robust=robust_rule,
             attackers=attackers,
-            rollback=rollback or None,
+            rollback=None if privacy else rollback or None,
+            privacy=privacy,
             evaluate_on=evaluate_on,
             deadline=deadline,
             buffer=buffer,

@@ -14,6 +14,7 @@ from edge_fl.data.partition import Kind
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SelectionPolicy
+from edge_fl.runs.privacy import Privacy
 from edge_fl.runs.run import Run
 
 __all__ = ["begin", "simulate"]
@@ -59,6 +60,7 @@ def begin(
     norm_bound: float | None = 2.0,
     robust: str | None = None,
     attackers: float = 0.25,
+    privacy: Privacy | None = None,
     world: World | None = None,
     test_share: float = 0.0,
     evaluate_on: int = 0,
@@ -97,6 +99,9 @@ def begin(
         update may have (one twice as large as that is left out); None for no bound.
     robust, attackers
         The rule that withstands a share of hostile clients, by name or ``file.py:OBJECT``; None for the method's alone.
+    privacy
+        Differential privacy: ``edge_fl.Privacy("central", epsilon=8)``. The bounds above are off then, since the clip
+        takes their place.
     world
         How long clients take and when they are there, as :class:`device_sim.simulation.settings.World` says; None for a
         simulation in which no time passes. It takes one to fill a ``buffer``, to choose tiers by time (``auto``), and
@@ -131,8 +136,9 @@ def begin(
         keep_best=keep_best,
         patience=patience,
         max_samples=max_samples,
-        samples_bound=samples_bound,
-        norm_bound=norm_bound,
+        samples_bound=None if privacy else samples_bound,
+        norm_bound=None if privacy else norm_bound,
+        privacy=privacy,
         robust=robust_rule,
         attackers=attackers,
         evaluate_on=evaluate_on,

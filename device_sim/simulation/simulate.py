@@ -5,12 +5,14 @@ from typing import Any
 
 import msgspec
 
+from broker.accountant import settled
 from broker.buffered import check_buffered
 from broker.coordinator import Coordinator, TrainedRound
 from broker.database import local_url
 from broker.defence import Defence
 from broker.model import GlobalModel
 from broker.observer import Observer
+from broker.privacy import Lots, Mechanism
 from broker.run_folder import RunFolder, check_no_run
 from broker.session import check_recipe, digest_of, open_bundle, read_settings
 from broker.store import Store
@@ -90,7 +92,7 @@ class Simulation:
     ) -> None:
         _check(config, population, timed=bool(world or schedule))
         use_code(config.code)
-        recipe = open_recipe(config.method, config.parameters)
+        recipe, config = open_recipe(config.method, config.parameters), settled(config, population.clients)
         check_recipe(bundle, recipe, config, tiers=None if config.tiers == "auto" else population.tiers)
         if config.buffer:
             check_buffered(recipe)
@@ -103,7 +105,12 @@ class Simulation:
             open_evaluator(bundle, config, samples=test, threads=trainer.threads),
         )
         self._model = GlobalModel(
-            bundle.layout, bundle.weights(), recipe=recipe, run=config.run, defence=Defence.of(config, root)
+            bundle.layout,
+            bundle.weights(),
+            recipe=recipe,
+            run=config.run,
+            defence=Defence.of(config, root),
+            privacy=None if config.privacy is None else Mechanism(config, bundle.layout, Lots(config.seed)),
         )
         self._clients = Clients(given, population, trainer.programs)
         self._trainer = trainer.open(bundle)

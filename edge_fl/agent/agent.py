@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import UNSET
+
 from edge_fl.agent.capabilities import registration
 from edge_fl.agent.conversation import Conversation, Superseded
 from edge_fl.agent.envelope import open_envelope
@@ -342,6 +344,7 @@ class Agent:
             runtime=runtime,
             samples=self._data.train,
             state=state,
+            secret=None if task.clipping is UNSET else self._folder.secret(),
         )
 
     def _score(self, task: Evaluate, runtime: Runtime) -> Evaluated:

@@ -21,6 +21,7 @@ __all__ = [
     "MOST_STEPS",
     "MOST_TIERS",
     "PROTOCOL",
+    "Clipping",
     "CollectStatistics",
     "CollectedStatistics",
     "Evaluate",
@@ -132,6 +133,18 @@ class Refused(_Message, frozen=True):
     reason: _Reason
 
 
+class Clipping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an update is to be made private, as the last step before its frame.
+
+    Its L2 norm is at most ``norm``. Then noise of deviation ``noise`` is added to each entry (0: none). With ``tell``
+    the frame says whether the update was within the norm before.
+    """
+
+    norm: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+    noise: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    tell: bool = False
+
+
 class Task(_Message, frozen=True):
     """Coordinator to device: train this model.
 
@@ -140,7 +153,8 @@ class Task(_Message, frozen=True):
     (``fedbiad+dgc``). Of parameters given one a tier those of ``tier`` are the device's. ``mask`` and ``pattern`` are
     the encoding and section of a pattern that the coordinator chose; ``pattern`` is empty where the device chooses.
     ``changes`` are the frames that lead to ``model`` from the one of version ``since``, for a device that still holds
-    that one or a later; None where models always travel whole and need not be kept.
+    that one or a later; None where models always travel whole and need not be kept. ``clipping`` is there in a run with
+    differential privacy: then the update withholds its samples and its loss, too.
     """
 
     run: _Id
@@ -158,6 +172,7 @@ class Task(_Message, frozen=True):
     pattern: Annotated[bytes, msgspec.Meta(max_length=16 << 20)] = b""
     since: _Count = 0
     changes: _Changes | None = None
+    clipping: Clipping | msgspec.UnsetType = msgspec.UNSET
 
 
 class Evaluate(_Message, frozen=True):
