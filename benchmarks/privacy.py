@@ -92,7 +92,7 @@ def _entry(choice: Choice, dataset: str, method: str, privacy: Privacy | None) -
 def _noise(run: Run) -> float | str:
     """The deviation of the noise on a sum, in clips."""
     privacy = settled(run.config(), run.clients).privacy
-    return "" if privacy is None or not privacy.noise else round(privacy.noise, 3)
+    return "" if privacy is None or not privacy.noise else round(privacy.noise, 2)
 
 
 def _lost(filled: Filled, found: Sequence[Filled]) -> float | str:

@@ -1,10 +1,10 @@
 """What a run's privacy costs, as the library dp-accounting counts it (Rényi differential privacy)."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -21,7 +21,8 @@ __all__ = ["Accountant", "epsilon_of", "settled"]
 
 _ORDERS = [*(2 + quarter / 4 for quarter in range(36)), *range(11, 65), 80, 96, 128, 192, 256, 384, 512, 1024]
 """Of Rényi divergences, where devices are drawn by chance: the series of orders below 2 does not converge."""
-_LARGEST_NOISE = 1e6
+_NOISES = (0.01, 1e5)
+"""Of these clips the noise for an epsilon is looked for."""
 
 
 class Accountant:
@@ -96,26 +97,25 @@ def settled(config: RunConfig, devices: int | None = None) -> RunConfig:
 
 
 def _noise_for(config: RunConfig, epsilon: float) -> float:
+    """The smallest noise, to within a thousandth, that keeps all rounds within ``epsilon``."""
     privacy, chance = config.privacy, _chance(config)
     assert privacy is not None
-    library = _library()
-    with _quiet():
-        try:
-            found = library.calibrate_dp_mechanism(
-                partial(_rdp, sampled=chance < 1),
-                lambda noise: _event(privacy, noise, config.rounds, chance),
-                epsilon,
-                privacy.delta,
-                bracket_interval=library.LowerEndpointAndGuess(0.0, 1.0),
-                tol=1e-4,
-            )
-        except (ValueError, library.mechanism_calibration.NoBracketIntervalFoundError) as error:
-            raise ConfigError(
-                f"No noise gives an epsilon of {epsilon:g} in {config.rounds} rounds: raise --dp-epsilon."
-            ) from error
-    if not 0 < found < _LARGEST_NOISE:
-        raise ConfigError(f"An epsilon of {epsilon:g} takes no noise that can be had: give --dp-noise.")
-    return float(found)
+    _library()
+    from scipy.optimize import brentq  # which dp-accounting brings
+
+    def beyond(power: float) -> float:
+        found = epsilon_of(replace(privacy, noise=math.exp(power), epsilon=None), config.rounds, chance)
+        assert found is not None
+        return found - epsilon
+
+    least, most = map(math.log, _NOISES)
+    if beyond(least) < 0 or beyond(most) > 0:
+        raise ConfigError(
+            f"No noise from {_NOISES[0]:g} to {_NOISES[1]:g} clips gives an epsilon of {epsilon:g} in "
+            f"{config.rounds} rounds: give another --dp-epsilon, or --dp-noise."
+        )
+    tolerance = 5e-4
+    return math.exp(float(brentq(beyond, least, most, xtol=tolerance)) + tolerance)
 
 
 def _chance(config: RunConfig) -> float:

@@ -97,6 +97,9 @@ def _draw_sizes(panel: Any, rounds: Sequence[RoundMetrics], dense: int | None) -
         for client, size in metrics.uplink.items():
             sizes.setdefault(metrics.tiers.get(client, 0), []).append(size / 1000)
     tiers = sorted(sizes)
+    if not tiers:  # of a private run that drew nobody
+        panel.text(0.5, 0.5, "no updates", ha="center", va="center", transform=panel.transAxes)
+        return
     panel.boxplot([sizes[tier] for tier in tiers], whis=(0, 100), tick_labels=[f"tier {tier}" for tier in tiers])
     panel.set(title="Bytes of an update", ylabel="kB, encoded frames", ylim=(0, None))
     if dense is not None:

@@ -137,4 +137,4 @@ def test_a_private_simulation_repeats_itself_and_goes_on_where_it_was(
     assert len({len(m.uplink) for m in whole.rounds}) > 1  # devices are drawn one by one
     last = whole.rounds[-1].privacy
     assert last is not None
-    assert last.epsilon == pytest.approx(30.0, rel=0.01)
+    assert last.epsilon == pytest.approx(30.0, rel=0.02)
