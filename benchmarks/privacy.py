@@ -19,8 +19,8 @@ __all__ = ["CLIP", "DELTA", "EPSILONS", "METHODS", "bench_privacy"]
 METHODS = ("fedavg", "feddrop")
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-4
-"""Half of 1 over the clients of the page."""
-CLIP = 1.0
+"""A tenth of 1 over the clients of the page."""
+CLIP = 0.5
 
 
 def bench_privacy(

@@ -89,6 +89,7 @@ def settled(config: RunConfig, devices: int | None = None) -> RunConfig:
     privacy = config.privacy
     if privacy is None:
         return config
+    _library()  # before anything is written
     privacy = replace(privacy, devices=privacy.devices or devices)
     if privacy.epsilon is not None:
         noise = _noise_for(replace(config, privacy=privacy), privacy.epsilon)
@@ -100,7 +101,6 @@ def _noise_for(config: RunConfig, epsilon: float) -> float:
     """The smallest noise, to within a thousandth, that keeps all rounds within ``epsilon``."""
     privacy, chance = config.privacy, _chance(config)
     assert privacy is not None
-    _library()
     from scipy.optimize import brentq  # which dp-accounting brings
 
     def beyond(power: float) -> float:

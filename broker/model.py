@@ -27,6 +27,7 @@ from edge_fl.wire.values import FLOAT32, flatten
 __all__ = ["Applied", "GlobalModel", "RoundSum", "Snapshot"]
 
 _MIDDLE = "bounds.median"
+_ROUNDED = 1 - 1e-6  # what is above that another language may have rounded up, which is no lie
 _ENOUGH = 5  # updates in a round: of fewer, nobody can say which is the odd one
 
 
@@ -324,7 +325,7 @@ class RoundSum:
     def _add_private(self, update: Frame, privacy: Mechanism) -> None:
         """Add it as one client's, held to the clip; nobody learns from it, and statistics do not count."""
         share = privacy.share(update)
-        if share < 1:
+        if share < _ROUNDED:
             self.clipped[update.header.client] = share
         self.sums.add(update.selection, update.values, 1, clip=Clip(share, 0.0))
         self.told.append(update.header.unclipped is True)

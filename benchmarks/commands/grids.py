@@ -172,13 +172,8 @@ def attack(
     "privacy",
     ["fashion-mnist"],
     without=["evaluate_every"],
-    rounds=(Annotated[int, typer.Option(help="Rounds.")], 40),
-    clients=(
-        Annotated[int, typer.Option(min=1, help="Clients in all, a tenth of them a round on average.")],
-        5000,
-    ),
-    local_steps=(Annotated[int, typer.Option(min=1, help="Local SGD steps a round (V).")], 5),
-    lr=(Annotated[float, typer.Option(help="SGD step size.")], 0.2),
+    local_steps=(Annotated[int, typer.Option(min=1, help="Local SGD steps a round (V).")], 20),
+    lr=(Annotated[float, typer.Option(help="SGD step size.")], 0.1),
 )
 def privacy(
     choice: Choice,

@@ -125,5 +125,7 @@ def test_local_epsilon_is_that_of_whoever_was_asked_most() -> None:
 
 def test_a_missing_library_is_said_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "dp_accounting", None)
-    with pytest.raises(ConfigError, match=r"pip install 'edge-fl\[privacy\]'"):
-        Accountant(config(privacy=Privacy("central", noise=1.0)))
+    run = config(privacy=Privacy("central", noise=1.0))
+    for needs_it in (Accountant, settled):
+        with pytest.raises(ConfigError, match=r"pip install 'edge-fl\[privacy\]'"):
+            needs_it(run)

@@ -233,14 +233,3 @@ def test_fleets(tmp_path: Path) -> None:
     file.write_text("data: digits\nscale: 100\ndevices: [{profile: phone-high}]")
     nobody = ("--broker", "mqtt://127.0.0.1:1", "--connect-timeout", "0.3")
     refused(16, "broker answers at mqtt://127.0.0.1:1: ", "fleet", file, *nobody)
-
-
-@pytest.mark.parametrize("command", ["serve", "simulate"])
-def test_privacy_that_makes_no_sense(tmp_path: Path, digits_bundle: Bundle, command: str) -> None:
-    run = [command, digits_bundle.root, "-o", tmp_path / "run", *(["--port", "0"] if command == "serve" else [])]
-    refused(15, "--dp-noise belongs to --dp", *run, "--dp-noise", "1")
-    refused(15, "either a noise or the epsilon", *run, "--dp", "local")
-    private = [*run, "--dp", "local", "--dp-noise", "1"]
-    refused(15, "--norm-bound has no part in a run with --dp", *private, "--norm-bound", "2")
-    refused(15, "in 'fedbiad' devices choose units by their data", *private, "--method", "fedbiad")
-    assert not (tmp_path / "run").exists()
