@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from edge_fl.compressors.base import Compressor
 from edge_fl.core.bundle import WHOLE_BATCHES, Manifest
+from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
@@ -26,7 +27,7 @@ from edge_fl.wire.frame import Frame, Header, encode_frame
 from edge_fl.wire.masks import decode_mask
 from edge_fl.wire.messages import Clipping, Task
 from edge_fl.wire.sparse import encode_sent
-from edge_fl.wire.values import flatten, unflatten
+from edge_fl.wire.values import FLOAT32, flatten, unflatten
 
 __all__ = ["Update", "Visit", "assigned_pattern", "make_update"]
 
@@ -77,6 +78,10 @@ class Visit:
         self._secret = os.urandom(KEY_BYTES) if secret is None else secret
         self._task, self._version, self._shared = task, model.header.version, model.shared
         self._recipe = open_recipe(task.method, task.parameters)
+        if task.clipping is not msgspec.UNSET and self._recipe.values != FLOAT32:
+            raise ConfigError(
+                f"The task asks for a clipped update and for '{task.method}', which would change it after the clip."
+            )
         self._job = Job(
             layout=layout,
             client=client,

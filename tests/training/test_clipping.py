@@ -1,5 +1,7 @@
 """The last step before a private update's frame: its norm is bounded, and it tells nothing else."""
 
+from typing import Any
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import ref_of
+from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Block, Layout, Segment, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
@@ -76,28 +79,37 @@ def test_local_noise_has_its_deviation_and_repeats_for_the_same_update_alone() -
     assert moved.std() > 0.3  # of two draws, not of one
 
 
-@pytest.mark.parametrize("most", [0.01, 100.0])
-def test_a_private_update_tells_its_norm_neither_samples_nor_loss(digits_bundle: Bundle, most: float) -> None:
-    layout, samples = digits_bundle.layout, load_dataset("digits").train.take(np.arange(100))
+@pytest.fixture
+def start(digits_bundle: Bundle) -> bytes:
+    layout = digits_bundle.layout
     header = Header("model", run="r", round=1, version=0, layout=layout.digest, method="fedavg")
-    content = encode_frame(header, Pattern.full(layout), digits_bundle.weights())
-    task = Task(
-        run="r",
-        round=1,
-        accepted=0,
-        model=ref_of(content),
-        method="fedavg",
-        parameters={},
-        steps=5,
-        batch=20,
-        lr=0.1,
-        seed=0,
-        tier=0,
-    )
+    return encode_frame(header, Pattern.full(layout), digits_bundle.weights())
+
+
+def asked(start: bytes, **others: Any) -> Task:
+    known = {"method": "fedavg", "parameters": {}, "steps": 5, "batch": 20, "lr": 0.1, "seed": 0, "tier": 0}
+    return Task(run="r", round=1, accepted=0, model=ref_of(start), **(known | others))
+
+
+@pytest.mark.parametrize("method", ["fedavg+dgc", "fedavg+fedpaq"])
+def test_a_device_lets_nothing_change_its_update_after_the_clip(
+    digits_bundle: Bundle, start: bytes, method: str
+) -> None:
+    task, samples = asked(start, method=method, clipping=Clipping(1.0)), load_dataset("digits").train
+    runtime, model = open_runtime("onnx", digits_bundle, threads=1), decode_frame(start, digits_bundle.layout)
+    with pytest.raises(ConfigError, match="would change it after the clip"):
+        make_update(task, client="c", model=model, runtime=runtime, samples=samples, state={})
+
+
+@pytest.mark.parametrize("most", [0.01, 100.0])
+def test_a_private_update_tells_its_norm_neither_samples_nor_loss(
+    digits_bundle: Bundle, start: bytes, most: float
+) -> None:
+    layout, samples, task = digits_bundle.layout, load_dataset("digits").train.take(np.arange(100)), asked(start)
 
     def update_of(task: Task) -> Frame:
         runtime = open_runtime("onnx", digits_bundle, threads=1)
-        model = decode_frame(content, layout)
+        model = decode_frame(start, layout)
         made = make_update(task, client="c", model=model, runtime=runtime, samples=samples, state={})
         return decode_frame(made.frame, layout)
 
