@@ -16,7 +16,7 @@ from edge_fl.runs.privacy import Privacy
 
 __all__ = ["CLIP", "DELTA", "EPSILONS", "METHODS", "bench_privacy"]
 
-METHODS = ("fedavg", "feddrop", "fjord")
+METHODS = ("fedavg", "feddrop")
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 DELTA = 1e-4
 """A tenth of 1 over the clients of the page."""
