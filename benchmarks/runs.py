@@ -24,6 +24,7 @@ from edge_fl.methods.capabilities import MasksLabels, model_width
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
+from edge_fl.runs.privacy import Privacy
 from exporter.measure.cases import Case, find_case
 from exporter.measure.exported import exported
 
@@ -40,8 +41,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     :class:`device_sim.simulation.settings.Population` does, and ``scored`` are widths (thousandths): of the last
     model as many first units are scored, and its zeros counted (:class:`Final`). ``evaluate_every`` is
     :class:`edge_fl.runs.config.RunConfig`'s. A share ``hostile`` of each round's clients, all of
-    ``hostile_tier`` where there is one, make the ``attack`` (:mod:`benchmarks.hostile`), if there is one; the bounds
-    and ``robust`` are RunConfig's.
+    ``hostile_tier`` where there is one, make the ``attack`` (:mod:`benchmarks.hostile`), if there is one; the bounds,
+    ``robust`` and ``privacy`` are RunConfig's.
     """
 
     dataset: str
@@ -68,6 +69,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     samples_bound: float | None = None
     norm_bound: float | None = None
     robust: str | None = None
+    privacy: Privacy | None = None
 
     def open(self) -> Recipe:
         """The recipe; raises ConfigError when it, or a parameter, is unknown."""
@@ -90,6 +92,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             samples_bound=self.samples_bound,
             norm_bound=self.norm_bound,
             robust=self.robust,
+            privacy=self.privacy,
         )
 
     def trainer(self) -> TrainerSettings:

@@ -13,6 +13,7 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SecureAggregation
+from edge_fl.runs.privacy import Privacy
 from edge_fl.runs.run import Run
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
@@ -44,6 +45,7 @@ def serve(
     robust: str | None = None,
     rollback: float | None = 3.0,
     secure: SecureAggregation | None = None,
+    privacy: Privacy | None = None,
     output: str | Path | None = None,
     observer: Observer | None = None,
     **settings: Any,
@@ -69,6 +71,9 @@ def serve(
     secure
         Learn sums of updates alone, as ``edge_fl.SecureAggregation()`` says. ``norm_bound`` and ``rollback``, which
         look at single updates, are off then.
+    privacy
+        Differential privacy: ``edge_fl.Privacy("central", epsilon=8, devices=1000)``. The bounds and ``rollback`` are
+        off then, since the clip takes their place.
     settings
         Further fields of :class:`edge_fl.runs.config.RunConfig`, such as ``deadline`` or ``quorum``.
 
@@ -94,11 +99,12 @@ def serve(
         test_data=None if test_data is None else str(test_data),
         scores=tuple(scores),
         code=(*code, *of_rule),
-        samples_bound=samples_bound,
-        norm_bound=norm_bound if secure is None else None,
+        samples_bound=None if privacy else samples_bound,
+        norm_bound=None if privacy or secure else norm_bound,
         robust=robust_rule,
-        rollback=rollback if secure is None else None,
+        rollback=None if privacy or secure else rollback,
         secure=secure,
+        privacy=privacy,
         **settings,
     )
     root = Path("runs") / run if output is None else Path(output)

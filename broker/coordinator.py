@@ -2,10 +2,11 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from broker.accountant import Accountant
 from broker.best import Best
 from broker.buffered import Buffered
 from broker.client_selection import ClientSelection
@@ -31,6 +32,7 @@ from edge_fl.methods.capabilities import model_width
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
+from edge_fl.runs.privacy import Spent
 from edge_fl.training.evaluation import Score
 from edge_fl.training.evaluator import Evaluator
 from edge_fl.wire.frame import decode_frame
@@ -122,10 +124,11 @@ class Coordinator:
         )
         self._manifest, self._secure = manifest, secure
         self._selection = ClientSelection(config.selection, config.seed)
-        self._pacing: Pacing = Synchronous(config, self._selection)
+        self._pacing: Pacing = Synchronous(config, self._selection, model.privacy)
         if config.buffer:
             self._pacing = Buffered(config, self._selection, flying)
         self._rollback = Rollback(config.rollback)
+        self._accountant = None if config.privacy is None else Accountant(config)
         self._best: Best | None = None
         if config.keep_best is not None:
             self._best = Best(config.keep_best, lower=evaluator.lower_is_better(config.keep_best))
@@ -166,6 +169,8 @@ class Coordinator:
         """What a round shows of its clients; how long one takes that failed, or was gone, it does not."""
         self._rollback.see(metrics)
         self._selection.learn(metrics)
+        if self._accountant is not None:
+            self._accountant.see(metrics)
         for client, seconds in metrics.took.items():
             device = self._fleet.registry.get(client)
             timed = client in metrics.uplink or metrics.excused.get(client) == LATE
@@ -173,6 +178,8 @@ class Coordinator:
                 self._tiers.took(client, device.profile, metrics.tiers[client], seconds)
 
     def _tell_resting(self, metrics: RoundMetrics) -> None:
+        if self._config.by_chance:  # then nobody rests
+            return
         for client, until in self._selection.resting(metrics.round + 1).items():
             if client in metrics.tiers:
                 _log.info("'%s' rests until round %d: its last updates were missing or clipped", client, until)
@@ -321,7 +328,7 @@ class Coordinator:
     def _hand_out(self, current: Round, picked: list[str], model: Ref, attempt: int) -> None:
         """Ask these clients, in the tier that they can do, once the record has it."""
         tasks = {client: self._task(client, current, model) for client in picked}
-        if self._fleet.outlives:
+        if self._fleet.outlives and tasks:
             self._store.ask(attempt, tasks)
         self._observer.round_started(current.number, [*current.outstanding(), *picked])
         for client, task in tasks.items():
@@ -341,6 +348,7 @@ class Coordinator:
             weights=self._model.weights,
             changes=self._fleet.changes_for(client, self._model),
             withheld=self._secure is not None,
+            clipping=None if self._model.privacy is None else self._model.privacy.clipping,
         )
 
     def _tier(self, client: str, current: Round) -> int:
@@ -391,6 +399,7 @@ class Coordinator:
             clipped=trained.applied.clipped,
             averaged=trained.applied.averaged,
             left_out=trained.applied.left_out,
+            privacy=self._spent(trained.applied, tiers),
         )
         self._folder.checkpoints.keep(
             number, self._model.weights, {**self._model.state_dict(), **fleet.state_dict()}
@@ -403,6 +412,12 @@ class Coordinator:
             self._folder.forget_best(besides=self._best.round)
         self._observer.round_closed(metrics)
         return metrics
+
+    def _spent(self, applied: Applied, asked: Iterable[str]) -> Spent | None:
+        """What privacy all rounds cost, with the one that is being closed."""
+        if self._accountant is None or applied.noised is None:
+            return None
+        return Spent(self._accountant.with_round(asked), applied.noised.clip, applied.noised.unclipped)
 
     def _scores_on_devices(self, current: Round) -> dict[int, TierScore]:
         """Have devices score the model, where that is asked for."""

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from broker.observer import Observer
 from broker.summary import size_text
-from edge_fl.metrics.text import clipped_text, scores_text
+from edge_fl.metrics.text import clipped_text, loss_text, scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.wire.messages import Register
@@ -214,8 +214,13 @@ class LiveView(Observer):
         loss = f"loss {self._loss:.4f}  " if self._loss is not None else ""
         return Text(
             f"{self._config.method}  round {self._number}/{self._config.rounds}{self._left()}  {scores}  {loss}"
-            f"up {size_text(self._up)}  down {size_text(self._down)}  rejected {self._rejections}\n{self._waiting()}"
+            f"{self._spent()}up {size_text(self._up)}  down {size_text(self._down)}  rejected {self._rejections}\n"
+            f"{self._waiting()}"
         )
+
+    def _spent(self) -> str:
+        spent = None if self._closed is None else self._closed.privacy
+        return "" if spent is None else f"{spent.text}  "
 
     def _left(self) -> str:
         """How long the rest will take, if it goes on like this."""
@@ -289,8 +294,9 @@ def round_line(metrics: RoundMetrics) -> str:
     clipped = f"  {clipped_text(metrics.clipped)}" if metrics.clipped else ""
     left_out = f"  {metrics.left_out:.2%} of entries left out" if metrics.left_out else ""
     found = scores_text(metrics.scores) + _on_devices(metrics.on_devices)
-    loss = f"training loss {metrics.train_loss:.4f}" if metrics.loss is None else f"loss {metrics.loss:.4f}"
-    score = f"{found}  {loss}  ".lstrip()
+    spent = "" if metrics.privacy is None else metrics.privacy.text
+    parts = [found, loss_text(metrics.loss, metrics.train_loss), spent]
+    score = "".join(f"{part}  " for part in parts if part)
     return (
         f"round {metrics.round:>3}  {score}"
         f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(sum(metrics.downlink.values()))}  "

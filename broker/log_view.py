@@ -7,7 +7,7 @@ import msgspec
 
 from broker.observer import Observer
 from edge_fl.core.log import log_fields
-from edge_fl.metrics.text import clipped_text, scores_text
+from edge_fl.metrics.text import clipped_text, loss_text, scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.wire.messages import Register
@@ -56,12 +56,15 @@ class LogView(Observer):
             "scores": metrics.scores,
             "train_loss": metrics.train_loss,
             "loss": metrics.loss,
+            **({} if metrics.privacy is None else {"privacy": msgspec.to_builtins(metrics.privacy)}),
             "uplink": sum(metrics.uplink.values()),
             "downlink": sum(metrics.downlink.values()),
             "left_out": metrics.left_out,
         }
-        found = scores_text(metrics.scores) or f"training loss {metrics.train_loss:.4f}"
-        self._say("round %d: %s, %d updates", metrics.round, found, len(metrics.uplink), **figures)
+        spent = "" if metrics.privacy is None else metrics.privacy.text
+        found = scores_text(metrics.scores) or loss_text(None, metrics.train_loss)
+        told = ", ".join(filter(None, [found, spent, f"{len(metrics.uplink)} updates"]))
+        self._say("round %d: %s", metrics.round, told, **figures)
         if metrics.clipped:
             text, fields = clipped_text(metrics.clipped), {"clipped": metrics.clipped}
             self._say("round %d: %s", metrics.round, text, **fields)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broker.defence import OPEN, Defence
+from broker.privacy import Mechanism, Noised
 from broker.sums import MakesChange, Sums, device_here, sums_of
 from edge_fl.aggregation.bounds import WHOLE, Bounds, Clip, Size, median_size, size_of
 from edge_fl.aggregation.spool import Spool
@@ -27,6 +28,7 @@ from edge_fl.wire.values import FLOAT32, flatten
 __all__ = ["Applied", "GlobalModel", "RoundSum", "RoundTotal", "Snapshot", "Summed"]
 
 _MIDDLE = "bounds.median"
+_ROUNDED = 1 - 1e-6  # what is above that another language may have rounded up, which is no lie
 _ENOUGH = 5  # updates in a round: of fewer, nobody can say which is the odd one
 
 
@@ -36,13 +38,14 @@ class Applied:
 
     ``clipped`` says which share of its change counted, by client, where that was not all: 0 of one left out.
     ``averaged`` rows had too few holders for the robust rule. ``left_out`` is the share of entries that secure
-    aggregation left out.
+    aggregation left out. In a private run clients withhold their ``loss``, and ``noised`` is what may be told.
     """
 
-    loss: float
+    loss: float | None
     clipped: dict[str, float]
     averaged: int
     left_out: float = 0.0
+    noised: Noised | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,8 @@ class GlobalModel:
         How much one client may weigh, and what withstands hostile ones.
     unseen
         Opens the sum of a round, by its number, where a simulation sums as secure aggregation does.
+    privacy
+        What bounds updates and puts noise on their sum, in place of the recipe's rule; None in most runs.
     """
 
     def __init__(
@@ -81,10 +86,11 @@ class GlobalModel:
         recipe: Recipe,
         run: str,
         defence: Defence = OPEN,
+        privacy: Mechanism | None = None,
         unseen: "Callable[[int], RoundTotal] | None" = None,
     ) -> None:
         self.layout, self.weights, self.version = layout, weights, 0
-        self._defence, self._unseen = defence, unseen
+        self._defence, self.privacy, self._unseen = defence, privacy, unseen
         self._middle: Size | None = None  # of the updates of the round before
         self._recipe, self._run = recipe, run
         self._changes: list[bytes] = []  # the last ones, up to the current version
@@ -126,17 +132,31 @@ class GlobalModel:
         """Sums for the updates of a round, on CUDA where there is one."""
         if self._unseen is not None:
             return self._unseen(self.version + 1)
-        sums = sums_of(self.layout, self._recipe.rule, self._device, self._defence)
+        rule = self._recipe.rule if self.privacy is None else self.privacy.rule
+        sums = sums_of(self.layout, rule, self._device, self._defence)
         bounds = self._defence.bounds
         if self._recipe.rule.signs:  # a vote has no size
             bounds = replace(bounds, norm=None)
         spool = Spool(self.layout, self._defence.scratch)
-        return RoundSum(self.layout, sums, self.version, bounds=bounds, middle=self._middle, spool=spool)
+        return RoundSum(
+            self.layout,
+            sums,
+            self.version,
+            bounds=bounds,
+            middle=self._middle,
+            spool=spool,
+            privacy=self.privacy,
+        )
 
     def apply(self, total: "Summed") -> "Applied":
-        """Apply the recipe's rule to a round's updates, and let its server halves learn."""
+        """Apply the recipe's rule to a round's updates, and let its server halves learn.
+
+        In a private run every call draws noise: a round calls once, and gives no model out before it is recorded.
+        """
         recipe, number, heard = self._recipe, self.version + 1, total.close()
-        change = total.sums.change(self.weights)
+        change, noised = total.sums.change(self.weights), None
+        if self.privacy is not None:
+            change, noised = self.privacy.close(number, change, total.told)
         if total.sizes:
             self._middle = median_size(total.sizes)
         change |= recipe.server_update(
@@ -148,14 +168,17 @@ class GlobalModel:
         else:
             self.weights = {name: _moved(old, change[name]) for name, old in self.weights.items()}
         recipe.learn(number, heard)
+        if self.privacy is not None:
+            return Applied(None, total.clipped, total.sums.averaged, noised=noised)
         loss = sum(h.loss * h.samples for h in heard) / sum(h.samples for h in heard)
-        return Applied(loss, total.clipped, total.sums.averaged, total.left_out)
+        return Applied(loss, total.clipped, total.sums.averaged, left_out=total.left_out)
 
     def state_dict(self) -> State:
         """What the recipe has learned, the changes that devices may still ask for, and the last round's median."""
         changes = {f"change.{i}": np.frombuffer(frame, np.uint8) for i, frame in enumerate(self._changes)}
         middle = {} if self._middle is None else {_MIDDLE: np.array(self._middle)}
-        return {**self._recipe.state_dict(), **changes, **middle}
+        private = {} if self.privacy is None else self.privacy.state_dict()
+        return {**self._recipe.state_dict(), **changes, **middle, **private}
 
     def load_state_dict(self, version: int, weights: dict[str, NDArray[np.float32]], learned: State) -> None:
         """Go on from a version, its weights, and what :meth:`state_dict` gave."""
@@ -165,6 +188,8 @@ class GlobalModel:
         ]
         self._middle = Size(*map(float, learned[_MIDDLE])) if _MIDDLE in learned else None
         self._recipe.load_state_dict(self.layout, learned)
+        if self.privacy is not None:
+            self.privacy.load_state_dict(learned)
 
     def load_older(self, version: int, weights: dict[str, NDArray[np.float32]], learned: State) -> None:
         """Go on from an earlier model as of a newer ``version``, to which no change leads."""
@@ -226,6 +251,10 @@ class Summed(Protocol):
         """Those of all updates, where limits are learned from them."""
 
     @property
+    def told(self) -> Sequence[bool]:
+        """Which updates of a private run were within the clip, as they say."""
+
+    @property
     def sums(self) -> MakesChange:
         """What makes the change of the model, once it is closed."""
 
@@ -264,6 +293,8 @@ class RoundSum:
         The median of the round before; None for the first.
     spool
         Where updates wait.
+    privacy
+        What bounds updates in place of ``bounds``, in a private run.
 
     Attributes
     ----------
@@ -271,11 +302,22 @@ class RoundSum:
         Those of all updates, where limits are learned from them.
     clipped
         By client, the share of its change that counts, where that is not all; 0 of one that is left out.
+    told
+        Of each private update, whether it was within the norm before it was clipped.
     """
 
     def __init__(
-        self, layout: Layout, sums: Sums, version: int, *, bounds: Bounds, middle: Size | None, spool: Spool
+        self,
+        layout: Layout,
+        sums: Sums,
+        version: int,
+        *,
+        bounds: Bounds,
+        middle: Size | None,
+        spool: Spool,
+        privacy: Mechanism | None = None,
     ) -> None:
+        self.told, self._privacy = list[bool](), privacy
         self.sums, self.sizes, self.clipped, self.left_out = sums, list[Size](), dict[str, float](), 0.0
         self._layout, self._version, self._bounds, self._spool = layout, version, bounds, spool
         self._limits = bounds.limits(middle)
@@ -289,6 +331,9 @@ class RoundSum:
         An update of a model s versions older counts for 1 / sqrt(1 + s) of what it would (FedBuff, Nguyen et al. 2022,
         section 5).
         """
+        if self._privacy is not None:
+            self._add_private(update, self._privacy)
+            return
         if not self._bounds.learned:
             self._add(tier, update, seconds, WHOLE)
             return
@@ -315,6 +360,14 @@ class RoundSum:
             self._waiting.clear()
             self._spool.close()
         return self._heard
+
+    def _add_private(self, update: Frame, privacy: Mechanism) -> None:
+        """Add it as one client's, held to the clip; nobody learns from it, and statistics do not count."""
+        share = privacy.share(update)
+        if share < _ROUNDED:
+            self.clipped[update.header.client] = share
+        self.sums.add(update.selection, update.values, 1, clip=Clip(share, 0.0))
+        self.told.append(update.header.unclipped is True)
 
     def _add(self, tier: int, update: Frame, seconds: float | None, clip: Clip) -> None:
         header = update.header

@@ -1,10 +1,12 @@
 """When a round asks clients, waits, or closes. Nothing here speaks, writes, or reads a clock: the coordinator does."""
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from broker.client_selection import ClientSelection
+from broker.privacy import Mechanism
 from broker.registry import Registry
 from broker.rounds import Round
 from broker.store import UnderWay
@@ -98,11 +100,15 @@ class Synchronous:
         The run's.
     selection
         Picks the clients.
+    privacy
+        Draws whom a round asks in place of ``selection``, each by the same chance, in a private run. Then a round asks
+        nobody else later, and needs the quorum of those that it asked.
     """
 
     carries = False
 
-    def __init__(self, config: RunConfig, selection: ClientSelection) -> None:
+    def __init__(self, config: RunConfig, selection: ClientSelection, privacy: Mechanism | None = None) -> None:
+        self._privacy = privacy
         self.quorum = config.needed
         self._config, self._selection = config, selection
         self._attempt = self._last = 0
@@ -117,6 +123,8 @@ class Synchronous:
         self._attempt = 0 if broken_off is None else broken_off.attempt
         self._last = self._attempt + ATTEMPTS - 1
         self._next = "ask" if broken_off is None else "answers"
+        if self._privacy is not None and broken_off is not None and self._config.by_chance:
+            current.quorum = self._quorum_of(len(broken_off.tasks))
         return broken_off
 
     def decide(self, current: Round, there: Registry, now: float) -> Decision:
@@ -147,6 +155,14 @@ class Synchronous:
         for client in current.outstanding():
             current.excuse(client, LATE)
         present, done = there.present(), current.unavailable(now)
+        current.deadline = now + self._config.deadline
+        if not self._attempt and (drawn := self._drawn(present, current.number)) is not None:
+            current.quorum = self._quorum_of(len(drawn))
+            return Ask(drawn, self._attempt)
+        if self._config.by_chance:
+            return Ask(
+                [client for client in present if client in current.parts and client not in done], self._attempt
+            )
         missing = self._config.clients_per_round - len(current.reports)
         fresh = [client for client in present if client not in current.parts]
         again = [client for client in present if client in current.parts and client not in done]
@@ -155,8 +171,13 @@ class Synchronous:
         picked = self._selection.pick(fresh, missing, round=number, attempt=attempt, least=least)
         left = missing - len(picked), least - len(picked)
         picked += self._selection.pick(again, left[0], round=number, attempt=attempt, least=left[1])
-        current.deadline = now + self._config.deadline
         return Ask(picked, attempt)
+
+    def _drawn(self, present: list[str], number: int) -> list[str] | None:
+        return None if self._privacy is None else self._privacy.picks(present, number)
+
+    def _quorum_of(self, asked: int) -> int:
+        return math.ceil(self._config.quorum * asked - 1e-9)
 
     def took(self, current: Round, there: Registry, now: float) -> dict[str, float]:
         """Nobody is awaited any longer."""

@@ -30,6 +30,8 @@ class PrometheusMetrics(Observer):
             made.set(math.nan)  # which is what is known of it so far
             return made
 
+        self._gauge = gauge
+
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"edge_fl_{name}", text, labels, registry=registry)
 
@@ -52,6 +54,7 @@ class PrometheusMetrics(Observer):
             registry=registry,
         )
         self._train_loss = gauge("train_loss", "Mean loss of the clients in training.")
+        self._epsilon: Gauge | None = None  # of a private run
         self._devices = gauge("devices", "Devices that are there.")
         self._asked = gauge("asked", "Devices asked in the round under way, in its newest attempt.")
         self._events = counter("device_events", "What devices came to: training, accepted, rejected ...", "status")
@@ -67,6 +70,10 @@ class PrometheusMetrics(Observer):
     def started(self, config: RunConfig, dense_bytes: int, finished: Sequence[RoundMetrics] = ()) -> None:
         """Tell how far it is to go, and what came to pass before."""
         self._rounds.set(config.rounds)
+        if config.privacy is not None:
+            self._epsilon = self._gauge(
+                "epsilon", "What all rounds cost in differential privacy, at the run's delta."
+            )
         for metrics in finished:
             self.round_closed(metrics)
 
@@ -100,7 +107,11 @@ class PrometheusMetrics(Observer):
             self._scores.labels(name).set(value)
         if metrics.loss is not None or metrics.on_devices:
             self._tell_tiers(metrics.on_devices)
-        self._train_loss.set(metrics.train_loss)
+        if metrics.train_loss is not None:
+            self._train_loss.set(metrics.train_loss)
+        spent = None if metrics.privacy is None else metrics.privacy.epsilon
+        if self._epsilon is not None and spent is not None:
+            self._epsilon.set(spent)
         self._excused.inc(len(metrics.excused))
         self._clipped.inc(len(metrics.clipped))
         self._left_out.set(metrics.left_out)

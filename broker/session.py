@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from broker.accountant import settled
 from broker.buffered import check_buffered
 from broker.coordinator import Coordinator
 from broker.database import local_url
@@ -21,6 +22,8 @@ from broker.gateway import Gateway
 from broker.lease import claim
 from broker.model import GlobalModel
 from broker.observer import Observer
+from broker.privacy import Lots, Mechanism
+from broker.private_runs import check_private
 from broker.programs import missing_program
 from broker.rebuilt_record import reopen
 from broker.run_folder import SETTINGS, RunFolder, check_no_run, run_of
@@ -87,7 +90,7 @@ def serve(
         When the run's folder or record cannot be written, or holds a run.
     """
     use_code(config.code)
-    recipe = open_recipe(config.method, config.parameters)
+    recipe, config = open_recipe(config.method, config.parameters), settled(config)
     check_recipe(bundle, recipe, config)
     if config.buffer:
         check_buffered(recipe)
@@ -224,8 +227,14 @@ def _coordinate(
     observer: Observer,
 ) -> RunSummary:
     recipe = open_recipe(config.method, config.parameters)
+    privacy = None if config.privacy is None else Mechanism(config, bundle.layout, Lots())
     model = GlobalModel(
-        bundle.layout, bundle.weights(), recipe=recipe, run=config.run, defence=Defence.of(config, folder.root)
+        bundle.layout,
+        bundle.weights(),
+        recipe=recipe,
+        run=config.run,
+        defence=Defence.of(config, folder.root),
+        privacy=privacy,
     )
     dense = len(model.frame())
     if finished := len(store.rounds()):
@@ -291,6 +300,7 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
     """
     method, _ = recipe.method, recipe.rule
     check_secure(config, recipe, bundle.manifest)
+    check_private(config, recipe, bundle.manifest)
     if isinstance(method, ChecksBundle) and (reason := method.unfit(bundle.manifest)):
         raise ConfigError(reason)
     if config.keep_best is not None and collects(method, bundle.manifest):

@@ -88,7 +88,8 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
         selection = ClientSelection(config.selection, config.seed)
         for metrics in rounds:
             selection.learn(metrics)
-        resting, seen = selection.resting(len(rounds) + 1), read_presence(root)
+        resting = {} if config.by_chance else selection.resting(len(rounds) + 1)
+        seen = read_presence(root)
         return RunStatus(
             run=config.run,
             method=config.method,

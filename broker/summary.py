@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from edge_fl.metrics.text import scores_text
+from edge_fl.metrics.text import loss_text, scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.runs.plot import draw_run
 
-__all__ = ["RunSummary", "draw", "size_text", "tier_text"]
+__all__ = ["RunSummary", "draw", "privacy_lines", "size_text", "tier_text"]
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,13 @@ class RunSummary:
     @property
     def found(self) -> str:
         """The scores for a person, or the last training loss where there are none."""
-        return scores_text(self.scores) or f"training loss {self.kept.train_loss:.4f}"
+        return scores_text(self.scores) or loss_text(None, self.kept.train_loss) or "not scored"
 
     @property
     def uplink(self) -> float:
         """Mean bytes of an update: one client, one round."""
-        return mean(size for metrics in self.rounds for size in metrics.uplink.values())
+        sizes = [size for metrics in self.rounds for size in metrics.uplink.values()]
+        return mean(sizes) if sizes else 0.0
 
     @property
     def _rounds(self) -> str:
@@ -70,6 +71,7 @@ class RunSummary:
             "train_loss": self.kept.train_loss,
             **on_devices,
             **({"best_round": self.best} if self.best else {}),
+            **self._private,
             "uplink_bytes": round(self.uplink),
             "dense_bytes": self.dense,
             "uplink_ratio": self.uplink / self.dense,
@@ -77,16 +79,37 @@ class RunSummary:
             "weights": str(self.weights),
         }
 
+    @property
+    def _private(self) -> dict[str, Any]:
+        """What all rounds cost in privacy, for a script."""
+        privacy, spent = self.config.privacy, self.rounds[-1].privacy
+        if privacy is None or spent is None:
+            return {}
+        return {"privacy": {"kind": privacy.kind, "epsilon": spent.epsilon, "delta": privacy.delta}}
+
     def lines(self) -> list[str]:
         """The summary for a person."""
         return [
             f"{self.found} after {self._rounds} of {self.config.method}",
             *(tier_text(tier, score) for tier, score in self.kept.on_devices.items()),
+            *privacy_lines(self.config, self.rounds[-1]),
             f"uplink {size_text(self.uplink)} a client and round, {self.uplink / self.dense:.1%} of the "
             f"{size_text(self.dense)} of dense FedAvg (encoded frames)",
             f"weights {self.weights}",
             f"plot {self.plot}",
         ]
+
+
+def privacy_lines(config: RunConfig, last: RoundMetrics) -> list[str]:
+    """What all rounds up to ``last`` cost in privacy, for a person: a line, or none."""
+    privacy, spent = config.privacy, last.privacy
+    if privacy is None or spent is None:
+        return []
+    if spent.epsilon is None:
+        return ["updates were clipped and had no noise: no privacy is promised"]
+    return [
+        f"{privacy.kind} differential privacy: {spent.text} at delta {privacy.delta:g}, noise {privacy.noise:.3g}"
+    ]
 
 
 def tier_text(tier: int, score: TierScore) -> str:

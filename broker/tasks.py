@@ -9,7 +9,7 @@ from edge_fl.methods.base import Ask
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.wire.masks import encode_mask
-from edge_fl.wire.messages import Task
+from edge_fl.wire.messages import Clipping, Task
 
 __all__ = ["make_task"]
 
@@ -27,12 +27,14 @@ def make_task(
     weights: Weights,
     changes: tuple[Ref, ...] | None = None,
     withheld: bool = False,
+    clipping: Clipping | None = None,
 ) -> Task:
     """The task of ``client`` in ``round``, with the pattern that the method's server half assigns, if it does.
 
     ``accepted`` is the last round whose update was taken from this client (0: none), ``model`` the frame to train,
     ``weights`` its full tensors by name (none for a rehearsal), and ``changes`` what leads there from the model that it
-    trained then (None where models travel whole). The update's values are ``withheld`` for secure aggregation.
+    trained then (None where models travel whole). The update's values are ``withheld`` for secure aggregation;
+    ``clipping`` is what makes an update private, in a private run.
     """
     ask = Ask(layout=layout, client=client, tier=tier, round=round, seed=config.seed, weights=weights)
     assigned = recipe.method.assign(ask)
@@ -51,6 +53,7 @@ def make_task(
         since=round - 1 - len(changes or ()),
         changes=changes,
         withheld=withheld,
+        clipping=clipping or msgspec.UNSET,
     )
     if assigned is None:
         return task

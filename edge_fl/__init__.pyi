@@ -25,6 +25,7 @@ from edge_fl.recipes.named import SignSGD as SignSGD
 from edge_fl.recipes.named import TopK as TopK
 from edge_fl.recipes.named import VarDrop as VarDrop
 from edge_fl.runs.config import SecureAggregation as SecureAggregation
+from edge_fl.runs.privacy import Privacy as Privacy
 from edge_fl.runs.run import Run as Run
 from edge_fl.transport.access import Access as Access
 from exporter.api import export as export

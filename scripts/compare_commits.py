@@ -56,7 +56,9 @@ CHANGED_ARGUMENTS: Mapping[str, tuple[str, str]] = {
 RENAMED_FIELDS: Mapping[str, str] = {"accuracy": "scores.accuracy", "gathered": "collected"}
 """Fields of OLD's records, and what NEW calls them."""
 
-NEW_FIELDS: frozenset[str] = frozenset({"summary.loss", "summary.train_loss", "rounds[].averaged"})
+NEW_FIELDS: frozenset[str] = frozenset(
+    {"summary.loss", "summary.train_loss", "rounds[].averaged", "rounds[].privacy"}
+)
 """Paths of fields that NEW has, and OLD has not; ``[]`` is any place in a list."""
 
 IGNORED = frozenset({"seconds", "took", "run", "weights"})

@@ -28,6 +28,7 @@ from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.masks import encode_mask
 from edge_fl.wire.messages import (
     PROTOCOL,
+    Clipping,
     CollectedStatistics,
     CollectStatistics,
     Evaluate,
@@ -99,8 +100,9 @@ def vectors() -> dict[str, bytes]:
     for name, frame in _frames():
         files[f"frames/{name}.bin"] = frame
         files[f"frames/{name}.json"] = _text(_describe(frame))
-    for message in _messages():
-        name = f"messages/{type(message).__struct_config__.tag}"
+    messages = {str(type(message).__struct_config__.tag): message for message in _messages()}
+    for kind, message in (messages | {"task-private": _private_task()}).items():
+        name = f"messages/{kind}"
         files[f"{name}.bin"] = encode_message(message)
         files[f"{name}.json"] = _text(msgspec.to_builtins(message))
     files["signed.json"] = _text(_signed())
@@ -242,6 +244,7 @@ def _frames() -> Iterator[tuple[str, bytes]]:
     yield "update-most", _frame("update", "rows", Pattern.full(LAYOUT), every=3, sent=False)
     yield "update-few", _frame("update", "rows", Pattern.full(LAYOUT), every=7, sent=True)
     yield "statistics", _statistics()
+    yield "update-private", _frame("update", "units", patterns["prefix"], private=True)
     for kind in ("model", "change"):
         yield kind, _frame(kind, "units", Pattern.full(LAYOUT))
 
@@ -255,11 +258,15 @@ def _tensors() -> dict[str, NDArray[np.float32]]:
     }
 
 
-def _frame(kind: Any, mode: Mode, pattern: Pattern, *, every: int = 0, sent: bool = True) -> bytes:
+def _frame(
+    kind: Any, mode: Mode, pattern: Pattern, *, every: int = 0, sent: bool = True, private: bool = False
+) -> bytes:
     """With ``every``, each such entry of the kept ones is ``sent``, or each but these."""
     header = Header(kind=kind, run="run-1", round=3, version=2, layout="", method="fedbiad", mode=mode)
     if kind == "update":
         header = msgspec.structs.replace(header, client="phone-3", samples=60, loss=0.625)
+    if private:
+        header = msgspec.structs.replace(header, samples=1, loss=0.0, unclipped=True)
     tensors = _tensors()
     if not every:
         return encode_frame(header, pattern, tensors)
@@ -365,6 +372,11 @@ def _messages() -> list[FromDevice | ToDevice]:
         Keep("run-1"),
         Final("run-1", Ref(DIGEST, 1500), width=600, statistics=600),
     ]
+
+
+def _private_task() -> Task:
+    """One whose update is to be clipped, noised, and to say whether it was within the clip."""
+    return msgspec.structs.replace(_rehearsal(), clipping=Clipping(norm=0.5, noise=0.25, tell=True))
 
 
 def _rehearsal() -> Task:

@@ -14,6 +14,7 @@ from benchmarks.grid import Choice, Filling
 from benchmarks.heterogeneous import bench_heterogeneous, bench_od
 from benchmarks.hostile import ATTACKS
 from benchmarks.paper_tables import bench_table1, bench_table2
+from benchmarks.privacy import CLIP, DELTA, EPSILONS, bench_privacy
 from benchmarks.tcs import VARIANTS, bench_tcs
 from benchmarks.tta import bench_tta
 from benchmarks.uplink import bench_uplink
@@ -28,6 +29,7 @@ __all__ = [
     "dropout_rate",
     "heterogeneous",
     "od",
+    "privacy",
     "table1",
     "table2",
     "tcs",
@@ -164,6 +166,30 @@ def attack(
         tuple(name.replace("-", "_") for name in defence or DEFENCES),
         tier=tier,
     )
+
+
+@grid(
+    "privacy",
+    ["fashion-mnist"],
+    without=["evaluate_every"],
+    local_steps=(Annotated[int, typer.Option(min=1, help="Local SGD steps a round (V).")], 20),
+    lr=(Annotated[float, typer.Option(help="SGD step size.")], 0.1),
+)
+def privacy(
+    choice: Choice,
+    how: Filling,
+    *,
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="What all rounds may cost; repeat [default: 1, 2, 4, 8].")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="The chance that the promise fails.")] = DELTA,
+    clip: Annotated[float, typer.Option(help="The largest L2 norm of an update.")] = CLIP,
+) -> Result:
+    """Accuracy against epsilon: central differential privacy, by dp-accounting.
+
+    Example: edge-fl bench privacy --method fedavg --epsilon 4 --seed 0 -o docs/benchmarks/privacy.md
+    """
+    return bench_privacy(choice, how, epsilon or EPSILONS, delta=delta, clip=clip)
 
 
 @grid("uplink", ["fashion-mnist"])

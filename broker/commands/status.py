@@ -12,6 +12,7 @@ from edge_fl.commands.tables import show_table
 
 if TYPE_CHECKING:
     from broker.status import DeviceStatus, RunStatus
+    from edge_fl.runs.metrics import RoundMetrics
 
 __all__ = ["status"]
 
@@ -36,13 +37,14 @@ def status(
 
 
 def _show(found: "RunStatus") -> None:
-    from edge_fl.metrics.text import scores_text
+    from edge_fl.metrics.text import loss_text, scores_text
 
     last = found.last
     scores = ""
     if last is not None:
-        loss = f"training loss {last.train_loss:.4f}" if last.loss is None else f"loss {last.loss:.4f}"
-        scores = ", ".join(["", *filter(None, [scores_text(last.scores)]), loss])
+        spent = "" if last.privacy is None else last.privacy.text
+        parts = [scores_text(last.scores), loss_text(last.loss, last.train_loss), spent]
+        scores = "".join(f", {part}" for part in parts if part)
     print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{scores}\n")
     show_table(
         f"On devices after round {found.finished}",
@@ -61,15 +63,16 @@ def _show(found: "RunStatus") -> None:
     )
     show_table(
         "Latest rounds",
-        ("round", "updates", "excused", "training loss", "loss", "scores", "uplink (kB)", "seconds"),
+        ("round", "updates", "excused", "training loss", "loss", "scores", "epsilon", "uplink (kB)", "seconds"),
         [
             (
                 one.round,
                 len(one.uplink),
                 len(one.excused),
-                f"{one.train_loss:.4f}",
+                "" if one.train_loss is None else f"{one.train_loss:.4f}",
                 "" if one.loss is None else f"{one.loss:.4f}",
                 scores_text(one.scores),
+                _epsilon(one),
                 f"{sum(one.uplink.values()) / 1000:,.1f}",
                 f"{one.seconds:.1f}",
             )
@@ -113,6 +116,12 @@ def _show(found: "RunStatus") -> None:
         ("round", "device", "code", "how often", "last reason"),
         [(r.round, r.client, r.code, r.count, r.reason) for r in found.rejected],
     )
+
+
+def _epsilon(metrics: "RoundMetrics") -> str:
+    """What all rounds so far cost in privacy, if it is counted."""
+    spent = metrics.privacy
+    return "" if spent is None or spent.epsilon is None else f"{spent.epsilon:.3g}"
 
 
 def _connection(device: "DeviceStatus") -> str:

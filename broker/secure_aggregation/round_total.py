@@ -70,6 +70,7 @@ class SecureTotal:
     def __init__(self, sums: SecureTotals, reports: Sequence[ClientReport]) -> None:
         self.sums, self.clipped = sums, dict[str, float]()
         self.sizes: Sequence[Size] = ()
+        self.told: Sequence[bool] = ()
         self._reports = reports
 
     @property
@@ -100,6 +101,7 @@ class SimulatedTotal:
         self._waiting: list[tuple[int, Frame, float | None]] = []
         self.clipped: dict[str, float] = {}
         self.sizes: Sequence[Size] = ()
+        self.told: Sequence[bool] = ()
         self.sums = SecureTotals(plan.layout, plan.rule, ())
 
     @property

@@ -9,6 +9,12 @@ import typer
 from edge_fl.commands.options import (
     Attackers,
     Batch,
+    Dp,
+    DpClip,
+    DpDelta,
+    DpEpsilon,
+    DpNoise,
+    DpQuantile,
     Dropout,
     EvaluateEvery,
     Json,
@@ -33,6 +39,7 @@ from edge_fl.commands.options import (
     TestData,
     Widths,
     parameters_of,
+    privacy_of,
     refuse_given,
     refuse_settings,
     runtime_name,
@@ -123,6 +130,12 @@ def simulate(
     norm_bound: NormBound = 2.0,
     robust: Robust = None,
     attackers: Attackers = 0.25,
+    dp: Dp = None,
+    dp_epsilon: DpEpsilon = None,
+    dp_noise: DpNoise = None,
+    dp_delta: DpDelta = 1e-5,
+    dp_clip: DpClip = 1.0,
+    dp_quantile: DpQuantile = None,
     resume: Annotated[
         Path | None, typer.Option(help="Continue the interrupted run of this folder, with its own settings.")
     ] = None,
@@ -205,6 +218,15 @@ def simulate(
             return Simulation.resume(resume, observer=observer, bundle=bundle)
         if bundle is None:
             raise ConfigError("A simulation needs a bundle to train, or --resume with the folder of a run.")
+        privacy = privacy_of(
+            context,
+            dp,
+            epsilon=dp_epsilon,
+            noise=dp_noise,
+            delta=dp_delta,
+            clip=dp_clip,
+            quantile=dp_quantile,
+        )
         return begin_simulation(
             bundle,
             data,
@@ -243,6 +265,7 @@ def simulate(
                 reach=secure_reach,
                 cohort=secure_cohort,
             ),
+            privacy=privacy,
             world=world,
             test_share=test_share,
             evaluate_on=evaluate_on,

@@ -14,6 +14,7 @@ from edge_fl.data.partition import Kind
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SecureAggregation, SelectionPolicy
+from edge_fl.runs.privacy import Privacy
 from edge_fl.runs.run import Run
 
 __all__ = ["begin", "simulate"]
@@ -60,6 +61,7 @@ def begin(
     robust: str | None = None,
     attackers: float = 0.25,
     secure: SecureAggregation | None = None,
+    privacy: Privacy | None = None,
     world: World | None = None,
     test_share: float = 0.0,
     evaluate_on: int = 0,
@@ -101,6 +103,9 @@ def begin(
     secure
         Sum updates as devices do that keep them to themselves (``edge_fl.SecureAggregation()``): to the same numbers,
         without masks. ``norm_bound``, which looks at single updates, is off then.
+    privacy
+        Differential privacy: ``edge_fl.Privacy("central", epsilon=8)``. The bounds above are off then, since the clip
+        takes their place.
     world
         How long clients take and when they are there, as :class:`device_sim.simulation.settings.World` says; None for a
         simulation in which no time passes. It takes one to fill a ``buffer``, to choose tiers by time (``auto``), and
@@ -135,9 +140,10 @@ def begin(
         keep_best=keep_best,
         patience=patience,
         max_samples=max_samples,
-        samples_bound=samples_bound,
-        norm_bound=None if secure is not None else norm_bound,
+        samples_bound=None if privacy else samples_bound,
+        norm_bound=None if privacy or secure else norm_bound,
         secure=secure,
+        privacy=privacy,
         robust=robust_rule,
         attackers=attackers,
         evaluate_on=evaluate_on,

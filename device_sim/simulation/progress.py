@@ -8,7 +8,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from broker.live import PlainView
 from broker.observer import Observer
-from edge_fl.metrics.text import scores_text
+from edge_fl.metrics.text import loss_text, scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
@@ -51,7 +51,7 @@ class _Bar(Observer):
 
     def round_closed(self, metrics: RoundMetrics) -> None:
         """Say how far the model is."""
-        found = scores_text(metrics.scores) or f"training loss {metrics.train_loss:.4f}"
-        self._scores = f", {found}"
+        found = scores_text(metrics.scores) or loss_text(metrics.loss, metrics.train_loss)
+        self._scores = f", {found}" if found else ""
         done = f"round {metrics.round} of {self._rounds}{self._scores}"
         self._bar.update(self._task, completed=metrics.round * self._each, description=done)

@@ -5,12 +5,14 @@ from typing import Any
 
 import msgspec
 
+from broker.accountant import settled
 from broker.buffered import check_buffered
 from broker.coordinator import Coordinator, TrainedRound
 from broker.database import local_url
 from broker.defence import Defence
 from broker.model import GlobalModel
 from broker.observer import Observer
+from broker.privacy import Lots, Mechanism
 from broker.run_folder import RunFolder, check_no_run
 from broker.secure_aggregation.round_total import SimulatedTotal
 from broker.secure_aggregation.settings import plan_of
@@ -93,7 +95,7 @@ class Simulation:
     ) -> None:
         _check(config, population, timed=bool(world or schedule))
         use_code(config.code)
-        recipe = open_recipe(config.method, config.parameters)
+        recipe, config = open_recipe(config.method, config.parameters), settled(config, population.clients)
         check_recipe(bundle, recipe, config, tiers=None if config.tiers == "auto" else population.tiers)
         if config.buffer:
             check_buffered(recipe)
@@ -115,6 +117,7 @@ class Simulation:
             unseen=None
             if plan is None
             else lambda number: SimulatedTotal(plan(number), Spool(bundle.layout, root)),
+            privacy=None if config.privacy is None else Mechanism(config, bundle.layout, Lots(config.seed)),
         )
         self._clients = Clients(given, population, trainer.programs)
         self._trainer = trainer.open(bundle)

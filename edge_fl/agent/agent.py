@@ -4,6 +4,8 @@ import logging
 import time
 from collections.abc import Callable
 
+from msgspec import UNSET
+
 from edge_fl.agent.aggregation import Aggregation
 from edge_fl.agent.capabilities import registration
 from edge_fl.agent.conversation import Conversation, Superseded
@@ -343,7 +345,8 @@ class Agent:
             self._talk.register()
 
     def _train(self, task: Task, work: Work, state: State) -> Update:
-        return work.train(task, self._fetch_model(task, work.bundle.layout), state)
+        secret = None if task.clipping is UNSET else self._folder.secret()
+        return work.train(task, self._fetch_model(task, work.bundle.layout), state, secret)
 
     def _score(self, task: Evaluate, work: Work) -> Evaluated:
         if not len(self._data.test.y):

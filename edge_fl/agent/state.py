@@ -17,6 +17,7 @@ import numpy as np
 from edge_fl.core.arrays import packed, unpacked
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import StateError, said
+from edge_fl.core.secret_draws import KEY_BYTES
 from edge_fl.core.server_half import State
 from edge_fl.wire.messages import check_id
 
@@ -25,6 +26,7 @@ __all__ = ["MethodState", "StateFolder", "empty_folder", "in_use", "owner_of", "
 _log = logging.getLogger(__name__)
 _ROUND = "__round__"
 _IDENTITY = "identity.json"
+_SECRET = "noise.key"
 
 
 class StateFolder:
@@ -72,6 +74,23 @@ class StateFolder:
     def method(self, run: str) -> "MethodState":
         """What methods remember of ``run``; what they remembered of others is removed."""
         return MethodState(_alone(self.root / "method", check_id(run)))
+
+    def secret(self) -> bytes:
+        """What keys the noise that this device adds to its updates: drawn once, and told to nobody.
+
+        Raises StateError when it cannot be read or written.
+        """
+        path = self.root / _SECRET
+        try:
+            held = path.read_bytes()
+        except FileNotFoundError:
+            held = b""
+        except OSError as error:
+            raise StateError(f"'{path}' cannot be read: {error.strerror}.") from error
+        if len(held) != KEY_BYTES:
+            held = os.urandom(KEY_BYTES)
+            write_atomically(path, held, secret=True)
+        return held
 
     def close(self) -> None:
         """Let another process have the folder."""

@@ -18,7 +18,7 @@ from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.selection import Kept, Selection, Weights
 from edge_fl.core.server_half import Change, Weighting
 
-__all__ = ["RULES", "Accumulator", "Rule", "find_rule", "held_rows", "rule_names"]
+__all__ = ["RULES", "Accumulator", "Rule", "find_rule", "fixed_mean", "held_rows", "rule_names"]
 
 _TOGETHER = 8  # updates that wait to be added at once: the sums are then read and written so much less often
 _WAITING_BYTES = 1 << 29  # that they may have by then, unless a single one has more
@@ -100,6 +100,17 @@ def find_rule(name: str, weighting: Weighting = "samples") -> Rule:
     return replace(RULES[name], weighting=weighting)
 
 
+def fixed_mean(clients: int) -> Rule:
+    """The sum of differences over a fixed number of ``clients``: no weight depends on who answers, or holds what."""
+
+    def combine(xp: Any, old: Any, total: Any, held: Any, weight: float) -> Any:
+        del xp, old, held, weight
+        total /= clients
+        return total
+
+    return Rule(combine, "clients")
+
+
 class Accumulator:
     """Running float64 sums of one round's updates.
 
@@ -163,8 +174,11 @@ class Accumulator:
     def change(self, weights: Weights) -> Change:
         """By how much ``weights`` are to change, statistics too: the rule applied to them and to the sums.
 
-        It takes the place of the sums: it can be had once, and nothing be added after it.
+        It takes the place of the sums: it can be had once, and nothing be added after it. Without an update, as a
+        private round may be, nothing changes.
         """
+        if not self._weights:
+            return {tensor.name: np.zeros(tensor.shape) for tensor in self._layout.tensors}
         self._add_up()
         return {tensor.name: self._changed(tensor, weights[tensor.name]) for tensor in self._layout.tensors}
 

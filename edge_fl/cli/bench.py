@@ -31,6 +31,7 @@ COMMANDS = {
         "benchmarks.commands.grids:aggregation_rule", "FedBIAD under each aggregation rule."
     ),
     "attack": Named("benchmarks.commands.grids:attack", "Accuracy under attack, with each robust rule."),
+    "privacy": Named("benchmarks.commands.grids:privacy", "Accuracy against epsilon, with noise and without."),
     "bound": Named("benchmarks.commands.bound:bound", "FedBIAD's bound against what runs show."),
     "chaos": Named("benchmarks.commands.chaos:chaos", "A fleet whose processes and links fail, bit for bit."),
     "fleet": Named("benchmarks.commands.fleet:fleet", "Methods on emulated devices of four classes."),

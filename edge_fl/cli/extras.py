@@ -19,6 +19,7 @@ _EXTRAS = {
     "images": ("PIL",),
     "parquet": ("pyarrow",),
     "postgres": ("psycopg",),
+    "privacy": ("dp_accounting",),
     "s3": ("s3fs",),
     "secure": ("cryptography",),
     "sim": ("yaml",),

@@ -12,7 +12,8 @@ _PANELS = {
     "Devices": "clients tiers tier_choice min_clients max_devices wait deadline quorum buffer selection "
     "id state tier once keep_model",
     "One client's weight": "max_samples samples_bound norm_bound robust attackers rollback",
-    "Privacy": "secure secure_holders secure_threshold secure_reach secure_cohort",
+    "Privacy": "dp dp_epsilon dp_noise dp_delta dp_clip dp_quantile dp_devices "
+    "secure secure_holders secure_threshold secure_reach secure_cohort",
     "Owner's conditions": "least_battery unmetered most_busy",
     "Virtual time": "link step_seconds slowdown spread online stay failures",
     "Engine": "trainer runtime device threads processes",

@@ -4,16 +4,26 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from edge_fl.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from edge_fl.runs.privacy import Privacy
+
 __all__ = [
     "Attackers",
     "Batch",
     "Database",
+    "Dp",
+    "DpClip",
+    "DpDelta",
+    "DpDevices",
+    "DpEpsilon",
+    "DpNoise",
+    "DpQuantile",
     "Dropout",
     "EvaluateEvery",
     "Json",
@@ -39,11 +49,15 @@ __all__ = [
     "Widths",
     "given_again",
     "parameters_of",
+    "privacy_of",
     "refuse_given",
     "refuse_settings",
     "runtime_name",
     "show_summary",
 ]
+
+_OF_DP = ("dp_epsilon", "dp_noise", "dp_delta", "dp_clip", "dp_quantile", "dp_devices")
+_BOUNDS = ("samples_bound", "norm_bound", "rollback")
 
 Recipe = Annotated[
     str,
@@ -125,6 +139,38 @@ Robust = Annotated[
 Attackers = Annotated[
     float, typer.Option(help="With --robust: the share of hostile devices to withstand, below 0.5.")
 ]
+Dp = Annotated[
+    Literal["central", "local"] | None,
+    typer.Option(
+        help="Differential privacy of devices: noise on the sum of clipped updates (central) or on each (local) "
+        "[default: none].",
+        show_default=False,
+    ),
+]
+DpEpsilon = Annotated[
+    float | None,
+    typer.Option(help="With --dp: what all rounds may cost; edge-fl finds the noise.", show_default=False),
+]
+DpNoise = Annotated[
+    float | None,
+    typer.Option(help="With --dp: the noise's deviation in clips, in place of --dp-epsilon.", show_default=False),
+]
+DpDelta = Annotated[
+    float, typer.Option(help="With --dp: the chance that the promise fails; less than 1 over the devices.")
+]
+DpClip = Annotated[float, typer.Option(help="With --dp: the largest L2 norm of an update.")]
+DpQuantile = Annotated[
+    float | None,
+    typer.Option(help="With --dp central: let the clip follow this quantile of norms.", show_default=False),
+]
+DpDevices = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="With --dp central: devices of the whole fleet, of which each is asked with the same chance.",
+        show_default=False,
+    ),
+]
 EvaluateEvery = Annotated[
     int, typer.Option(help="Evaluate the model after every so many rounds, and after the last.")
 ]
@@ -154,6 +200,31 @@ def parameters_of(
             raise ConfigError(f"--set takes key=value, not '{setting}'.")
         parameters[key] = value.split(",") if "," in value else value
     return parameters
+
+
+def privacy_of(
+    context: typer.Context,
+    dp: Literal["central", "local"] | None,
+    *,
+    epsilon: float | None,
+    noise: float | None,
+    delta: float,
+    clip: float,
+    quantile: float | None,
+    devices: int | None = None,
+) -> "Privacy | None":
+    """What ``--dp`` and its options ask for; ConfigError where they make no sense, or bounds are given besides.
+
+    With privacy the default bounds on one client have no part: the clip takes their place.
+    """
+    if dp is None:
+        refuse_given(context, [name for name in _OF_DP if name in context.params], "belongs to --dp: give it, too")
+        return None
+    given = [name for name in _BOUNDS if context.params.get(name)]
+    refuse_given(context, given, "has no part in a run with --dp, where the clip bounds each device: leave it out")
+    from edge_fl.runs.privacy import Privacy
+
+    return Privacy(dp, noise=noise, epsilon=epsilon, delta=delta, clip=clip, quantile=quantile, devices=devices)
 
 
 def runtime_name(text: str) -> str:

@@ -18,6 +18,7 @@ __all__ = [
     "ChecksBundle",
     "ClientReport",
     "CollectsStatistics",
+    "DrawsWithoutData",
     "LearnsFromReports",
     "MasksLabels",
     "SelectsEntries",
@@ -92,6 +93,13 @@ class CollectsStatistics(ABC):
     @abstractmethod
     def collects_statistics(self) -> bool:
         """Whether it does, as its parameters say."""
+
+
+class DrawsWithoutData:
+    """A method whose patterns depend on no device's data: the server draws or fixes them, or a keyed stream does.
+
+    Differential privacy needs one, as the places of an update's entries would tell of the data, too.
+    """
 
 
 class MasksLabels(ABC):

@@ -28,7 +28,7 @@ from edge_fl.core.pattern import Pattern, prefix_counts
 from edge_fl.core.randomness import Stream
 from edge_fl.core.share import Share
 from edge_fl.methods.base import Ask, Job, LocalHalf, Method, assigned_half, of_tier
-from edge_fl.methods.capabilities import TrainsWidths
+from edge_fl.methods.capabilities import DrawsWithoutData, TrainsWidths
 
 __all__ = ["METHOD", "Efd", "EfdParameters"]
 
@@ -49,7 +49,7 @@ class EfdParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("The width of eFD's model, and one or more of its tiers, must be in (0, 1].")
 
 
-class Efd(Method, TrainsWidths):
+class Efd(Method, TrainsWidths, DrawsWithoutData):
     """The server draws, of a model of one width, as many units as the tier can run."""
 
     name = "efd"

@@ -6,6 +6,7 @@ from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.server_half import Weighting
 from edge_fl.methods.base import Job, LocalHalf, LocalStep, Method
+from edge_fl.methods.capabilities import DrawsWithoutData
 
 __all__ = ["METHOD", "FedAvg", "FedAvgParameters"]
 
@@ -16,7 +17,7 @@ class FedAvgParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weighting: Weighting = "samples"
 
 
-class FedAvg(Method):
+class FedAvg(Method, DrawsWithoutData):
     """Every client trains and uploads the whole model."""
 
     name = "fedavg"

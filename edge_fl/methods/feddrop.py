@@ -23,11 +23,12 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import stream_key
 from edge_fl.methods._sub_model import SubModelMethod, SubModelParameters, with_recurrent
 from edge_fl.methods.base import Ask
+from edge_fl.methods.capabilities import DrawsWithoutData
 
 __all__ = ["METHOD", "FedDrop"]
 
 
-class FedDrop(SubModelMethod):
+class FedDrop(SubModelMethod, DrawsWithoutData):
     """The server draws S_b units of each block at random, anew for each client and round."""
 
     name = "feddrop"

@@ -22,7 +22,7 @@ from edge_fl.core.pattern import Pattern, prefix_counts
 from edge_fl.core.randomness import Stream
 from edge_fl.core.share import Share
 from edge_fl.methods.base import Job, LocalHalf, LocalStep, Method, choose, of_tier
-from edge_fl.methods.capabilities import TrainsWidths
+from edge_fl.methods.capabilities import DrawsWithoutData, TrainsWidths
 
 __all__ = ["METHOD", "Fjord", "FjordParameters", "draw_width"]
 
@@ -69,7 +69,7 @@ class _Local(LocalHalf):
         self.step = self._steps[draw_width(self._job, self._widths, number + 1)]
 
 
-class Fjord(Method, TrainsWidths):
+class Fjord(Method, TrainsWidths, DrawsWithoutData):
     """Every client trains prefixes of the model, of all the widths that it can run."""
 
     name = "fjord"

@@ -35,7 +35,7 @@ from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern, Prefix, prefix_counts
 from edge_fl.core.randomness import Stream
 from edge_fl.methods.base import Ask, Job, LocalHalf, Method, assigned_half, choose, of_tier
-from edge_fl.methods.capabilities import CollectsStatistics, MasksLabels, TrainsWidths
+from edge_fl.methods.capabilities import CollectsStatistics, DrawsWithoutData, MasksLabels, TrainsWidths
 
 __all__ = ["LEVEL_WIDTHS", "METHOD", "HeteroFl", "HeteroFlParameters", "Level"]
 
@@ -66,7 +66,7 @@ class HeteroFlParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True
             raise ConfigError("HeteroFL needs one or more levels.")
 
 
-class HeteroFl(Method, TrainsWidths, CollectsStatistics, MasksLabels):
+class HeteroFl(Method, TrainsWidths, CollectsStatistics, MasksLabels, DrawsWithoutData):
     """Every client trains one prefix of the model, as wide as its level says."""
 
     name = "heterofl"

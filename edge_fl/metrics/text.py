@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-__all__ = ["clipped_text", "is_percent", "lower_is_better", "score_text", "scores_text"]
+__all__ = ["clipped_text", "is_percent", "loss_text", "lower_is_better", "score_text", "scores_text"]
 
 _NAMED = 10  # clients named in a sentence, at the most
 _PERCENT = re.compile(r"accuracy|binary-accuracy|macro-f1|top-\d+")
@@ -28,6 +28,13 @@ def score_text(name: str, value: float) -> str:
 def scores_text(scores: Mapping[str, float]) -> str:
     """All of them, with commas between."""
     return ", ".join(score_text(name, value) for name, value in scores.items())
+
+
+def loss_text(loss: float | None, train_loss: float | None) -> str:
+    """``loss 0.1234`` on held-out data, or the training loss where there is none; nothing where clients withhold it."""
+    if loss is not None:
+        return f"loss {loss:.4f}"
+    return "" if train_loss is None else f"training loss {train_loss:.4f}"
 
 
 def clipped_text(clipped: Mapping[str, float]) -> str:

@@ -29,6 +29,7 @@ def comparison(runs: Sequence[Run]) -> list[dict[str, Any]]:
             **run.scores,
             "loss": run.metrics[-1].loss if run.metrics else None,
             "train_loss": run.metrics[-1].train_loss if run.metrics else None,
+            **_epsilon(run),
             "uplink_mib": sum(sum(metrics.uplink.values()) for metrics in run.metrics) / _MIB,
             "downlink_mib": sum(sum(metrics.downlink.values()) for metrics in run.metrics) / _MIB,
             "seconds": sum(metrics.seconds for metrics in run.metrics),
@@ -101,6 +102,12 @@ def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
     figure.savefig(made, format=kind, dpi=120)
     plt.close(figure)
     return made.getvalue()
+
+
+def _epsilon(run: Run) -> dict[str, float | None]:
+    """What a private run's rounds cost."""
+    spent = run.metrics[-1].privacy if run.metrics else None
+    return {} if spent is None else {"epsilon": spent.epsilon}
 
 
 def _value(metrics: RoundMetrics, score: str) -> float | None:

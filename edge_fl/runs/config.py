@@ -9,6 +9,7 @@ import msgspec
 
 from edge_fl import __version__
 from edge_fl.core.errors import ConfigError
+from edge_fl.runs.privacy import Privacy
 from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 
 __all__ = ["RunConfig", "SecureAggregation", "SelectionPolicy", "begun"]
@@ -64,9 +65,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     down, and one that is more than twice as large is left out. A rule that is ``robust`` withstands a share of hostile
     ``attackers`` (:mod:`edge_fl.aggregation.robust`). A model whose held-out loss is more than ``rollback`` times the
     median of the last evaluations is made again without the updates that ruined it (:mod:`broker.rollback`). With
-    ``secure`` the coordinator learns sums of updates alone (:mod:`edge_fl.secure_aggregation`). ``about``
-    tells people when, by which version and of what the run was begun. With a ``buffer`` rounds do not wait for whom
-    they asked, ``quorum`` means nothing, and ``deadline`` is one client's (:mod:`broker.buffered`).
+    ``secure`` the coordinator learns sums of updates alone (:mod:`edge_fl.secure_aggregation`). With ``privacy``
+    updates are clipped and noised (:mod:`broker.privacy`). ``about`` tells people when, by which version and of what
+    the run was begun. With a ``buffer`` rounds do not wait for whom they asked, ``quorum`` means nothing, and
+    ``deadline`` is one client's (:mod:`broker.buffered`).
     """
 
     run: str
@@ -102,6 +104,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     attackers: float = 0.25
     rollback: float | None = None
     secure: SecureAggregation | None = None
+    privacy: Privacy | None = None
     about: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
@@ -162,6 +165,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 )
         if not 0 <= self.attackers < 0.5:
             raise ConfigError(f"A rule withstands a share of attackers in [0, 0.5), not {self.attackers:g}.")
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether each device is asked with the same chance, whoever else is (:meth:`broker.privacy.Lots.draw`)."""
+        return self.privacy is not None and self.privacy.kind == "central" and self.selection == "random"
 
     @property
     def needed(self) -> int:

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from edge_fl.runs.privacy import Spent
+
 __all__ = ["RoundMetrics", "TierScore"]
 
 
@@ -31,14 +33,15 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     says of the last round how many samples are behind the BatchNorm statistics of each width (thousandths), where those
     were collected after the round. ``clipped`` says which share of its change counted, by client, where a bound left
     out the rest, or all of it. ``averaged`` rows had too few holders for the robust rule. ``left_out`` is the share of
-    the updates' entries that secure aggregation left out, as too few devices hold them. Of a round that was broken
-    off and gone on with, ``seconds``, ``took`` and ``downlink`` are those since.
+    the updates' entries that secure aggregation left out, as too few devices hold them. ``privacy`` is there in a
+    private run, whose clients withhold their loss: ``train_loss`` is None then. Of a round that was broken off and gone
+    on with, ``seconds``, ``took`` and ``downlink`` are those since.
     """
 
     round: int
     seconds: float
     loss: float | None
-    train_loss: float
+    train_loss: float | None
     uplink: dict[str, int]
     downlink: dict[str, int]
     excused: dict[str, str]
@@ -52,6 +55,7 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     clipped: dict[str, float] = {}
     averaged: int = 0
     left_out: float = 0.0
+    privacy: Spent | None = None
 
     @property
     def first(self) -> float | None:

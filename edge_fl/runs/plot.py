@@ -1,4 +1,4 @@
-"""The picture of a run: its score and loss by round, the bytes of updates by tier, and the time of its rounds."""
+"""The picture of a run: its score, loss and epsilon by round, bytes of updates by tier, and time of rounds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +29,7 @@ def draw_run(rounds: Sequence[RoundMetrics], path: Path, *, title: str, dense: i
     figure.suptitle(title)
     _draw_scores(score, rounds)
     _draw_loss(loss, rounds)
+    _draw_epsilon(loss, rounds)
     _draw_sizes(size, rounds, dense)
     time.bar([metrics.round for metrics in rounds], [metrics.seconds for metrics in rounds], color="tab:gray")
     time.set(title="Time", xlabel="round", ylabel="seconds a round", ylim=(0, None))
@@ -66,12 +67,27 @@ def _draw_scores(panel: Any, rounds: Sequence[RoundMetrics]) -> None:
 
 
 def _draw_loss(panel: Any, rounds: Sequence[RoundMetrics]) -> None:
-    panel.plot([metrics.round for metrics in rounds], [metrics.train_loss for metrics in rounds], label="training")
+    trained = [(metrics.round, metrics.train_loss) for metrics in rounds if metrics.train_loss is not None]
+    if trained:
+        panel.plot(*zip(*trained, strict=True), label="training")
     held_out = [(metrics.round, metrics.loss) for metrics in rounds if metrics.loss is not None]
     if held_out:
         panel.plot(*zip(*held_out, strict=True), marker="o", markersize=3, label="held-out")
     panel.set(title="Loss", xlabel="round", ylabel="mean loss")
-    panel.legend(frameon=False)
+    if trained or held_out:
+        panel.legend(frameon=False)
+
+
+def _draw_epsilon(panel: Any, rounds: Sequence[RoundMetrics]) -> None:
+    """Beside the losses, on an axis of its own: what they cost in privacy."""
+    spent = [
+        (m.round, m.privacy.epsilon) for m in rounds if m.privacy is not None and m.privacy.epsilon is not None
+    ]
+    if spent:
+        axis = panel.twinx()
+        axis.plot(*zip(*spent, strict=True), color="tab:red", linestyle="--")
+        axis.set(ylabel="epsilon (dashed)", ylim=(0, None))
+        axis.yaxis.label.set_color("tab:red")
 
 
 def _draw_sizes(panel: Any, rounds: Sequence[RoundMetrics], dense: int | None) -> None:
@@ -81,6 +97,9 @@ def _draw_sizes(panel: Any, rounds: Sequence[RoundMetrics], dense: int | None) -
         for client, size in metrics.uplink.items():
             sizes.setdefault(metrics.tiers.get(client, 0), []).append(size / 1000)
     tiers = sorted(sizes)
+    if not tiers:  # of a private run that drew nobody
+        panel.text(0.5, 0.5, "no updates", ha="center", va="center", transform=panel.transAxes)
+        return
     panel.boxplot([sizes[tier] for tier in tiers], whis=(0, 100), tick_labels=[f"tier {tier}" for tier in tiers])
     panel.set(title="Bytes of an update", ylabel="kB, encoded frames", ylim=(0, None))
     if dense is not None:

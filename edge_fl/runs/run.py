@@ -85,6 +85,7 @@ class Run:
                 **metrics.scores,
                 "loss": metrics.loss,
                 "train_loss": metrics.train_loss,
+                **({} if metrics.privacy is None else {"epsilon": metrics.privacy.epsilon}),
                 "seconds": metrics.seconds,
                 "updates": len(metrics.uplink),
                 "uplink_bytes": sum(metrics.uplink.values()),

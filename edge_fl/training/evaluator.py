@@ -106,7 +106,8 @@ def open_evaluator(
     )
     held_out = test_samples(config.test_data if samples is None else samples, manifest)
     if held_out is None and not config.evaluate_on:
-        _log.warning("no test data: the run reports the training loss alone; give --test-data, or --evaluate-on")
+        told = "the training loss alone" if config.privacy is None else "no score"
+        _log.warning("no test data: the run reports %s; give --test-data, or --evaluate-on", told)
     if config.keep_best is not None:
         _check_best(config.keep_best, [metric.name for metric in metrics], held_out)
     return Evaluator(bundle, held_out, metrics, threads=threads)

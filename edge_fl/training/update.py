@@ -1,6 +1,7 @@
 """A client's answer to a task: train, compress, frame. What real agents and the simulator have in common."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -12,17 +13,19 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
+from edge_fl.core.secret_draws import KEY_BYTES
 from edge_fl.core.selection import Selection
 from edge_fl.core.server_half import State
 from edge_fl.data.registry import Samples
 from edge_fl.methods.base import Job
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runtimes.base import Runtime
+from edge_fl.training.clipping import clipped, noised
 from edge_fl.training.local_run import LocalResult, LocalRun, LocalSettings, train
 from edge_fl.wire.context import Context, Vector
 from edge_fl.wire.frame import Frame, Header, encode_frame
 from edge_fl.wire.masks import decode_mask
-from edge_fl.wire.messages import Task
+from edge_fl.wire.messages import Clipping, Task
 from edge_fl.wire.sparse import encode_sent
 from edge_fl.wire.values import FLOAT32, WITHHELD, encode_values_into, flatten, unflatten, values_size
 
@@ -56,6 +59,8 @@ class Visit:
         The model that training starts from.
     state
         What the recipe kept after the last accepted round.
+    secret
+        Keys the noise of local privacy; nobody else may know it. None has one drawn for this visit.
 
     Raises
     ------
@@ -64,11 +69,24 @@ class Visit:
     """
 
     def __init__(
-        self, task: Task, *, client: str, manifest: Manifest, model: Frame, samples: Samples, state: State
+        self,
+        task: Task,
+        *,
+        client: str,
+        manifest: Manifest,
+        model: Frame,
+        samples: Samples,
+        state: State,
+        secret: bytes | None = None,
     ) -> None:
         layout = manifest.layout
+        self._secret = os.urandom(KEY_BYTES) if secret is None else secret
         self._task, self._version, self._shared = task, model.header.version, model.shared
         self._recipe = open_recipe(task.method, task.parameters)
+        if task.clipping is not msgspec.UNSET and self._recipe.values != FLOAT32:
+            raise ConfigError(
+                f"The task asks for a clipped update and for '{task.method}', which would change it after the clip."
+            )
         self._job = Job(
             layout=layout,
             client=client,
@@ -92,6 +110,8 @@ class Visit:
         """The update, once every step was made; raises RunError when a weight is no longer finite."""
         result, compressor = self.run.result(), self._recipe.compressor
         header = self._header(result)
+        if self._task.clipping is not msgspec.UNSET:
+            header, result = self._private(header, result, self._task.clipping)
         if self._task.withheld:
             return self._withheld(header, result)
         section: bytes | None = None
@@ -104,6 +124,18 @@ class Visit:
             section, memory = _compress(compressor, context, result, self._job)
         frame = encode_frame(header, result.pattern, result.delta, section)
         return Update(frame, result.loss, {**result.state, **memory})
+
+    def _private(self, header: Header, result: LocalResult, clipping: Clipping) -> tuple[Header, LocalResult]:
+        """A clipped update that tells neither samples nor loss, with noise where the task wants some."""
+        selection = Selection.of(result.pattern, header.mode)
+        delta, within = clipped(selection, result.delta, clipping.norm)
+        if clipping.noise:
+            key = f"{self._job.client}|{self._job.round}|".encode() + self._secret
+            delta = noised(selection, delta, clipping.noise, key)
+        header = msgspec.structs.replace(
+            header, samples=1, loss=0.0, unclipped=within if clipping.tell else msgspec.UNSET
+        )
+        return header, replace(result, delta=delta)
 
     def _withheld(self, header: Header, result: LocalResult) -> Update:
         """All but the values; raises ConfigError where not all of them could be summed as they are."""
@@ -132,14 +164,21 @@ class Visit:
 
 
 def make_update(
-    task: Task, *, client: str, model: Frame, runtime: Runtime, samples: Samples, state: State
+    task: Task,
+    *,
+    client: str,
+    model: Frame,
+    runtime: Runtime,
+    samples: Samples,
+    state: State,
+    secret: bytes | None = None,
 ) -> Update:
     """Do what ``task`` asks of ``client`` in ``runtime``; parameters and errors are those of :class:`Visit`.
 
     Raises RuntimeMissingError or RunError, too, when it cannot be trained, or the loss is no longer finite.
     """
     manifest = runtime.bundle.manifest
-    visit = Visit(task, client=client, manifest=manifest, model=model, samples=samples, state=state)
+    visit = Visit(task, client=client, manifest=manifest, model=model, samples=samples, state=state, secret=secret)
     train(runtime, visit.run)
     return visit.update()
 

@@ -55,7 +55,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that training started from in an ``update``, and of the model that it makes of the one before in a ``change``.
     ``values`` of an update and of a change are new weights minus old ones, those of ``statistics`` the means over a
     client's batches. ``shared`` is what a compressor's server
-    half tells the devices with a model, opaque here; frames without it leave it out.
+    half tells the devices with a model, opaque here; frames without it leave it out. ``unclipped`` says of a private
+    update whether it was within the norm before it was clipped, where the task asks for it.
     """
 
     kind: Literal["model", "update", "change", "statistics"]
@@ -71,6 +72,7 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mask: MaskEncoding = "prefix"
     values: str = FLOAT32
     shared: bytes | msgspec.UnsetType = msgspec.UNSET
+    unclipped: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ __all__ = [
     "PROTOCOL",
     "AggregationRequest",
     "Answer",
+    "Clipping",
     "CollectStatistics",
     "CollectedStatistics",
     "Evaluate",
@@ -150,6 +151,18 @@ class Refused(_Message, frozen=True):
     reason: _Reason
 
 
+class Clipping(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an update is to be made private, as the last step before its frame.
+
+    Its L2 norm is at most ``norm``. Then noise of deviation ``noise`` is added to each entry (0: none). With ``tell``
+    the frame says whether the update was within the norm before.
+    """
+
+    norm: Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+    noise: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    tell: bool = False
+
+
 class Task(_Message, frozen=True):
     """Coordinator to device: train this model.
 
@@ -159,7 +172,8 @@ class Task(_Message, frozen=True):
     the encoding and section of a pattern that the coordinator chose; ``pattern`` is empty where the device chooses.
     ``changes`` are the frames that lead to ``model`` from the one of version ``since``, for a device that still holds
     that one or a later; None where models always travel whole and need not be kept. With ``withheld`` the update says
-    all but its values: those take part in secure aggregation (section 6 of the protocol).
+    all but its values: those take part in secure aggregation (section 6 of the protocol). ``clipping`` is there in a
+    run with differential privacy: then the update withholds its samples and its loss, too.
     """
 
     run: Id
@@ -178,6 +192,7 @@ class Task(_Message, frozen=True):
     since: _Count = 0
     changes: _Changes | None = None
     withheld: bool = False
+    clipping: Clipping | msgspec.UnsetType = msgspec.UNSET
 
 
 class Evaluate(_Message, frozen=True):

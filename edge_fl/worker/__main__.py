@@ -86,7 +86,7 @@ class _Server:
                 return None
             case Train():
                 state = dict(zip(ask.state, arrays[1:], strict=True))
-                update = work.train(ask.task, _content(arrays), state)
+                update = work.train(ask.task, _content(arrays), state, ask.secret)
                 contents = [_bytes(update.frame), _bytes(update.withheld)]
                 return Trained(update.loss, tuple(update.state)), [*contents, *update.state.values()]
             case Score():

@@ -56,10 +56,14 @@ class Hold(_Tagged, frozen=True):
 
 
 class Train(_Tagged, frozen=True):
-    """Train: the arrays are the model's frame as bytes, and the state by these names."""
+    """Train: the arrays are the model's frame as bytes, and the state by these names.
+
+    ``secret`` keys the noise of a private update; None where there is none.
+    """
 
     task: Task
     state: tuple[str, ...]
+    secret: bytes | None = None
 
 
 class Score(_Tagged, frozen=True):

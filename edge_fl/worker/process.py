@@ -146,10 +146,12 @@ class WorkerProcess(Work):
         if self._running is not None:
             self._running.held.clear()
 
-    def train(self, task: Task, model: Content, state: State) -> Update:
+    def train(self, task: Task, model: Content, state: State, secret: bytes | None = None) -> Update:
         """Train on the samples."""
         arrays = [_bytes(model), *(np.asarray(array) for array in state.values())]
-        trained, (frame, withheld, *kept) = self._ask(Train(task, tuple(state)), arrays, Trained, part="train")
+        trained, (frame, withheld, *kept) = self._ask(
+            Train(task, tuple(state), secret), arrays, Trained, part="train"
+        )
         if len(kept) != len(trained.state) or not math.isfinite(trained.loss):
             raise RunError("The bundle's programs give a loss that is not finite, or a state without names.")
         state = dict(zip(trained.state, kept, strict=True))

@@ -40,7 +40,7 @@ class Work(ABC):
         """Take these samples from now on."""
 
     @abstractmethod
-    def train(self, task: Task, model: Content, state: State) -> Update:
+    def train(self, task: Task, model: Content, state: State, secret: bytes | None = None) -> Update:
         """Train on the samples (:func:`edge_fl.training.update.make_update`)."""
 
     @abstractmethod
@@ -87,7 +87,7 @@ class LocalWork(Work):
         assert self._data is not None, "samples are held before anything is asked"
         return self._data
 
-    def train(self, task: Task, model: Content, state: State) -> Update:
+    def train(self, task: Task, model: Content, state: State, secret: bytes | None = None) -> Update:
         """Train on the samples."""
         return make_update(
             task,
@@ -96,6 +96,7 @@ class LocalWork(Work):
             runtime=self._runtime,
             samples=self._samples.train,
             state=state,
+            secret=secret,
         )
 
     def score(self, task: Evaluate, model: Content) -> tuple[Evaluated, Mapping[str, float]]:

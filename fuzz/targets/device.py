@@ -25,6 +25,7 @@ from edge_fl.transport.interface import Connected, Disconnected, Event, Message
 from edge_fl.transport.transfer import chunks_of, cut
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.messages import (
+    Clipping,
     CollectStatistics,
     Evaluate,
     Final,
@@ -157,6 +158,15 @@ class _Session:
             "mask": lambda: draws.pick(["bitmask", "prefix", "seed"]),
             "pattern": lambda: draws.pick([b"", b"", draws.bytes()]),
             "changes": lambda: draws.pick([None, None, (), (self._model(),)]),
+            "clipping": lambda: draws.pick(
+                [
+                    msgspec.UNSET,
+                    msgspec.UNSET,
+                    Clipping(0.5, tell=True),
+                    Clipping(1e9, 1e12),
+                    Clipping(1e-300, 1.0),
+                ]
+            ),
             "since": draws.byte,
             "width": lambda: draws.pick([1000, 500, 1]),
             "statistics": lambda: draws.pick([1000, 500, 1]),

@@ -96,3 +96,18 @@ def test_only_the_current_bundle_is_kept(tmp_path: Path) -> None:
     folder.bundle("1" * 64)
     assert not old.exists()
     folder.close()
+
+
+def test_a_device_keeps_its_secret_to_itself(tmp_path: Path) -> None:
+    folder, other = StateFolder(tmp_path / "a", "a"), StateFolder(tmp_path / "b", "b")
+    secret, path = folder.secret(), tmp_path / "a" / "noise.key"
+    assert len(secret) == 32
+    assert folder.secret() == secret
+    assert other.secret() != secret
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_bytes(b"half")
+    assert len(folder.secret()) == 32
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StateError, match="cannot be read"):
+        folder.secret()

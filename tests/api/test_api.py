@@ -119,6 +119,19 @@ def test_data_come_as_objects_too(place: Path, bundle: edge_fl.Bundle) -> None:
         assert all(np.array_equal(array, first[name]) for name, array in run.weights.items())
 
 
+def test_a_private_run_takes_the_bounds_place(place: Path, bundle: edge_fl.Bundle) -> None:
+    x, y = np.random.default_rng(0).normal(size=(60, 2, 16)).astype("float32"), np.arange(60) % 3
+    privacy = edge_fl.Privacy("central", epsilon=50, delta=1e-2)
+    run = edge_fl.simulate(
+        bundle, (x, y), clients=8, fraction=0.5, rounds=2, privacy=privacy, output=place / "private"
+    )
+    made = run.config.privacy
+    assert made is not None
+    assert (made.devices, run.config.norm_bound, run.config.samples_bound) == (8, None, None)
+    assert run.records()[-1]["epsilon"] == pytest.approx(50, rel=0.02)
+    assert run.records()[-1]["train_loss"] is None
+
+
 def test_without_test_data_a_run_says_so_once_and_trains(place: Path, bundle: edge_fl.Bundle) -> None:
     words = f"simulate bundle --data csv:all.csv?{OPTIONS} --clients 3 --rounds 2 -o unscored"
     done = command(place, *words.split())

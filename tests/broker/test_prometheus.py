@@ -8,13 +8,16 @@ from urllib.request import urlopen
 
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from broker.observer import Observer, Observers
-from broker.prometheus import metrics_server
+from broker.prometheus import PrometheusMetrics, metrics_server
 from edge_fl.core.errors import ConfigError, PortError
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
+from edge_fl.runs.privacy import Privacy, Spent
 from edge_fl.wire.messages import PROTOCOL, Register
+from tests.broker.test_pacing import config
 
 PROFILE = Register(protocol=PROTOCOL, agent="t", runtime="onnx", samples=1)
 ROUND = RoundMetrics(
@@ -56,8 +59,21 @@ def tell(observer: Observer, config: RunConfig) -> None:
     observer.round_closed(ROUND)
 
 
+def test_a_private_run_tells_its_epsilon_and_no_training_loss() -> None:
+    registry = CollectorRegistry()
+    observer = PrometheusMetrics(registry)
+    privacy = Privacy("central", noise=1.0, devices=10)
+    observer.started(config(privacy=privacy), 100)
+    assert math.isnan(registry.get_sample_value("edge_fl_epsilon") or 0)
+    private = msgspec.structs.replace(ROUND, train_loss=None, privacy=Spent(2.5, 1.0))
+    observer.round_closed(private)
+    observer.round_closed(msgspec.structs.replace(private, round=4, privacy=Spent(None, 1.0)))
+    assert registry.get_sample_value("edge_fl_epsilon") == 2.5
+    assert math.isnan(registry.get_sample_value("edge_fl_train_loss") or 0)
+
+
 def test_a_run_is_scraped_while_it_lasts() -> None:
-    config = RunConfig(
+    settings = RunConfig(
         run="r",
         method="fedavg",
         parameters={},
@@ -73,7 +89,7 @@ def test_a_run_is_scraped_while_it_lasts() -> None:
         nothing = scraped(port)
         assert nothing["devices"] == 0
         assert math.isnan(nothing["loss"])
-        tell(Observers(Observer(), observer), config)
+        tell(Observers(Observer(), observer), settings)
         found = scraped(port)
         with pytest.raises(PortError, match="cannot be served"), metrics_server(f"127.0.0.1:{port}"):
             pass

@@ -47,9 +47,16 @@ def test_regenerating_gives_the_committed_bytes() -> None:
 
 def test_there_is_a_frame_of_every_kind_and_every_message() -> None:
     updates = {f"update-{mode}-{mask}" for mode in ("rows", "units") for mask in ("bitmask", "prefix", "seed")}
-    assert set(FRAMES) == updates | {"update-most", "update-few", "statistics", "model", "change"}
+    assert set(FRAMES) == updates | {
+        "update-most",
+        "update-few",
+        "update-private",
+        "statistics",
+        "model",
+        "change",
+    }
     known = {cls.__struct_config__.tag for union in (FromDevice, ToDevice) for cls in union.__args__}
-    assert set(MESSAGES) == known
+    assert set(MESSAGES) == known | {"task-private"}
 
 
 @pytest.mark.parametrize("name", FRAMES)
@@ -70,7 +77,8 @@ def test_a_committed_message_decodes_to_its_description(name: str) -> None:
     raw, described = (VECTORS / "messages" / f"{name}.bin").read_bytes(), load(f"messages/{name}.json")
     assert msgspec.to_builtins(msgspec.msgpack.decode(raw[4:])) == described  # JSON has bytes in base64
     assert int.from_bytes(raw[:4], "little") == zlib.crc32(raw[4:])
-    cls = next(c for union in (FromDevice, ToDevice) for c in union.__args__ if c.__struct_config__.tag == name)
+    tag = name.partition("-")[0]
+    cls = next(c for union in (FromDevice, ToDevice) for c in union.__args__ if c.__struct_config__.tag == tag)
     decode = decode_from_device if cls in FromDevice.__args__ else decode_to_device
     message = decode(raw)
     assert isinstance(message, cls)
