@@ -154,6 +154,9 @@ class GlobalModel:
         In a private run every call draws noise: a round calls once, and gives no model out before it is recorded.
         """
         recipe, number, heard = self._recipe, self.version + 1, total.close()
+        if not heard and self.privacy is None:  # a sum that was lost: the model stays
+            self.version = number
+            return Applied(None, total.clipped, 0)
         change, noised = total.sums.change(self.weights), None
         if self.privacy is not None:
             change, noised = self.privacy.close(number, change, total.told)

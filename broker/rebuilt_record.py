@@ -93,7 +93,7 @@ def _put_aside(root: Path) -> Path:
 def _made(root: Path, settings: RunSettings, rounds: list[RoundMetrics]) -> Store:
     store = Store(local_url(root), settings.config.run, msgspec.json.encode(settings))
     last = rounds[-1]
-    lost = RoundMetrics(last.round + 1, 0.0, None, last.train_loss, {}, {}, {}, {})
+    lost = RoundMetrics(last.round + 1, 0.0, None, None, {}, {}, {}, {})
     for metrics in [*rounds, lost] if lost.round <= settings.config.rounds else rounds:
         store.close_round(metrics)
     return store

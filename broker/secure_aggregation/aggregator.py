@@ -36,7 +36,7 @@ from edge_fl.wire.messages import (
 __all__ = ["SecureAggregator"]
 
 _log = logging.getLogger(__name__)
-_ATTEMPTS = 3
+_ATTEMPTS, _LOST = 3, 3
 
 
 class SecureAggregator:
@@ -72,15 +72,18 @@ class SecureAggregator:
     ) -> None:
         self._config, self._fleet = config, fleet
         self._plan_of, self._record_of, self._check = plan, record, check
+        self._lost = 0  # rounds in a row without a sum
         self._sizes: Counter[str] = Counter()  # bytes that clients of the round sent besides what they announced
 
     def total(self, current: Round, took: Mapping[str, float]) -> SecureTotal:
         """The sum of the updates that ``current`` has, and counts no longer those of clients that left.
 
+        Where fewer are left than the round needs, that costs the round: it has no update, and the model stays.
+
         Raises
         ------
         RunError
-            When fewer updates are left than the round needs.
+            When three rounds in a row came to that.
         StateError
             When the record of the round cannot be read or written.
         """
@@ -102,7 +105,12 @@ class SecureAggregator:
                 record.keep(masked)
             sums += self._unmask(masked, current.number)
         survivors = sorted(client for one in sums for client in one.survivors)
-        self._settle(current, frozenset(survivors), plan)
+        if len(survivors) < current.quorum:
+            self._lose(current.number, len(survivors), current.quorum)
+            sums, survivors = [], []
+        else:
+            self._lost = 0
+        self._settle(current, frozenset(survivors))
         return SecureTotal(
             SecureTotals(plan.layout, plan.rule, sums), [announced[client].report for client in survivors]
         )
@@ -225,18 +233,20 @@ class SecureAggregator:
         for client, answer in poll.answers.items():
             self._sizes[client] += len(encode_message(answer))
 
-    def _settle(self, current: Round, survivors: frozenset[str], plan: Plan) -> None:
+    def _lose(self, round: int, left: int, needed: int) -> None:
+        self._lost += 1
+        said = f"Secure aggregation of round {round} kept {left} of the {needed} updates that it needs"
+        if self._lost >= _LOST:
+            raise RunError(f"{said}, as in the {_LOST - 1} rounds before: see why devices leave.")
+        _log.error("%s: the model stays as it is", said)
+
+    def _settle(self, current: Round, survivors: frozenset[str]) -> None:
         for client, report in current.reports.items():
             if client in survivors:
                 size = report.size + self._sizes.get(client, 0)
                 current.parts[client].report = replace(report, size=size)
             else:
-                current.lose(client, "left before its cohort's sum was made")
-        if len(survivors) < current.quorum:
-            raise RunError(
-                f"Secure aggregation of round {current.number} kept {len(survivors)} of the {current.quorum} updates "
-                "that it needs."
-            )
+                current.lose(client, "its cohort's sum was made without it")
 
 
 def _by_client(cohorts: Sequence[Cohort]) -> dict[str, Cohort]:

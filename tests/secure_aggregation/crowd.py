@@ -107,17 +107,24 @@ def summed(
     crowd: Crowd, how: Plan, folder: Path, *, quorum: int = 1, check: Any = None
 ) -> tuple[SecureTotal, Round]:
     """What the aggregator makes of the crowd's updates, and the round that it was."""
-    current = Round(ROUND, ROUND - 1, quorum, 1e9)
-    path = folder / "announced"
-    offsets, content = {}, b""
-    for client, one in crowd.updates.items():
-        offsets[client] = len(content)
-        content += one.frame
-    path.write_bytes(content)
+    current = announced(crowd, folder, quorum=quorum)
+    return aggregator_of(crowd, how, folder, check=check).total(current, {}), current
+
+
+def announced(crowd: Crowd, folder: Path, *, quorum: int) -> Round:
+    """A round in which the crowd's updates were accepted."""
+    current, path = Round(ROUND, ROUND - 1, quorum, 1e9), folder / "announced"
+    offset = 0
+    path.write_bytes(b"".join(one.frame for one in crowd.updates.values()))
     for client, one in crowd.updates.items():
         task = Task(RUN, ROUND, 0, Ref("0" * 64, 1), "fedavg", {}, 1, 1, 0.1, 0, one.tier, withheld=True)
         current.ask(client, task, None)
-        current.report(client, Report(one.samples, 0.5, len(one.frame), path, offsets[client]))
+        current.report(client, Report(one.samples, 0.5, len(one.frame), path, offset))
+        offset += len(one.frame)
+    return current
+
+
+def aggregator_of(crowd: Crowd, how: Plan, folder: Path, *, check: Any = None) -> SecureAggregator:
     config = RunConfig(
         run=RUN,
         method="fedavg",
@@ -130,14 +137,13 @@ def summed(
         seed=0,
         secure=how.secure,
     )
-    aggregator = SecureAggregator(
+    return SecureAggregator(
         config=config,
         fleet=crowd,  # type: ignore[arg-type]
         plan=lambda _number: how,
         record=lambda number: folder / f"{number}.aggregation",
         check=check or (lambda *_: None),
     )
-    return aggregator.total(current, {}), current
 
 
 def plain(total: SecureTotal, crowd: Crowd, how: Plan, weights: Mapping[str, Any]) -> Change:

@@ -217,8 +217,9 @@ def test_wrong_shares_of_many_cost_the_sum_and_not_the_model(tmp_path: Path) -> 
         wrong = isinstance(answer, Unmasked) and client < "d005"
         return msgspec.structs.replace(answer, shares=dict.fromkeys(answer.shares, bytes(32))) if wrong else answer
 
-    with pytest.raises(RunError, match="kept 0 of the 5"):
-        summed(crowd(tamper=tamper), plan(LAYOUT, "rows", "mean", SECURE), tmp_path, quorum=5)
+    total, current = summed(crowd(tamper=tamper), plan(LAYOUT, "rows", "mean", SECURE), tmp_path, quorum=5)
+    assert not total.close()
+    assert not current.reports
 
 
 @pytest.mark.parametrize("who", [["d003"], ["d003", "d006"]])
@@ -273,8 +274,8 @@ def test_keys_are_signed_where_there_are_identities(authority: Authority, tmp_pa
 
     (tmp_path / "3.aggregation").unlink()
     devices = crowd(signatory=signatories.__getitem__, tamper=tamper)
-    with pytest.raises(RunError, match="kept 0"):  # a coordinator that lets them pass: every other device refuses
-        summed(devices, how, tmp_path, check=lambda *_: None)
+    total, _ = summed(devices, how, tmp_path, check=lambda *_: None)  # a coordinator that lets them pass
+    assert not total.close()  # every other device refused
     assert "did not sign what is said of it" in " ".join(map(str, devices.refused))
 
     authority.revoke("d007")

@@ -6,16 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from broker.model import GlobalModel
 from broker.secure_aggregation.round_total import SecureTotal, SimulatedTotal
 from edge_fl.aggregation.spool import Spool
 from edge_fl.core.errors import RunError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.measure.models import mlp_layout, random_weights
+from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import SecureAggregation
 from edge_fl.wire.frame import decode_frame
 from edge_fl.wire.messages import MakeKeys, SendMasked, ShareKeys, Unmask
-from tests.secure_aggregation.crowd import Crowd, plain, plan, summed, update
+from tests.secure_aggregation.crowd import Crowd, aggregator_of, announced, plain, plan, summed, update
 
 LAYOUT = mlp_layout(12, 16, 10, 4)
 
@@ -165,10 +167,23 @@ def test_rows_that_become_thin_are_left_out_in_a_new_attempt(tmp_path: Path) -> 
 
 
 def test_too_few_are_left(tmp_path: Path) -> None:
+    """The round is lost, and not the run; three in a row end it."""
     crowd = fedbiad(LAYOUT, 12)
     crowd.leaves = lambda _asked, _attempt: sorted(crowd.updates)[4:]
-    with pytest.raises(RunError, match="kept 0 of the 6 updates"):
-        summed(crowd, plan(LAYOUT, "rows", "mean", SecureAggregation()), tmp_path, quorum=6)
+    how = plan(LAYOUT, "rows", "mean", SecureAggregation())
+    aggregator = aggregator_of(crowd, how, tmp_path)
+    weights = random_weights(LAYOUT, 1)
+    model = GlobalModel(LAYOUT, dict(weights), recipe=open_recipe("fedavg", {}), run="run")
+    for _ in range(2):
+        current = announced(crowd, tmp_path, quorum=6)
+        applied = model.apply(aggregator.total(current, {}))
+        assert applied.loss is None
+        assert not current.reports
+        assert len(current.excused) == 12
+        assert all(model.weights[name].tobytes() == held.tobytes() for name, held in weights.items())
+    assert model.version == 2
+    with pytest.raises(RunError, match="kept 0 of the 6 updates that it needs, as in the 2 rounds before"):
+        aggregator.total(announced(crowd, tmp_path, quorum=6), {})
 
 
 def test_a_coordinator_that_comes_back_asks_for_the_same_sum(tmp_path: Path) -> None:
