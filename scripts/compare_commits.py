@@ -57,7 +57,7 @@ RENAMED_FIELDS: Mapping[str, str] = {"accuracy": "scores.accuracy", "gathered": 
 """Fields of OLD's records, and what NEW calls them."""
 
 NEW_FIELDS: frozenset[str] = frozenset(
-    {"summary.loss", "summary.train_loss", "rounds[].averaged", "rounds[].privacy"}
+    {"summary.loss", "summary.train_loss", "rounds[].averaged", "rounds[].left_out", "rounds[].privacy"}
 )
 """Paths of fields that NEW has, and OLD has not; ``[]`` is any place in a list."""
 
