@@ -12,6 +12,7 @@ from edge_fl.core.errors import RunError
 from edge_fl.core.layout import Layout
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.identity.signatory import FleetSignatory
+from edge_fl.secure_aggregation.keys import check_available
 from edge_fl.secure_aggregation.participant import Participant
 from edge_fl.secure_aggregation.roster import largest_roster
 from edge_fl.training.update import Update
@@ -50,14 +51,21 @@ class Aggregation:
         self._layout: Layout | None = None
 
     def begin(self, task: Task) -> None:
-        """Forget the last update; raises RunError where the device has unmasked a sum of the task's round."""
+        """Forget the last update.
+
+        Raises RunError where the device has unmasked a sum of the task's round, and ConfigError where it lacks the
+        package cryptography: then it need not train.
+        """
         self._participant = None
-        last = self._unmasked() if task.withheld else None
+        if not task.withheld:
+            return
+        check_available()
+        last = self._unmasked()
         if last is not None and last.run == task.run and task.round <= last.round:
             raise RunError(f"This device has unmasked a sum of round {last.round}, and trains a later one alone.")
 
     def announce(self, update: Update, layout: Layout) -> None:
-        """Hold an update whose values the frame withholds; raises ConfigError without the package cryptography."""
+        """Hold an update whose values the frame withholds."""
         signatory = None if self._signing is None else FleetSignatory(self._signing)
         frame = decode_frame(update.frame, layout)
         self._participant, self._layout = Participant(frame, update.withheld, layout, signatory), layout

@@ -23,6 +23,7 @@ __all__ = [
     "SEALED",
     "KeyPair",
     "Session",
+    "check_available",
     "commitment_of",
     "mask_stream",
     "open_sealed",
@@ -136,6 +137,11 @@ def _stream(key: bytes, count: int) -> NDArray[np.uint32]:
 
     encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
     return np.frombuffer(encryptor.update(bytes(4 * count)), dtype="<u4")
+
+
+def check_available() -> None:
+    """Raise ConfigError where the package cryptography is missing."""
+    _curve()
 
 
 def _curve() -> Any:

@@ -1,6 +1,7 @@
 """What devices and the coordinator refuse in secure aggregation, and what wrong shares do."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from broker.envelope import SignedEnvelope
 from broker.provision.authority import Authority
 from edge_fl.agent.aggregation import Aggregation
 from edge_fl.core.content import Ref
-from edge_fl.core.errors import FrameError, RunError
+from edge_fl.core.errors import ConfigError, FrameError, RunError
 from edge_fl.core.pattern import Pattern
 from edge_fl.identity.signatory import FleetSignatory
 from edge_fl.measure.models import mlp_layout, random_weights
@@ -288,3 +289,12 @@ def test_keys_are_signed_where_there_are_identities(authority: Authority, tmp_pa
 def test_a_roster_of_strangers_is_read_within_bounds() -> None:
     with pytest.raises(FrameError, match="cannot be read"):
         decode_roster(msgspec.msgpack.encode({"members": [{}] * 200}), LAYOUT)
+
+
+def test_a_device_without_cryptography_trains_in_no_vain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric", None)
+    task = Task(RUN, ROUND, 0, Ref("0" * 64, 1), "fedavg", {}, 1, 1, 0.1, 0, 0, withheld=True)
+    held = Aggregation(tmp_path, None)
+    with pytest.raises(ConfigError, match=r"pip install 'edge-fl\[secure\]'"):
+        held.begin(task)
+    held.begin(msgspec.structs.replace(task, withheld=False))
