@@ -228,7 +228,7 @@ class Gateway:
         if isinstance(current, MaskedPoll):
             self._masked = MaskedUploads(current, self._folder.open_masked(current.number), self._send)
         for client in current.tasks:
-            self._observer.device(client, current.statuses[0])
+            self._tell(client, current.statuses[0])
             self._ask_again(current, client)
 
     def poll(self, current: Poll[Any, Any], *, deadline: float, gone_after: float) -> None:
@@ -530,9 +530,13 @@ class Gateway:
                 self._observer.device(client, "rejected")
             raise
         if taken:
-            self._observer.device(client, poll.statuses[1])
+            self._tell(client, poll.statuses[1])
 
     # --- what goes out
+
+    def _tell(self, client: str, status: str) -> None:
+        if status:
+            self._observer.device(client, status)
 
     def _reject(self, client: str, code: str, reason: str, times: int = 1) -> None:
         asking = self._intake.round or (None if self._poll is None or self._poll.closed else self._poll)

@@ -25,7 +25,7 @@ class Poll(ABC, Generic[_Task, _Answer]):
     kind: ClassVar[type[Any]]
     """The message that answers."""
     statuses: ClassVar[tuple[str, str]]
-    """What a device is at that was asked, and what it has done once its answer was taken."""
+    """What a device is at that was asked, and what it has done once its answer was taken; empty for nothing new."""
 
     number: int
     tasks: dict[str, _Task] = field(default_factory=dict)

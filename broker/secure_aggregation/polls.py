@@ -32,7 +32,7 @@ _R = TypeVar("_R", MakeKeys, ShareKeys, SendMasked, Unmask)
 class _AttemptPoll(Poll[_R, _A], Generic[_R, _A]):
     """What is asked in one ``attempt``: answers of another come late."""
 
-    statuses = ("aggregating", "aggregated")
+    statuses = ("", "")
     attempt: int = field(kw_only=True)
 
     def take(self, client: str, answer: Answer | Offer, profile: Register) -> bool:
@@ -47,6 +47,7 @@ class KeysPoll(_AttemptPoll[MakeKeys, Keys]):
     """Asks for fresh keys; ``signed`` raises FrameError where the client did not sign what it says."""
 
     kind = Keys
+    statuses = ("aggregating", "")
     signed: Callable[[str, Keys], None] = field(default=lambda _client, _keys: None, kw_only=True)
 
     def check(self, client: str, answer: Keys, profile: Register) -> None:
@@ -105,6 +106,7 @@ class UnmaskPoll(_AttemptPoll[Unmask, Unmasked]):
     """Asks the survivors for the shares that unmask their sum; ``sharing`` are the members that each had shares of."""
 
     kind = Unmasked
+    statuses = ("", "aggregated")
     sharing: Mapping[str, frozenset[str]] = field(kw_only=True)
 
     def check(self, client: str, answer: Unmasked, profile: Register) -> None:

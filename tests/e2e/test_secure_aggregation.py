@@ -3,11 +3,15 @@
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
+from broker.gateway import Gateway
 from broker.observer import Observer
+from broker.poll import Poll
+from broker.secure_aggregation.polls import KeysPoll, MaskedPoll, SharesPoll, UnmaskPoll
 from broker.session import serve
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.emulation.chaos import same_weights
@@ -58,33 +62,28 @@ def test_a_fleet_and_a_simulation_give_the_same_bits(
                 assert all(real.uplink[c] > model.uplink[c] for c in real.uplink)  # keys and shares
 
 
-class KillsAtPoll(Observer):
-    """Kills agents as the coordinator asks for the ``phase``-th time in the round: keys, shares, masks, unmasking."""
+def kill_at(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, victims: list[str], kind: type[Poll[Any, Any]]) -> None:
+    """Kill these agents as soon as the coordinator has asked for that."""
+    ask = Gateway.open_poll
 
-    def __init__(self, fleet: Fleet, victims: list[str], phase: int) -> None:
-        self._fleet, self._victims, self._phase = fleet, victims, phase
-        self._polls, self._told = 0, set[str]()
+    def asked(gateway: Gateway, current: Poll[Any, Any]) -> None:
+        ask(gateway, current)
+        if isinstance(current, kind):
+            for victim in victims:
+                fleet.kill(victim)
 
-    def device(self, client: str, status: str) -> None:
-        if status != "aggregating":
-            return
-        if client in self._told or not self._told:
-            self._polls, self._told = self._polls + 1, set()
-            if self._polls == self._phase:
-                for victim in self._victims:
-                    self._fleet.kill(victim)
-        self._told.add(client)
+    monkeypatch.setattr(Gateway, "open_poll", asked)
 
 
 @pytest.mark.timeout(240)
 def test_a_third_of_the_devices_is_killed_as_they_are_asked(
-    system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path
+    system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agents = [AgentProcess(f"client-{i}", f"digits:{i}/{CLIENTS}") for i in range(CLIENTS)]
     secure, victims = SecureAggregation(holders=2, cohort=CLIENTS, threshold=0.6), ["client-1", "client-4"]
     everyone, start = {agent.client for agent in agents}, digits_bundle.weights()
     with Fleet(agents, address=embedded, root=tmp_path / "fleet", once=False) as fleet:
-        for phase in (1, 2, 3, 4):
+        for phase in (KeysPoll, SharesPoll, MaskedPoll, UnmaskPoll):
             config: RunConfig = system.config(
                 "fedbiad",
                 rounds=1,
@@ -92,15 +91,17 @@ def test_a_third_of_the_devices_is_killed_as_they_are_asked(
                 quorum=0.5,
                 gone_after=1.0,
                 secure=secure,
-                run=f"killed-{phase}",
+                run=f"killed-{phase.__name__}",
             )
-            summary = serve(
-                bundle=digits_bundle,
-                config=config,
-                root=tmp_path / f"run-{phase}",
-                address=embedded,
-                observer=KillsAtPoll(fleet, victims, phase),
-            )
+            with monkeypatch.context() as patched:
+                kill_at(patched, fleet, victims, phase)
+                summary = serve(
+                    bundle=digits_bundle,
+                    config=config,
+                    root=tmp_path / f"run-{phase.__name__}",
+                    address=embedded,
+                    observer=Observer(),
+                )
             (metrics,) = summary.rounds
             # Who is quick may have answered before it was killed.
             assert everyone - set(victims) <= metrics.uplink.keys(), phase
