@@ -68,7 +68,8 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A cohort in an ``attempt`` at a ``round``, its members in the order of their ids.
 
-    ``threshold`` shares give a secret back, and a row counts that ``holders`` members hold. No difference of a
+    A member counts for its samples, but no more than the largest weight: no weight could make one update stand out of
+    the sum. ``threshold`` shares give a secret back, and a row counts that ``holders`` members hold. No difference of a
     parameter counts for more than ``reach``. Updates are of ``mode``.
     """
 
@@ -86,6 +87,9 @@ class Roster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("members are in the order of their ids, each once")
         if not len(self.members) < 2 * self.threshold <= 2 * len(self.members):
             raise ValueError("the threshold is more than half of the members, and no more than all")
+        most = max(member.weight for member in self.members)
+        if any(member.weight != min(member.samples, most) for member in self.members):
+            raise ValueError("a member counts for its samples, up to the same number for all")
         if self.holders < 2:
             raise ValueError("a row that one member holds is that member's own")
 

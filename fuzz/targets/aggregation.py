@@ -72,10 +72,10 @@ class _Case:
 
     def _share(self) -> None:
         keys = {client: device.keys(self._attempt) for client, device in self._devices.items()}
-        members = []
+        members, most = [], self._draws.pick([_SAMPLES, 1, 2**31 - 1])
         for client, one in keys.items():
             mask, pattern = encode_mask(Pattern.prefix(self._layout, 500 if client == _OWN else 1000))
-            weight = self._draws.pick([_SAMPLES, 1, 2**31 - 1])
+            weight = min(_SAMPLES, most)
             members.append(
                 Member(client, weight, _SAMPLES, mask, pattern, one.encryption, one.masking, one.commitment)
             )

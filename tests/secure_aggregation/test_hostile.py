@@ -81,6 +81,8 @@ def test_a_device_refuses_a_roster_that_is_not_about_its_update() -> None:
         "one holder": msgspec.msgpack.encode({**told, "holders": 1}),
         "reach": msgspec.msgpack.encode({**told, "reach": math.inf}),
         "weight": changed(roster, 3, weight=0),
+        "outweighed": changed(roster, 3, weight=2**31 - 1),
+        "a light one": changed(roster, 3, weight=1),
         "mask": changed(roster, 3, mask="bitmask", pattern=b"\xff"),
         "name": changed(roster, 3, client="a/b"),
         "nothing": b"",
