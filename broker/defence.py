@@ -13,17 +13,21 @@ __all__ = ["OPEN", "Defence", "bounds_of"]
 
 @dataclass(frozen=True)
 class Defence:
-    """``bounds`` on one client, a ``robust`` rule if any, and the folder in which updates wait for either."""
+    """``bounds`` on one client, a ``robust`` rule if any, and the folder in which updates wait for either.
+
+    ``exact`` sums are the same bits in any order.
+    """
 
     bounds: Bounds = field(default_factory=Bounds)
     robust: RobustRule | None = None
     scratch: Path | None = None
+    exact: bool = False
 
     @classmethod
     def of(cls, config: RunConfig, scratch: Path) -> "Defence":
         """What ``config`` asks for; ConfigError where there is no such rule."""
         robust = None if config.robust is None else open_robust(config.robust, config.attackers)
-        return cls(bounds_of(config), robust, scratch)
+        return cls(bounds_of(config), robust, scratch, config.exact_sums)
 
 
 def bounds_of(config: RunConfig) -> Bounds:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from broker.defence import Defence
 from edge_fl.aggregation.bounds import WHOLE, Clip
+from edge_fl.aggregation.exact_sums import ExactAccumulator
 from edge_fl.aggregation.robust_sums import RobustAccumulator
 from edge_fl.aggregation.rules import Accumulator, Rule
 from edge_fl.aggregation.spool import Spool
@@ -40,7 +41,9 @@ class Sums(MakesChange, Protocol):
 
 
 def sums_of(layout: Layout, rule: Rule, device: str, defence: Defence) -> Sums:
-    """Sums of a round's updates by ``rule``, and by the robust rule of ``defence``, if any."""
+    """Sums of a round's updates by ``rule``, exact ones if ``defence`` says so, and by its robust rule, if any."""
+    if defence.exact:
+        return ExactAccumulator(layout, rule, Spool(layout, defence.scratch))
     if defence.robust is None:
         return accumulator(layout, rule, device)
     spool = Spool(layout, defence.scratch)

@@ -17,6 +17,7 @@ from edge_fl.commands.options import (
     DpQuantile,
     Dropout,
     EvaluateEvery,
+    ExactSums,
     Json,
     KeepBest,
     LocalSteps,
@@ -120,6 +121,7 @@ def simulate(
     evaluate_every: EvaluateEvery = 1,
     keep_best: KeepBest = None,
     patience: Patience = 0,
+    exact_sums: ExactSums = False,
     secure: Secure = False,
     secure_holders: SecureHolders = 5,
     secure_threshold: SecureThreshold = 0.67,
@@ -257,6 +259,7 @@ def simulate(
             norm_bound=norm_bound or None,
             robust=robust,
             attackers=attackers,
+            exact_sums=exact_sums,
             secure=secure_of(
                 context,
                 secure,

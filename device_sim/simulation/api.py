@@ -60,6 +60,7 @@ def begin(
     norm_bound: float | None = 2.0,
     robust: str | None = None,
     attackers: float = 0.25,
+    exact_sums: bool = False,
     secure: SecureAggregation | None = None,
     privacy: Privacy | None = None,
     world: World | None = None,
@@ -100,6 +101,8 @@ def begin(
         update may have (one twice as large as that is left out); None for no bound.
     robust, attackers
         The rule that withstands a share of hostile clients, by name or ``file.py:OBJECT``; None for the method's alone.
+    exact_sums
+        Sum updates as whole numbers: the same bits in any order.
     secure
         Sum updates as devices do that keep them to themselves (``edge_fl.SecureAggregation()``): to the same numbers,
         without masks. ``norm_bound``, which looks at single updates, is off then.
@@ -142,6 +145,7 @@ def begin(
         max_samples=max_samples,
         samples_bound=None if privacy else samples_bound,
         norm_bound=None if privacy or secure else norm_bound,
+        exact_sums=exact_sums,
         secure=secure,
         privacy=privacy,
         robust=robust_rule,

@@ -11,7 +11,7 @@ _PANELS = {
     "Data and scores": "data test_data partition score evaluate_every evaluate_on test_share keep_best patience",
     "Devices": "clients tiers tier_choice min_clients max_devices wait deadline quorum buffer selection "
     "id state tier once keep_model",
-    "One client's weight": "max_samples samples_bound norm_bound robust attackers rollback",
+    "One client's weight": "max_samples samples_bound norm_bound robust attackers rollback exact_sums",
     "Privacy": "dp dp_epsilon dp_noise dp_delta dp_clip dp_quantile dp_devices "
     "secure secure_holders secure_threshold secure_reach secure_cohort",
     "Owner's conditions": "least_battery unmetered most_busy",

@@ -26,6 +26,7 @@ __all__ = [
     "DpQuantile",
     "Dropout",
     "EvaluateEvery",
+    "ExactSums",
     "Json",
     "KeepBest",
     "LocalSteps",
@@ -169,6 +170,13 @@ DpDevices = Annotated[
         min=1,
         help="With --dp central: devices of the whole fleet, of which each is asked with the same chance.",
         show_default=False,
+    ),
+]
+ExactSums = Annotated[
+    bool,
+    typer.Option(
+        "--exact-sums",
+        help="Sum updates as whole numbers of 64 bits, from disk: the same bits in any order.",
     ),
 ]
 EvaluateEvery = Annotated[

@@ -64,7 +64,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     the median client's at most. With a ``norm_bound`` an update that is larger than so many times the median is scaled
     down, and one that is more than twice as large is left out. A rule that is ``robust`` withstands a share of hostile
     ``attackers`` (:mod:`edge_fl.aggregation.robust`). A model whose held-out loss is more than ``rollback`` times the
-    median of the last evaluations is made again without the updates that ruined it (:mod:`broker.rollback`). With
+    median of the last evaluations is made again without the updates that ruined it (:mod:`broker.rollback`).
+    ``exact_sums`` are the same bits in any order (:mod:`edge_fl.aggregation.exact_sums`). With
     ``secure`` the coordinator learns sums of updates alone (:mod:`edge_fl.secure_aggregation`). With ``privacy``
     updates are clipped and noised (:mod:`broker.privacy`). ``about`` tells people when, by which version and of what
     the run was begun. With a ``buffer`` rounds do not wait for whom they asked, ``quorum`` means nothing, and
@@ -103,6 +104,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     robust: str | None = None
     attackers: float = 0.25
     rollback: float | None = None
+    exact_sums: bool = False
     secure: SecureAggregation | None = None
     privacy: Privacy | None = None
     about: dict[str, Any] = {}
@@ -163,6 +165,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ConfigError(
                     f"The {name.replace('_', ' ')} is a number of medians, 1 or more, not {factor:g}."
                 )
+        if self.exact_sums and (self.robust is not None or self.secure is not None):
+            raise ConfigError(
+                "A robust rule is no sum, and secure aggregation has exact sums by itself: leave --exact-sums out."
+            )
         if not 0 <= self.attackers < 0.5:
             raise ConfigError(f"A rule withstands a share of attackers in [0, 0.5), not {self.attackers:g}.")
 

@@ -1,0 +1,95 @@
+"""Sums as whole numbers: the definition of each rule, in any order the same bits."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import edge_fl
+from broker.sums import Sums
+from edge_fl.aggregation.bounds import WHOLE, Clip
+from edge_fl.aggregation.exact_sums import ExactAccumulator
+from edge_fl.aggregation.rules import Accumulator, find_rule, rule_names
+from edge_fl.aggregation.spool import Spool
+from edge_fl.aggregation.sums import CpuSumming
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Mode
+from edge_fl.core.server_half import Change, Weighting
+from edge_fl.measure.models import random_weights
+from edge_fl.runs.config import SecureAggregation
+from tests.aggregation.test_rules import LAYOUT, SAMPLES, by_the_definition, updates
+
+
+def summed(sums: Sums, mode: Mode, order: Sequence[int], discount: float = 1) -> Change:
+    every = updates(mode)
+    for k in order:
+        clip = Clip(0.3, 1.0) if k == 1 and discount < 1 else WHOLE
+        sums.add(*every[k], SAMPLES[k], discount if k == 2 else 1, clip=clip)
+    return sums.change(random_weights(LAYOUT, 1))
+
+
+def exact(rule: str, weighting: Weighting = "samples") -> ExactAccumulator:
+    return ExactAccumulator(LAYOUT, find_rule(rule, weighting), Spool(LAYOUT, None))
+
+
+@pytest.mark.parametrize("mode", ["rows", "units"])
+@pytest.mark.parametrize("weighting", ["samples", "clients"])
+@pytest.mark.parametrize("rule", rule_names())
+def test_a_rule_is_its_definition(rule: str, weighting: Weighting, mode: Mode) -> None:
+    found = summed(exact(rule, weighting), mode, (0, 1, 2))
+    expected = by_the_definition(rule, mode, SAMPLES if weighting == "samples" else [1, 1, 1])
+    for name, tensor in expected.items():
+        np.testing.assert_allclose(found[name], tensor, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", rule_names())
+def test_no_order_changes_a_bit(rule: str) -> None:
+    """Of stale and clipped updates, too, whose weights are no whole numbers."""
+    orders = list(itertools.permutations(range(3)))
+    every = [summed(exact(rule), "units", order, discount=3**-0.5) for order in orders]
+    assert same(every)
+    plain = [
+        summed(Accumulator(LAYOUT, find_rule(rule), CpuSumming()), "units", order, discount=3**-0.5)
+        for order in orders
+    ]
+    assert same(plain) or rule in ("mean", "holders")  # float64 does not promise it
+    assert not same(plain) or rule in ("vote", "zeros")
+
+
+def same(every: Sequence[Change]) -> bool:
+    return all(other[name].tobytes() == held.tobytes() for other in every for name, held in every[0].items())
+
+
+def test_nobody_and_nothing() -> None:
+    weights = random_weights(LAYOUT, 1)
+    empty = exact("mean").change(weights)
+    assert not any(held.any() for held in empty.values())
+    sums = exact("mean")
+    selection, values = updates("rows")[0]
+    sums.add(selection, {name: np.zeros_like(held) for name, held in values.items()}, 3)
+    assert not any(held.any() for held in sums.change(weights).values())
+
+
+def test_a_run_with_exact_sums(digits_bundle: Bundle, tmp_path: Path) -> None:
+    runs = [
+        edge_fl.simulate(
+            digits_bundle,
+            "digits",
+            test_data="digits",
+            method=edge_fl.FedBIAD(dropout=0.5),
+            clients=8,
+            fraction=1.0,
+            rounds=3,
+            exact_sums=whole,
+            output=tmp_path / str(whole),
+        )
+        for whole in (False, True)
+    ]
+    plain, whole = (load_file(run.folder / "weights.safetensors") for run in runs)
+    assert all(np.abs(plain[name] - held).max() < 1e-5 for name, held in whole.items())
+    with pytest.raises(ConfigError, match="leave --exact-sums out"):
+        edge_fl.simulate(digits_bundle, "digits", exact_sums=True, secure=SecureAggregation(holders=2))
