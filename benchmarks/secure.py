@@ -120,7 +120,7 @@ def bench_secure(
         ),
         rows=rows,
         bars=Bars(
-            "Processor time of a round in seconds: a device's, and the coordinator's",
+            "Processor seconds of a round, by devices, how many of them leave, and updates",
             ("devices", "leave", "updates"),
             ("device (s)", "coordinator (s)"),
             logarithmic=True,
