@@ -20,7 +20,7 @@ _EXTRAS = {
     "parquet": ("pyarrow",),
     "postgres": ("psycopg",),
     "s3": ("s3fs",),
-    "secure": ("cryptography",),
+    "secure": ("cryptography", "segno"),
     "sim": ("yaml",),
 }
 
