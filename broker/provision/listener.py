@@ -212,8 +212,7 @@ def _refusal(authority: Authority, kept: Kept, key: Ed25519PublicKey | None) -> 
     if key is None:
         return "request"
     if kept.certificate:
-        first = x509.load_der_x509_certificate(kept.certificate).public_key()
-        return None if first == key else "used"  # an answer may be lost
+        return None if kept.gave(key) else "used"  # an answer may be lost
     if kept.expired:
         return "expired"
     try:
@@ -229,5 +228,5 @@ def _key_of(request: bytes) -> Ed25519PublicKey | None:
         found = x509.load_der_x509_csr(request)
         key = found.public_key()
         return key if isinstance(key, Ed25519PublicKey) and found.is_signature_valid else None
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except (ValueError, TypeError, x509.InvalidVersion, UnsupportedAlgorithm):
         return None

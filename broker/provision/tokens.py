@@ -9,8 +9,11 @@ import hashlib
 import hmac
 import secrets
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from broker.provision.authority import Authority
 from edge_fl.core.atomic import write_atomically
@@ -31,12 +34,19 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     name: str
     secret: bytes
-    until: dt.datetime
+    until: Annotated[dt.datetime, msgspec.Meta(tz=True)]
     certificate: bytes = b""
 
     def opens_by(self, password: str | None) -> bool:
         """Whether ``password`` is the token's secret in hexadecimal; in a time that tells nothing."""
         return hmac.compare_digest(hashlib.sha256((password or "").encode()).digest(), self.secret)
+
+    def gave(self, key: Ed25519PublicKey) -> bool:
+        """Whether the certificate is of ``key``; raises StateError where it is damaged."""
+        try:
+            return x509.load_der_x509_certificate(self.certificate).public_key() == key
+        except (ValueError, x509.InvalidVersion) as error:
+            raise StateError(f"What the token of '{self.name}' gave is damaged: make the token anew.") from error
 
     @property
     def expired(self) -> bool:

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from edge_fl.commands.device_options import ConnectTimeout
+
 __all__ = ["enrol"]
 
 
@@ -18,7 +20,7 @@ def enrol(
             show_default=False,
         ),
     ] = None,
-    connect_timeout: Annotated[float, typer.Option(min=1, help="Seconds to try for.")] = 30.0,
+    connect_timeout: ConnectTimeout = 15.0,
 ) -> None:
     """Get this device's identity by a one-time token; its key is made here, and never leaves this device.
 

@@ -36,8 +36,9 @@ from edge_fl.wire.enrol import Enrol, Enrolled, EnrolTopics, Why, decode_answer,
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = ["enrol"]
+__all__ = ["enrol", "request_of"]
 
+_RETRY_SECONDS = 0.5
 _ASKS_SECONDS = 3.0  # between two requests, of which one may be lost
 _WHY: dict[Why, str] = {
     "expired": "The token of '{name}' has expired: have another made with `edge-fl provision token {name}`.",
@@ -55,7 +56,7 @@ def enrol(token: Token, output: Path, *, timeout: float) -> None:
     Parameters
     ----------
     timeout
-        Seconds after which a listener that does not answer is given up.
+        Seconds to try for.
 
     Raises
     ------
@@ -77,7 +78,7 @@ def enrol(token: Token, output: Path, *, timeout: float) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ca = Path(folder) / "ca.pem"
         ca.write_text(trusted)
-        answer = _asked(token, address, ca, _request(token.name, key), deadline)
+        answer = _asked(token, address, ca, request_of(token.name, key), deadline)
         pem = _checked(token, answer, key, Authority(ca)) + trusted
     text = identity_text(token.name, answer.broker, pem=pem, coordinator=answer.coordinator)
     write_atomically(output, text.encode(), secret=True)
@@ -88,21 +89,25 @@ def _authority_of(token: Token, address: BrokerAddress, deadline: float) -> str:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is said in this session
-    left = max(deadline - time.monotonic(), 1.0)
-    try:
-        with (
-            socket.create_connection((address.host, address.port), timeout=left) as plain,
-            context.wrap_socket(plain, server_hostname=address.host) as shown,
-        ):
-            chain = _chain(shown)
-    except ssl.SSLError as error:
-        raise BrokerError(
-            f"What listens at {address} speaks no TLS ({said(error)}): is that the enrol listener?"
-        ) from error
-    except OSError as error:
-        raise BrokerError(
-            f"No enrol listener answers at {address} ({said(error)}): start it with `edge-fl provision listen`."
-        ) from error
+    while True:
+        left = max(deadline - time.monotonic(), 1.0)
+        try:
+            with (
+                socket.create_connection((address.host, address.port), timeout=left) as plain,
+                context.wrap_socket(plain, server_hostname=address.host) as shown,
+            ):
+                chain = _chain(shown)
+            break
+        except ssl.SSLError as error:
+            raise BrokerError(
+                f"What listens at {address} speaks no TLS ({said(error)}): is that the enrol listener?"
+            ) from error
+        except OSError as error:
+            if time.monotonic() + _RETRY_SECONDS > deadline:
+                raise BrokerError(
+                    f"No enrol listener answers at {address} ({said(error)}): start it with `edge-fl provision listen`."
+                ) from error
+            time.sleep(_RETRY_SECONDS)
     for der in chain:
         if hashlib.sha256(der).digest() == token.authority:
             return ssl.DER_cert_to_PEM_cert(der)
@@ -120,7 +125,7 @@ def _chain(shown: ssl.SSLSocket) -> list[bytes]:
     return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in inner.get_unverified_chain() or ()]
 
 
-def _request(name: str, key: "Ed25519PrivateKey") -> bytes:
+def request_of(name: str, key: "Ed25519PrivateKey") -> bytes:
     """A PKCS #10 request (DER) for a certificate of ``key``."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding
