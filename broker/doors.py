@@ -61,6 +61,10 @@ class Entrance(Protocol):
     def asks(self) -> bool:
         """Whether a client must show who it is."""
 
+    @property
+    def one_session(self) -> bool:
+        """Whether whoever comes again ends the session that it had."""
+
     def context(self) -> ssl.SSLContext | None:
         """How TLS is spoken; raises ConfigError."""
 
@@ -110,6 +114,11 @@ class Doors:
     def asks(self) -> bool:
         """Whether a client must show who it is."""
         return self.ca is not None or self.passwords is not None
+
+    @property
+    def one_session(self) -> bool:
+        """An identity is a client id, too."""
+        return True
 
     @cached_property
     def key_of_the_house(self) -> str:

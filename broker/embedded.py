@@ -7,6 +7,7 @@ amqtt hands them to clients that may not read the topic, and edge-fl relies on n
 
 import asyncio
 import logging
+import secrets
 import socket
 import ssl
 import threading
@@ -118,7 +119,7 @@ class _Broker(Broker):
                 await writer.close()
                 raise AMQTTError("a stranger is not let in")
             if session.username != COORDINATOR:
-                session.client_id = session.username
+                session.client_id = session.username if self._doors.one_session else secrets.token_hex(16)
         if session.will_flag and not await self._topic_filtering(session, session.will_topic, Action.PUBLISH):
             session.will_flag = False
         await self._delete_session(session.client_id)

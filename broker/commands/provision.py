@@ -171,13 +171,15 @@ def revoke(name: Annotated[str, typer.Argument(help="The device's id.")], *, fol
 
 @app.command("list")
 def list_(*, folder: Folder = _FLEET, json: Json = False) -> None:
-    """Show who has an identity, until when, and who had one.
+    """Show who has an identity, until when, who had one, what expires within 30 days, and which tokens wait.
 
     Example: edge-fl provision list
     """
     from broker.provision.authority import Authority
+    from broker.provision.tokens import Tokens
 
-    issued = Authority.open(folder).issued
+    authority = Authority.open(folder)
+    issued = authority.issued
     if json:
         rows = [
             {
@@ -195,6 +197,12 @@ def list_(*, folder: Folder = _FLEET, json: Json = False) -> None:
         for held in issued
     ]
     show_table(f"identities of {folder}", ["name", "until", ""], rows_shown)
+    if waiting := Tokens(folder).waiting:
+        said = ", ".join(f"{kept.name} (until {kept.until:%Y-%m-%d %H:%M} UTC)" for kept in waiting)
+        typer.echo(f"Tokens wait for: {said}.")
+    if expiring := authority.expiring:
+        said = ", ".join(f"{held.name} ({held.until:%Y-%m-%d})" for held in expiring)
+        typer.echo(f"Expired, or soon: {said}. Renew each with edge-fl provision rotate NAME.")
 
 
 @app.command("password")

@@ -45,6 +45,8 @@ ENROL_PORT = 8884
 """Where devices enrol unless told otherwise."""
 
 _AUTHORITY_DAYS = 3650
+_SOON = dt.timedelta(days=30)
+_LONGEST_FLEET = 100  # characters
 _EARLIER = dt.timedelta(days=1)  # clocks that are behind take a new certificate, too
 _LIST = "-----BEGIN X509 CRL-----"
 _PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
@@ -108,7 +110,7 @@ class Authority:
         Raises
         ------
         ConfigError
-            When ``hosts`` is empty or holds what is no host, or both ports are one.
+            When ``hosts`` is empty or holds what is no host, both ports are one, or ``fleet`` can stand in no topic.
         StateError
             When the folder holds an authority, or cannot be written.
         """
@@ -117,6 +119,10 @@ class Authority:
         if port == enrol_port:
             raise ConfigError(
                 f"The broker and the enrol listener need a port each, and {port} is one: see --enrol-port."
+            )
+        if not 0 < len(fleet) <= _LONGEST_FLEET or any(c in "#+" or not c.isprintable() for c in fleet):
+            raise ConfigError(
+                f"A fleet's name has 1 to {_LONGEST_FLEET} characters and no '#' or '+': see --fleet."
             )
         names = [_alternative(host) for host in hosts]
         if (folder / _KEY).exists():
@@ -197,6 +203,12 @@ class Authority:
     def issued(self) -> tuple[Issued, ...]:
         """Every certificate that was given out, the newest last."""
         return self._record.issued
+
+    @property
+    def expiring(self) -> tuple[Issued, ...]:
+        """Whose certificate holds, but not for another 30 days."""
+        soon = dt.datetime.now(dt.UTC) + _SOON
+        return tuple(held for held in self.issued if held.revoked is None and held.until < soon)
 
     def device(self, name: str, *, days: int = DAYS) -> Path:
         """Give a device an identity, and take an earlier one of that name back; the file is whose it is.

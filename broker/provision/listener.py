@@ -101,6 +101,11 @@ class EnrolDoors:
         """Whoever comes shows a token."""
         return True
 
+    @property
+    def one_session(self) -> bool:
+        """Who has stolen a token must not end the session of the device; each knows its own answer."""
+        return False
+
     def context(self) -> ssl.SSLContext | None:
         """How TLS is spoken."""
         return self.inside.context()
@@ -152,7 +157,7 @@ def listen(folder: Path, *, host: str, once: bool) -> None:
     """
     authority = Authority.open(folder)
     topics, doors = EnrolTopics(authority.fleet), EnrolDoors.of(folder)
-    if once and not _waiting(folder):
+    if once and not Tokens(folder).waiting:
         raise ConfigError("No token waits: make one with `edge-fl provision token NAME`.")
     with EmbeddedBroker(
         host=host, port=authority.enrol_port, doors=doors, topics=topics, largest=2 * LARGEST
@@ -177,12 +182,8 @@ def _serve(folder: Path, connection: Connection, topics: EnrolTopics, *, once: b
                     topics.answer(token), encode_enrol(answer(folder, token, decode_enrol(event.payload)))
                 )
             until = None
-        elif once and until is None and not _waiting(folder):
+        elif once and until is None and not Tokens(folder).waiting:
             until = time.monotonic() + _LINGER_SECONDS
-
-
-def _waiting(folder: Path) -> bool:
-    return any(kept.waits for kept in Tokens(folder).kept)
 
 
 def answer(folder: Path, token: str, message: Enrol) -> Enrolled | EnrolRefused:

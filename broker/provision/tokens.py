@@ -77,6 +77,11 @@ class Tokens:
         except UNREADABLE as error:
             raise StateError(f"'{self._file}' is damaged: remove it, and make its tokens anew.") from error
 
+    @property
+    def waiting(self) -> tuple[Kept, ...]:
+        """Those with which a device may still come."""
+        return tuple(kept for kept in self.kept if kept.waits)
+
     def find(self, token: str) -> Kept | None:
         """The token of that id."""
         return next((kept for kept in self.kept if kept.id == token), None)

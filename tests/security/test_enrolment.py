@@ -1,6 +1,7 @@
 """Enrolment by one-time tokens: real processes at a real listener, and whoever comes with something else."""
 
 import dataclasses
+import io
 import json
 import signal
 import socket
@@ -28,7 +29,7 @@ from edge_fl.core.errors import BrokerError, ConfigError, LoginRefusedError, Ref
 from edge_fl.identity.enrolment import enrol, request_of
 from edge_fl.identity.file import read_identity
 from edge_fl.identity.signing import SigningKey
-from edge_fl.identity.token import Token, token_of, token_text
+from edge_fl.identity.token import Token, read_token, token_of, token_text
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
@@ -330,6 +331,32 @@ def test_a_damaged_token_is_not_said(tmp_path: Path) -> None:
     process = edge_fl("device", "enrol", "-o", "x.pem", folder=tmp_path)
     assert "EDGE_FL_TOKEN" in process.communicate(timeout=60)[0]
     assert process.returncode == 15
+
+
+def test_a_token_comes_from_a_file_or_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("EDGE_FL_TOKEN", raising=False)
+    (tmp_path / "token").write_text(f"{TEXT}\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{TEXT}\nmore\n"))
+    assert read_token(str(tmp_path / "token")) == read_token("-") == TOKEN
+    (tmp_path / "token").write_bytes(b"\xff" * 5000)
+    for wrong in ("token", "nowhere"):
+        with pytest.raises(ConfigError, match="--token-file"):
+            read_token(str(tmp_path / wrong))
+
+
+def test_the_list_says_which_tokens_wait_and_what_expires(tmp_path: Path) -> None:
+    folder = new_fleet(tmp_path / "fleet")
+    made(folder, "tea")
+    made(folder, "late", hours=-1.0)
+    authority = Authority.open(folder)
+    authority.device("coffee", days=29)
+    authority.device("milk", days=31)
+    said = edge_fl("provision", "list", "--folder", folder, folder=tmp_path).communicate(timeout=60)[0]
+    waiting, expiring = said.splitlines()[-2:]
+    assert "tea" in waiting
+    assert "late" not in waiting
+    assert "coffee" in expiring
+    assert "milk" not in expiring
 
 
 def test_without_the_authoritys_key(tmp_path: Path) -> None:
