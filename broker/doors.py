@@ -15,13 +15,13 @@ import ssl
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from edge_fl.core.errors import ConfigError
 from edge_fl.transport.access import Access, load_own, trusting
 from edge_fl.wire.messages import check_id
 
-__all__ = ["COORDINATOR", "Doors", "Login", "hashed"]
+__all__ = ["COORDINATOR", "Doors", "Entrance", "Login", "hashed"]
 
 _log = logging.getLogger(__name__)
 
@@ -35,11 +35,47 @@ _LARGEST_FILE = 16 << 20  # bytes
 
 @dataclass(frozen=True)
 class Login:
-    """How a client introduces itself: user and password as it sent them, the certificate as ssl has verified it."""
+    """How a client introduces itself: user and password as it sent them, the certificate as ssl has verified it.
+
+    ``host`` is where it comes from.
+    """
 
     user: str | None
     password: str | None
     certificate: dict[str, Any] | None
+    host: str | None = None
+
+
+class Entrance(Protocol):
+    """What the embedded broker asks whoever comes by: :class:`Doors`, or those of the enrol listener."""
+
+    @property
+    def cert(self) -> Path | None:
+        """The broker's certificate; None for no TLS."""
+
+    @property
+    def ca(self) -> Path | None:
+        """The authorities of clients' certificates; None where none is asked for."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether a client must show who it is."""
+
+    @property
+    def one_session(self) -> bool:
+        """Whether whoever comes again ends the session that it had."""
+
+    def context(self) -> ssl.SSLContext | None:
+        """How TLS is spoken; raises ConfigError."""
+
+    def version(self) -> int:
+        """Changes with ``ca``."""
+
+    def access(self) -> Access:
+        """What lets the coordinator in."""
+
+    def identity(self, login: Login) -> str | None:
+        """Who the client is, None where it may not come in."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +114,11 @@ class Doors:
     def asks(self) -> bool:
         """Whether a client must show who it is."""
         return self.ca is not None or self.passwords is not None
+
+    @property
+    def one_session(self) -> bool:
+        """An identity is a client id, too."""
+        return True
 
     @cached_property
     def key_of_the_house(self) -> str:

@@ -7,12 +7,13 @@ amqtt hands them to clients that may not read the topic, and edge-fl relies on n
 
 import asyncio
 import logging
+import secrets
 import socket
 import ssl
 import threading
 import time
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter
 from amqtt.broker import Broker
@@ -22,7 +23,7 @@ from amqtt.mqtt.connack import NOT_AUTHORIZED, ConnackPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.session import Session
 
-from broker.doors import COORDINATOR, Doors, Login
+from broker.doors import COORDINATOR, Doors, Entrance, Login
 from edge_fl.core.errors import BrokerError, PortError
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Topics, within
@@ -37,16 +38,30 @@ _LARGEST_MESSAGE = 16 << 20  # bytes; a chunk has 256 KiB
 _SAYS_SECONDS = 10.0  # between two lines on who was turned away
 
 
+class Fence(Protocol):
+    """Which topics are whose: those of a fleet, or of the enrol listener."""
+
+    def writable(self, client: str) -> tuple[str, ...]:
+        """The filters of what a client may publish."""
+
+    def readable(self, client: str) -> tuple[str, ...]:
+        """The filters of what a client may subscribe to."""
+
+
 class _TooLargeError(Exception):
-    """A client announced a message of more bytes than ``_LARGEST_MESSAGE``."""
+    """A client announced a message of more bytes than it may send."""
 
 
 class _BoundedReader(StreamReaderAdapter):
     """Ends a session that announces a larger message than edge-fl has, before memory is taken for it."""
 
+    def __init__(self, reader: asyncio.StreamReader, largest: int) -> None:
+        super().__init__(reader)
+        self._largest = largest
+
     async def read(self, n: int = -1) -> bytes:
         """``n`` bytes; _TooLargeError, on which amqtt closes the session, where ``n`` is too large."""
-        if n > _LARGEST_MESSAGE:
+        if n > self._largest:
             raise _TooLargeError(f"a message of {n} bytes")
         data: bytes = await super().read(n)
         return data
@@ -59,9 +74,9 @@ class _Broker(Broker):
     topic. So both are looked at first, and nobody is let in under another's id.
     """
 
-    def __init__(self, config: dict[str, Any], doors: Doors, topics: Topics) -> None:
+    def __init__(self, config: dict[str, Any], doors: Entrance, topics: Fence, largest: int) -> None:
         super().__init__(config)
-        self._doors, self._topics, self._tls = doors, topics, doors.context()
+        self._doors, self._topics, self._tls, self._largest = doors, topics, doors.context(), largest
         self._version = doors.version()
         self._turned_away, self._said_at = 0, -_SAYS_SECONDS
 
@@ -69,7 +84,9 @@ class _Broker(Broker):
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
     ) -> None:
         """Hear a client, with a bound on its messages."""
-        await self._client_connected(listener_name, _BoundedReader(reader), StreamWriterAdapter(writer))
+        await self._client_connected(
+            listener_name, _BoundedReader(reader, self._largest), StreamWriterAdapter(writer)
+        )
 
     def _create_ssl_context(self, _listener: Any) -> ssl.SSLContext | None:
         return self._tls
@@ -102,7 +119,7 @@ class _Broker(Broker):
                 await writer.close()
                 raise AMQTTError("a stranger is not let in")
             if session.username != COORDINATOR:
-                session.client_id = session.username
+                session.client_id = session.username if self._doors.one_session else secrets.token_hex(16)
         if session.will_flag and not await self._topic_filtering(session, session.will_topic, Action.PUBLISH):
             session.will_flag = False
         await self._delete_session(session.client_id)
@@ -120,7 +137,8 @@ class _Broker(Broker):
     async def _identity(self, session: Session, writer: Any) -> str | None:
         ssl_object = writer.get_ssl_info()
         certificate = None if ssl_object is None else ssl_object.getpeercert()
-        login = Login(session.username, session.password, certificate)
+        host = (writer.get_peer_info() or (None,))[0]
+        login = Login(session.username, session.password, certificate, host)
         return await asyncio.to_thread(self._doors.identity, login)
 
     async def _authenticate(self, _session: Session, _listener: Any) -> bool:
@@ -163,6 +181,8 @@ class EmbeddedBroker:
         Who may come in; None for whoever reaches it, unencrypted.
     topics
         Those of the fleet, of which a client that shows who it is has its own.
+    largest
+        The most bytes of a message.
 
     Attributes
     ----------
@@ -184,10 +204,13 @@ class EmbeddedBroker:
         *,
         host: str = "127.0.0.1",
         port: int = 1883,
-        doors: Doors | None = None,
-        topics: Topics | None = None,
+        doors: Entrance | None = None,
+        topics: Fence | None = None,
+        largest: int = _LARGEST_MESSAGE,
     ) -> None:
-        self._doors, self._topics = doors or Doors(), topics or Topics()
+        self._doors: Entrance = doors or Doors()
+        self._topics: Fence = topics or Topics()
+        self._largest = largest
         scheme: Literal["mqtt", "mqtts"] = "mqtt" if self._doors.cert is None else "mqtts"
         self._doors.context()
         self.listens = BrokerAddress(host, _free_port(host, port), scheme)
@@ -235,7 +258,9 @@ class EmbeddedBroker:
     async def _start(self) -> None:
         bind = f"{self.listens.host}:{self.listens.port}"
         listener = {"type": "tcp", "bind": bind, "max_connections": 0, "ssl": self._doors.cert is not None}
-        self._broker = _Broker({"listeners": {"default": listener}, "plugins": {}}, self._doors, self._topics)
+        self._broker = _Broker(
+            {"listeners": {"default": listener}, "plugins": {}}, self._doors, self._topics, self._largest
+        )
         await self._broker.start()
 
 

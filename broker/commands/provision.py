@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from edge_fl.commands.log import LogFormat, logging_to
 from edge_fl.commands.options import Json
 from edge_fl.commands.tables import show_table
 
@@ -32,6 +33,9 @@ def init(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the broker's TLS.")] = 8883,
     folder: Folder = _FLEET,
     fleet: Annotated[str, typer.Option(help="The fleet's name, as `edge-fl serve --fleet` has it.")] = "edge-fl",
+    enrol_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port at which devices enrol by a token.")
+    ] = 8884,
 ) -> None:
     """Make a certificate authority, the broker's and the coordinator's identities, and a Mosquitto configuration.
 
@@ -40,7 +44,7 @@ def init(
     from broker.provision.authority import Authority
     from broker.provision.mosquitto import write_mosquitto
 
-    authority = Authority.create(folder, hosts=host, port=port)
+    authority = Authority.create(folder, hosts=host, port=port, fleet=fleet, enrol_port=enrol_port)
     config = write_mosquitto(folder, port=port, fleet=fleet)
     typer.echo(
         f"{folder}/ca.key signs identities: keep it secret, and keep a copy.\n"
@@ -48,7 +52,9 @@ def init(
         f"The run:       edge-fl serve bundle/ --identity {folder}/coordinator.pem\n"
         f"Both in one:   edge-fl serve bundle/ --broker embedded --identity {folder}/broker.pem --host 0.0.0.0 "
         f"--port {port}\n"
-        f"A device:      edge-fl provision device NAME --folder {folder}, which connects to {authority.broker}"
+        f"A device:      edge-fl provision device NAME --folder {folder}, which connects to {authority.broker}\n"
+        f"By a token:    edge-fl provision token NAME --folder {folder}, and edge-fl provision listen "
+        f"--folder {folder}, which is {authority.enrol}"
     )
 
 
@@ -63,12 +69,69 @@ def device(
 
     Example: edge-fl provision device tea coffee
     """
-    from broker.provision.authority import Authority
+    from broker.provision.lock import locked_authority
 
-    authority = Authority.open(folder)
+    with locked_authority(folder) as authority:
+        for name in names:
+            path = authority.device(name, days=days)
+            typer.echo(
+                f"{path}: copy it to the device, and start edge-fl device --identity {path.name} --data ..."
+            )
+
+
+@app.command("token")
+def token(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The devices' ids.")],
+    *,
+    folder: Folder = _FLEET,
+    hours: Annotated[float, typer.Option(min=0.001, max=8760, help="Hours for which the token holds.")] = 24.0,
+    qr: Annotated[bool, typer.Option("--qr", help="Draw each token as a QR code, too.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Write NAME.token, and with --qr NAME.svg, in this folder in place of printing.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Make one-time tokens, by which devices enrol at `edge-fl provision listen`.
+
+    A token is a secret. It holds once, for one device, and replaces an earlier one of that name.
+
+    Example: edge-fl provision token tea -o tokens
+    """
+    from broker.provision.lock import locked_authority
+    from broker.provision.show_token import print_token, write_token
+    from broker.provision.tokens import Tokens
+
     for name in names:
-        path = authority.device(name, days=days)
-        typer.echo(f"{path}: copy it to the device, and start edge-fl device --identity {path.name} --data ...")
+        with locked_authority(folder) as authority:
+            made = Tokens(folder).make(authority, name, hours=hours)
+        if output is None:
+            print_token(made, qr=qr)
+        else:
+            typer.echo(f"{write_token(made, output, qr=qr)}: edge-fl device enrol --token-file FILE -o {name}.pem")
+
+
+@app.command("listen")
+def listen(
+    *,
+    folder: Folder = _FLEET,
+    host: Annotated[str, typer.Option(help="Interface to listen on.")] = "0.0.0.0",
+    once: Annotated[bool, typer.Option("--once", help="Exit when no token waits.")] = False,
+) -> None:
+    """Let devices with a token enrol, over TLS, until this command is ended.
+
+    It signs with the authority's key, so run it where that lies, and for as long as devices enrol.
+
+    Example: edge-fl provision listen --once
+    """
+    from broker.provision.listener import listen as listen_at
+
+    with logging_to(None, LogFormat.TEXT):
+        listen_at(folder, host=host, once=once)
 
 
 @app.command("rotate")
@@ -82,32 +145,41 @@ def rotate(
 
     Example: edge-fl provision rotate broker
     """
-    from broker.provision.authority import Authority
+    from broker.provision.lock import locked_authority
 
-    typer.echo(f"{Authority.open(folder).rotate(name, days=days)}: give it to '{name}', who needs it from now on.")
+    with locked_authority(folder) as authority:
+        typer.echo(f"{authority.rotate(name, days=days)}: give it to '{name}', who needs it from now on.")
 
 
 @app.command("revoke")
 def revoke(name: Annotated[str, typer.Argument(help="The device's id.")], *, folder: Folder = _FLEET) -> None:
-    """Take an identity back: the broker lets it in no more.
+    """Take an identity back, or a token that waits: the broker lets it in no more.
 
     Example: edge-fl provision revoke tea
     """
-    from broker.provision.authority import Authority
+    from broker.provision.lock import locked_authority
+    from broker.provision.tokens import Tokens
 
-    Authority.open(folder).revoke(name)
+    with locked_authority(folder) as authority:
+        waited = Tokens(folder).revoke(name)
+        if waited and not authority.holds(name):
+            typer.echo(f"The token of '{name}' is revoked.")
+            return
+        authority.revoke(name)
     typer.echo(f"'{name}' is revoked. Mosquitto reads that after: systemctl reload mosquitto (SIGHUP).")
 
 
 @app.command("list")
 def list_(*, folder: Folder = _FLEET, json: Json = False) -> None:
-    """Show who has an identity, until when, and who had one.
+    """Show who has an identity, until when, who had one, what expires within 30 days, and which tokens wait.
 
     Example: edge-fl provision list
     """
     from broker.provision.authority import Authority
+    from broker.provision.tokens import Tokens
 
-    issued = Authority.open(folder).issued
+    authority = Authority.open(folder)
+    issued = authority.issued
     if json:
         rows = [
             {
@@ -125,6 +197,12 @@ def list_(*, folder: Folder = _FLEET, json: Json = False) -> None:
         for held in issued
     ]
     show_table(f"identities of {folder}", ["name", "until", ""], rows_shown)
+    if waiting := Tokens(folder).waiting:
+        said = ", ".join(f"{kept.name} (until {kept.until:%Y-%m-%d %H:%M} UTC)" for kept in waiting)
+        typer.echo(f"Tokens wait for: {said}.")
+    if expiring := authority.expiring:
+        said = ", ".join(f"{held.name} ({held.until:%Y-%m-%d})" for held in expiring)
+        typer.echo(f"Expired, or soon: {said}. Renew each with edge-fl provision rotate NAME.")
 
 
 @app.command("password")

@@ -7,6 +7,7 @@ messages, too.
 """
 
 import datetime as dt
+import hashlib
 import ipaddress
 import os
 import stat
@@ -35,13 +36,17 @@ from edge_fl.identity.signing import SigningKey, successor_of
 from edge_fl.wire.messages import check_id
 from edge_fl.wire.signed import MOST_SUCCESSORS, Successor
 
-__all__ = ["BROKER", "COORDINATOR", "DAYS", "Authority", "Issued"]
+__all__ = ["BROKER", "COORDINATOR", "DAYS", "ENROL_PORT", "Authority", "Issued"]
 
 BROKER, COORDINATOR = "broker", "coordinator"
 DAYS = 365
 """How long an identity holds unless told otherwise."""
+ENROL_PORT = 8884
+"""Where devices enrol unless told otherwise."""
 
 _AUTHORITY_DAYS = 3650
+_SOON = dt.timedelta(days=30)
+_LONGEST_FLEET = 100  # characters
 _EARLIER = dt.timedelta(days=1)  # clocks that are behind take a new certificate, too
 _LIST = "-----BEGIN X509 CRL-----"
 _PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
@@ -60,7 +65,8 @@ class Issued(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an authority remembers; ``broker`` is the address that devices connect to.
 
-    ``coordinator`` is the coordinator's key in hexadecimal, and ``successors`` are the changes that led to it.
+    ``coordinator`` is the coordinator's key in hexadecimal, and ``successors`` are the changes that led to it. Devices
+    enrol on ``enrol_port``.
     """
 
     broker: str
@@ -68,6 +74,8 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     issued: tuple[Issued, ...] = ()
     coordinator: str = ""
     successors: tuple[Successor, ...] = ()
+    fleet: str = "edge-fl"
+    enrol_port: int = ENROL_PORT
 
 
 class Authority:
@@ -85,21 +93,37 @@ class Authority:
         self._certificate, self._key, self._record = certificate, key, record
 
     @classmethod
-    def create(cls, folder: Path, *, hosts: Sequence[str], port: int) -> "Authority":
+    def create(
+        cls,
+        folder: Path,
+        *,
+        hosts: Sequence[str],
+        port: int,
+        fleet: str = "edge-fl",
+        enrol_port: int = ENROL_PORT,
+    ) -> "Authority":
         """Make an authority, and the identities of the broker and of the coordinator.
 
         ``hosts`` are the names and IP addresses by which devices reach the broker, the first the one that they are
-        given; its TLS listens on ``port``.
+        given; its TLS listens on ``port``. Devices of the ``fleet`` enrol on ``enrol_port``.
 
         Raises
         ------
         ConfigError
-            When ``hosts`` is empty or holds what is no host.
+            When ``hosts`` is empty or holds what is no host, both ports are one, or ``fleet`` can stand in no topic.
         StateError
             When the folder holds an authority, or cannot be written.
         """
         if not hosts:
             raise ConfigError("A broker needs a name or an IP address by which devices reach it: give --host.")
+        if port == enrol_port:
+            raise ConfigError(
+                f"The broker and the enrol listener need a port each, and {port} is one: see --enrol-port."
+            )
+        if not 0 < len(fleet) <= _LONGEST_FLEET or any(c in "#+" or not c.isprintable() for c in fleet):
+            raise ConfigError(
+                f"A fleet's name has 1 to {_LONGEST_FLEET} characters and no '#' or '+': see --fleet."
+            )
         names = [_alternative(host) for host in hosts]
         if (folder / _KEY).exists():
             raise StateError(f"'{folder}' holds a certificate authority: use it, or choose another folder.")
@@ -112,8 +136,8 @@ class Authority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
-        host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
-        authority = cls(folder, certificate, key, _Record(f"mqtts://{host}:{port}", tuple(hosts)))
+        record = _Record(_address(hosts[0], port), tuple(hosts), fleet=fleet, enrol_port=enrol_port)
+        authority = cls(folder, certificate, key, record)
         write_atomically(folder / _CA, _pem(certificate))
         authority._write_revoked()
         authority._issue(BROKER, x509.SubjectAlternativeName(names), days=DAYS)
@@ -151,9 +175,40 @@ class Authority:
         return self._record.broker
 
     @property
+    def fleet(self) -> str:
+        """The fleet's name."""
+        return self._record.fleet
+
+    @property
+    def enrol_port(self) -> int:
+        """Where the enrol listener listens."""
+        return self._record.enrol_port
+
+    @property
+    def enrol(self) -> str:
+        """The address at which devices enrol."""
+        return _address(self._record.hosts[0], self._record.enrol_port)
+
+    @property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of the authority's certificate (DER)."""
+        return hashlib.sha256(self._certificate.public_bytes(Encoding.DER)).digest()
+
+    @property
+    def coordinator(self) -> bytes:
+        """The coordinator's key, which devices believe: Ed25519, 32 bytes."""
+        return bytes.fromhex(self._record.coordinator)
+
+    @property
     def issued(self) -> tuple[Issued, ...]:
         """Every certificate that was given out, the newest last."""
         return self._record.issued
+
+    @property
+    def expiring(self) -> tuple[Issued, ...]:
+        """Whose certificate holds, but not for another 30 days."""
+        soon = dt.datetime.now(dt.UTC) + _SOON
+        return tuple(held for held in self.issued if held.revoked is None and held.until < soon)
 
     def device(self, name: str, *, days: int = DAYS) -> Path:
         """Give a device an identity, and take an earlier one of that name back; the file is whose it is.
@@ -165,11 +220,28 @@ class Authority:
         StateError
             When the folder cannot be written.
         """
-        if check_id(name) in (BROKER, COORDINATOR):
-            raise ConfigError(
-                f"'{name}' is not a device: `edge-fl provision rotate {name}` renews its certificate."
-            )
+        _check_device(name)
         return self._issue(name, None, days=days)
+
+    def holds(self, name: str) -> bool:
+        """Whether somebody has an identity of that name."""
+        return any(held.name == name and held.revoked is None for held in self.issued)
+
+    def check_free(self, name: str) -> None:
+        """Raises ConfigError unless ``name`` may be a device's, and nobody has it."""
+        _check_device(name)
+        if self.holds(name):
+            raise ConfigError(
+                f"'{name}' has an identity: take another name, or `edge-fl provision revoke {name}` first."
+            )
+
+    def certify(self, name: str, key: Ed25519PublicKey, *, days: int = DAYS) -> bytes:
+        """Give a device that made its own ``key`` a certificate (DER).
+
+        Raises ConfigError unless the name is free, StateError when the folder cannot be written.
+        """
+        self.check_free(name)
+        return self._certified(name, key, None, days=days).public_bytes(Encoding.DER)
 
     def rotate(self, name: str, *, days: int = DAYS) -> Path:
         """Give whoever has an identity a new one, and take the earlier one back; ConfigError where nobody has it."""
@@ -194,7 +266,7 @@ class Authority:
 
     def revoke(self, name: str) -> None:
         """Take an identity back; raises ConfigError where nobody has it."""
-        if not any(held.name == name and held.revoked is None for held in self.issued):
+        if not self.holds(name):
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
         self._remember(_revoked(self.issued, name))
         self._file(name).unlink(missing_ok=True)
@@ -206,7 +278,22 @@ class Authority:
         if name == COORDINATOR:
             assert isinstance(key, Ed25519PrivateKey)
             self._follow(SigningKey(key))
-        builder = _builder(self._certificate.subject, _subject(name), key.public_key(), days=days)
+        certificate = self._certified(name, key.public_key(), names, days=days)
+        pem = b"".join((_pem(certificate), _key_pem(key), _pem(self._certificate))).decode()
+        text = self._text(name, pem)
+        path = self._file(name)
+        _write_secret(path, text + (self._list() if name == BROKER else ""))
+        return path
+
+    def _certified(
+        self,
+        name: str,
+        key: ec.EllipticCurvePublicKey | Ed25519PublicKey,
+        names: x509.SubjectAlternativeName | None,
+        *,
+        days: int,
+    ) -> x509.Certificate:
+        builder = _builder(self._certificate.subject, _subject(name), key, days=days)
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if names else [])]
         builder = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -219,13 +306,9 @@ class Authority:
         if names is not None:
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
-        pem = b"".join((_pem(certificate), _key_pem(key), _pem(self._certificate))).decode()
         held = Issued(name, f"{certificate.serial_number:x}", certificate.not_valid_after_utc)
         self._remember((*_revoked(self.issued, name), held))  # first: what nobody remembers nobody can revoke
-        text = self._text(name, pem)
-        path = self._file(name)
-        _write_secret(path, text + (self._list() if name == BROKER else ""))
-        return path
+        return certificate
 
     def _text(self, name: str, pem: str) -> str:
         """The content of an identity's file: who holds it, and whom it believes."""
@@ -233,7 +316,7 @@ class Authority:
             return identity_text(name, None, pem=pem)
         if name == COORDINATOR:
             return identity_text(name, self.broker, pem=pem, successors=self._record.successors)
-        return identity_text(name, self.broker, pem=pem, coordinator=bytes.fromhex(self._record.coordinator))
+        return identity_text(name, self.broker, pem=pem, coordinator=self.coordinator)
 
     def _file(self, name: str) -> Path:
         folder = self.folder if name in (BROKER, COORDINATOR) else self.folder / "devices"
@@ -290,6 +373,15 @@ def _builder(
         .not_valid_before(now - _EARLIER)
         .not_valid_after(now + dt.timedelta(days=days))
     )
+
+
+def _check_device(name: str) -> None:
+    if check_id(name) in (BROKER, COORDINATOR):
+        raise ConfigError(f"'{name}' is not a device: `edge-fl provision rotate {name}` renews its certificate.")
+
+
+def _address(host: str, port: int) -> str:
+    return f"mqtts://[{host}]:{port}" if ":" in host else f"mqtts://{host}:{port}"
 
 
 def _subject(name: str) -> x509.Name:

@@ -21,7 +21,7 @@ _EXTRAS = {
     "postgres": ("psycopg",),
     "privacy": ("dp_accounting",),
     "s3": ("s3fs",),
-    "secure": ("cryptography",),
+    "secure": ("cryptography", "segno"),
     "sim": ("yaml",),
 }
 

@@ -30,6 +30,7 @@ from edge_fl.commands.device_options import (
     state_of,
 )
 from edge_fl.commands.doctor import doctor
+from edge_fl.commands.enrol import enrol
 from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
 
 __all__ = ["app"]
@@ -37,6 +38,7 @@ __all__ = ["app"]
 app = typer.Typer(subcommand_metavar="[COMMAND]")
 app.command("build-runtime")(build_runtime)
 app.command("doctor")(doctor)
+app.command("enrol")(enrol)
 
 
 @app.callback(invoke_without_command=True)

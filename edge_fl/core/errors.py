@@ -10,6 +10,7 @@ __all__ = [
     "DeclinedError",
     "EdgeFLError",
     "FrameError",
+    "LoginRefusedError",
     "MemoryLimitError",
     "ModelError",
     "ParityError",
@@ -89,6 +90,10 @@ class BrokerError(EdgeFLError):
     """The MQTT broker cannot be reached or does not answer."""
 
     exit_code = 16
+
+
+class LoginRefusedError(BrokerError):
+    """The broker does not let this client in: user or password are wrong."""
 
 
 class PortError(EdgeFLError):

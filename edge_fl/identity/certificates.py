@@ -32,7 +32,7 @@ class Authority:
     def holder(self, client: str, der: bytes) -> Holder:
         """What ``client`` shows; raises FrameError (``certificate``) unless it is its own, and holds now."""
         from cryptography import x509
-        from cryptography.exceptions import InvalidSignature
+        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
         try:
@@ -40,7 +40,7 @@ class Authority:
             found.verify_directly_issued_by(self.certificate)
             key = found.public_key()
             names = found.subject.get_attributes_for_oid(x509.OID_COMMON_NAME)
-        except (ValueError, TypeError, InvalidSignature) as error:
+        except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
             raise refused(client, "is not of this fleet") from error
         now = dt.datetime.now(dt.UTC)
         if not isinstance(key, Ed25519PublicKey) or [name.value for name in names] != [client]:

@@ -17,7 +17,7 @@ from typing import Any
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_fl.core.errors import BrokerError
+from edge_fl.core.errors import BrokerError, LoginRefusedError
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.inbox import Inbox
 from edge_fl.transport.interface import Connected, Disconnected, Event
@@ -66,7 +66,7 @@ class Connection:
         keepalive: int = 20,
     ) -> None:
         self._inbox = Inbox()
-        self._first: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._first: queue.SimpleQueue[BrokerError | None] = queue.SimpleQueue()
         self._address, self._keepalive = address, keepalive
         self._subscriptions = [(topic, _QOS) for topic in subscriptions]
         self._early_ends = 0  # sessions that ended; only those before the first answer matter
@@ -95,7 +95,8 @@ class Connection:
     def open(self, *, timeout: float) -> None:
         """Connect and subscribe for the first time, retrying for ``timeout`` seconds.
 
-        Raises BrokerError when no broker answers in that time, or at once when one refuses or is not to be trusted.
+        Raises BrokerError when no broker answers in that time, or at once when one refuses (LoginRefusedError where
+        it does not know the user or the password) or is not to be trusted.
         """
         deadline, pause = time.monotonic() + timeout, 0.2
         while True:
@@ -113,11 +114,13 @@ class Connection:
         try:
             refusal = self._first.get(timeout=max(deadline - time.monotonic(), 1.0))
         except queue.Empty:
-            refusal = f"No MQTT broker answers at {self._address}: what listens there does not speak MQTT"
-            refusal += "." if self._address.encrypted else ", or wants mqtts:// (TLS)."
+            otherwise = "" if self._address.encrypted else ", or wants mqtts:// (TLS)"
+            refusal = BrokerError(
+                f"No MQTT broker answers at {self._address}: what listens there does not speak MQTT{otherwise}."
+            )
         if refusal is not None:
             self.close()
-            raise BrokerError(refusal)
+            raise refusal
 
     def publish(self, topic: str, payload: bytes) -> Callable[[], bool]:
         """Publish at QoS 1; dropped while disconnected.
@@ -145,8 +148,10 @@ class Connection:
     def _on_connect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
             self._first.put(
-                f"The broker at {self._address} refuses this client ({str(reason).lower()}): see --user, "
-                "--password-file and --cert."
+                LoginRefusedError(
+                    f"The broker at {self._address} refuses this client ({str(reason).lower()}): see --user, "
+                    "--password-file and --cert."
+                )
             )
             self._inbox.put(Disconnected(str(reason)))
         else:
@@ -155,7 +160,9 @@ class Connection:
     def _on_subscribe(self, _client: Any, _userdata: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
         refused = [str(reason) for reason in reasons if reason.is_failure]
         if refused:
-            self._first.put(f"The broker at {self._address} refuses a subscription ({refused[0].lower()}).")
+            self._first.put(
+                BrokerError(f"The broker at {self._address} refuses a subscription ({refused[0].lower()}).")
+            )
             self._inbox.put(Disconnected(refused[0]))
         else:
             self._first.put(None)
@@ -165,8 +172,10 @@ class Connection:
         self._early_ends += 1
         if self._address.encrypted and self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
             self._first.put(
-                f"What listens at {self._address} ends sessions before it answers: it may refuse this client's "
-                "certificate, or miss one; see --cert and --key."
+                BrokerError(
+                    f"What listens at {self._address} ends sessions before it answers: it may refuse this client's "
+                    "certificate, or miss one; see --cert and --key."
+                )
             )
         self._inbox.put(Disconnected(str(reason)))
 
@@ -174,9 +183,10 @@ class Connection:
         """A broker that refuses a certificate says so after the handshake (TLS 1.3), and paho only here."""
         if level == mqtt.MQTT_LOG_ERR and (alert := _ALERT.search(text.lower())):
             self._first.put(
-                f"The broker at {self._address} refuses this client's certificate, or misses one "
-                f"({alert[0].strip()}): see "
-                "--cert and --key."
+                BrokerError(
+                    f"The broker at {self._address} refuses this client's certificate, or misses one "
+                    f"({alert[0].strip()}): see --cert and --key."
+                )
             )
 
 

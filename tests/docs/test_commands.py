@@ -26,7 +26,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-PORT, TLS_PORT = "1883", "8883"
+PORT, TLS_PORT, ENROL_PORT = "1883", "8883", "8884"
 LONGEST = 240.0  # seconds, of one block
 
 _BLOCK = re.compile(
@@ -65,10 +65,11 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as probe, socket.socket() as other:
-            probe.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", 0))
-            self.port, self.tls_port = (str(bound.getsockname()[1]) for bound in (probe, other))
+        with socket.socket() as probe, socket.socket() as other, socket.socket() as third:
+            probes = (probe, other, third)
+            for each in probes:
+                each.bind(("127.0.0.1", 0))
+            self.port, self.tls_port, self.enrol_port = (str(each.getsockname()[1]) for each in probes)
         shutil.copytree(ROOT / "examples", folder / "examples")
         programs = folder.parent / f"{folder.name}-programs"
         programs.mkdir()
@@ -135,7 +136,10 @@ class Reader:
 
     def ported(self, text: str) -> str:
         """The same on this reader's own ports."""
-        text = text.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}").replace(TLS_PORT, self.tls_port)
+        text = text.replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}")
+        text = text.replace(TLS_PORT, self.tls_port).replace(
+            f"--enrol-port {ENROL_PORT}", f"--enrol-port {self.enrol_port}"
+        )
 
         def listening(serve: re.Match[str]) -> str:
             secure = "--cert" in serve[0] or "--identity" in serve[0]

@@ -46,7 +46,9 @@ class SecuredFleet:
 @pytest.fixture(params=["embedded", pytest.param("mosquitto", marks=pytest.mark.mosquitto)])
 def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredFleet]:
     port = free_port()
-    authority = Authority.create(tmp_path / "fleet", hosts=["localhost", "127.0.0.1"], port=port)
+    authority = Authority.create(
+        tmp_path / "fleet", hosts=["localhost", "127.0.0.1"], port=port, enrol_port=free_port()
+    )
     if request.param == "embedded":
         own = authority.folder / "broker.pem"
         with EmbeddedBroker(port=port, doors=Doors(cert=own, ca=own)) as broker:

@@ -46,7 +46,7 @@ def run(
         for number, (name, options) in enumerate(devices.items()):
             own = [
                 "--data",
-                f"digits:{number}/2",
+                f"digits:{number}/{len(devices)}",
                 "--state",
                 f"state-{name}",
                 "--once",
@@ -58,7 +58,7 @@ def run(
     finally:
         for process in started:
             process.kill()
-    assert [process.returncode for process in started] == [0, 0, 0], "\n".join(printed)
+    assert [process.returncode for process in started] == [0] * len(started), "\n".join(printed)
     return "\n".join(printed)
 
 

@@ -77,6 +77,15 @@ def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     return Pair(tmp_path, monkeypatch)
 
 
+def test_a_certificate_of_no_known_version_costs_its_message(pair: Pair) -> None:
+    signed = decode_signed(pair.device.seal(UP, REGISTER))
+    head, version, rest = signed.certificate.partition(b"\xa0\x03\x02\x01\x02")
+    assert version
+    damaged = msgspec.structs.replace(signed, certificate=head + version[:-1] + b"\x2c" + rest)
+    with pytest.raises(FrameError, match="is not of this fleet"):
+        pair.coordinator.open(UP, "tea", encode_signed(damaged))
+
+
 def refused_by(end: OfDevice | OfCoordinator, topic: str, payload: bytes, client: str = "tea") -> str:
     with pytest.raises(FrameError) as refusal:
         end.open(topic, payload) if isinstance(end, OfDevice) else end.open(topic, client, payload)

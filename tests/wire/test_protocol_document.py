@@ -4,10 +4,12 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
+from edge_fl.wire.enrol import Enrol, Enrolled, EnrolRefused, Why
 from edge_fl.wire.frame import Header
 from edge_fl.wire.messages import FromDevice, ToDevice
 
@@ -35,6 +37,14 @@ def test_every_message_has_a_row_with_its_fields(cls: type[msgspec.Struct]) -> N
     row = rows("4. Messages")[cls.__struct_config__.tag]
     for field in msgspec.structs.fields(cls):
         assert f"`{field.name}` " in row
+
+
+def test_enrolment_has_a_row_for_each_message_and_reason() -> None:
+    table = rows("6.2 Enrolment")
+    for cls in (Enrol, Enrolled, EnrolRefused):
+        for field in msgspec.structs.fields(cls):
+            assert f"`{field.name}` " in table[cls.__struct_config__.tag]
+    assert set(get_args(Why)) <= set(table)
 
 
 def test_every_header_field_has_a_row() -> None:

@@ -1,0 +1,109 @@
+"""One-time tokens of enrolment, as a short text: where a device enrols, as whom, by what secret, and whom it believes.
+
+The text is ``edge-fl-enrol:1:`` and base64url (without padding) of a CRC-32 (little-endian) and the msgpack of
+:class:`Token`.
+"""
+
+import base64
+import binascii
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.unreadable import UNREADABLE
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.wire.messages import check_id, checked_body, sealed_body
+
+__all__ = ["VARIABLE", "Token", "read_token", "token_of", "token_text"]
+
+VARIABLE = "EDGE_FL_TOKEN"
+"""The environment variable that may hold a token."""
+
+_SCHEME, _VERSION = "edge-fl-enrol:", "1"
+_LONGEST = 1024  # characters
+
+
+class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """What a token says.
+
+    Parameters
+    ----------
+    listener
+        The address of the enrol listener, ``mqtts://host:port``.
+    fleet, name
+        The fleet's name, and the device's.
+    id
+        The token's own name, 16 hexadecimal digits; the listener's user name.
+    secret
+        16 random bytes; in hexadecimal the listener's password. No ``repr`` shows it.
+    authority
+        SHA-256 of the certificate (DER) of the fleet's authority.
+    """
+
+    listener: Annotated[str, msgspec.Meta(max_length=300)]
+    fleet: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    name: str
+    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$", max_length=16)]
+    secret: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    authority: Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+
+    def __repr__(self) -> str:
+        return f"Token of '{self.name}' at {self.listener}"
+
+
+_decoder = msgspec.msgpack.Decoder(Token)
+
+
+def token_text(token: Token) -> str:
+    """A token as people and QR codes carry it."""
+    body = base64.urlsafe_b64encode(sealed_body(msgspec.msgpack.encode(token))).decode().rstrip("=")
+    return f"{_SCHEME}{_VERSION}:{body}"
+
+
+def token_of(text: str) -> Token:
+    """Read a token's text; raises ConfigError, which does not say the text, where it is none or was damaged."""
+    text = text.strip()
+    if len(text) > _LONGEST or not text.startswith(_SCHEME):
+        raise ConfigError(f"That is no token: it begins with '{_SCHEME}', as `edge-fl provision token` prints it.")
+    version, _, body = text.removeprefix(_SCHEME).partition(":")
+    if version != _VERSION:
+        raise ConfigError("The token is of another version of edge-fl: use the same version on both sides.")
+    try:
+        sealed = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
+        token = _decoder.decode(checked_body(sealed))
+        check_id(token.name)
+        if any(letter in "#+\0" or not letter.isprintable() for letter in token.fleet):
+            raise ValueError("no fleet has that name")
+        address = BrokerAddress.parse(token.listener)
+        if address.scheme != "mqtts":
+            raise ValueError("it names no TLS listener")
+    except (binascii.Error, ValueError, ConfigError, FrameError, *UNREADABLE) as error:
+        raise ConfigError("The token is damaged: copy its whole text, or make another.") from error
+    return token
+
+
+def read_token(file: str | None) -> Token:
+    """The token in ``file`` (``-`` for standard input), or else in :data:`VARIABLE`.
+
+    Raises
+    ------
+    ConfigError
+        When there is none, or it cannot be read.
+    """
+    if file is None:
+        if VARIABLE not in os.environ:
+            raise ConfigError(f"A token is needed: give --token-file FILE, --token-file - or {VARIABLE}.")
+        return token_of(os.environ[VARIABLE])
+    try:
+        if file == "-":
+            return token_of(sys.stdin.readline(_LONGEST + 2))
+        with Path(file).open("rb") as held:
+            return token_of(held.read(_LONGEST + 2).decode())
+    except OSError as error:
+        raise ConfigError(f"'{file}' cannot be read ({error.strerror}): see --token-file.") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"'{file}' holds no token: see --token-file.") from error
