@@ -50,9 +50,7 @@ class Allowance:
         self._unknown: dict[str, _Bucket] = {}
 
     def spend(self, client: str, now: float, cost: float = 1.0) -> bool:
-        """Whether one more message of ``client`` may be handled at ``now`` (monotonic seconds), which counts as ``cost``
-        messages.
-        """
+        """Whether a message of ``client`` that counts as ``cost`` may be handled at ``now`` (monotonic seconds)."""
         if client in self._registered:
             return self._bucket(self._known, client, now).spend(now, cost)
         if client not in self._unknown and len(self._unknown) >= _MOST_STRANGERS:

@@ -355,6 +355,13 @@ def _sealed(frame: bytearray) -> bytes:
     return bytes(frame)
 
 
+def _with_layout(header: Header, layout: Layout) -> bytes:
+    frame = bytearray(_update(header, layout))
+    at = frame.index(layout.digest.encode())
+    frame[at : at + 4] = b"0000" if frame[at : at + 4] != b"0000" else b"1111"
+    return _sealed(frame)
+
+
 Make = Callable[[Header, Layout], bytes]
 WRONG: dict[str, tuple[str, Make]] = {
     "of a later round": ("stale", lambda h, y: _update(h, y, round=h.round + 1)),
@@ -380,10 +387,3 @@ WRONG: dict[str, tuple[str, Make]] = {
     "values without end": ("oversize", lambda _h, y: bytes(largest_frame(y) + 1)),
 }
 """What :class:`Liar` sends, the code that each is refused by, and how it is made."""
-
-
-def _with_layout(header: Header, layout: Layout) -> bytes:
-    frame = bytearray(_update(header, layout))
-    at = frame.index(layout.digest.encode())
-    frame[at : at + 4] = b"0000" if frame[at : at + 4] != b"0000" else b"1111"
-    return _sealed(frame)
