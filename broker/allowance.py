@@ -15,12 +15,12 @@ class _Bucket:
     left: float
     at: float
 
-    def spend(self, now: float) -> bool:
+    def spend(self, now: float, cost: float) -> bool:
         self.left = min(self.size, self.left + (now - self.at) * self.rate)
         self.at = now
-        if self.left < 1:
+        if self.left < cost:
             return False
-        self.left -= 1
+        self.left -= cost
         return True
 
 
@@ -49,13 +49,13 @@ class Allowance:
         self._known: dict[str, _Bucket] = {}
         self._unknown: dict[str, _Bucket] = {}
 
-    def spend(self, client: str, now: float) -> bool:
-        """Whether one more message of ``client`` may be handled at ``now`` (monotonic seconds)."""
+    def spend(self, client: str, now: float, cost: float = 1.0) -> bool:
+        """Whether a message of ``client`` that counts as ``cost`` may be handled at ``now`` (monotonic seconds)."""
         if client in self._registered:
-            return self._bucket(self._known, client, now).spend(now)
+            return self._bucket(self._known, client, now).spend(now, cost)
         if client not in self._unknown and len(self._unknown) >= _MOST_STRANGERS:
             self._unknown.clear()
-        return self._bucket(self._unknown, client, now).spend(now) and self._strangers.spend(now)
+        return self._bucket(self._unknown, client, now).spend(now, cost) and self._strangers.spend(now, cost)
 
     def _bucket(self, buckets: dict[str, _Bucket], client: str, now: float) -> _Bucket:
         if client not in buckets:

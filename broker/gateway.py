@@ -81,6 +81,8 @@ _BURST = 64  # events taken at a time: looking at the round after each of thousa
 _LINGER_SECONDS = (1.0, 5.0, 300.0)  # in any case, for who is gone, and for who fetches the final model
 _BUDGET = 8  # times all that can be fetched, which a client is sent in a round at the most
 _SERVED_SECONDS = 5.0  # after a device asked for a part of it, in which it may ask for another
+_HELLO_SECONDS = 5.0  # between two that devices make necessary: every device answers each
+_CHANGE_COST = 50  # messages as which a changed registration counts, for it is recorded and logged
 _MOST_OTHERS = 100  # runs of other coordinators that are remembered
 _LONGEST_REASON = 500  # characters of what a device says, in a record and on a screen
 
@@ -168,6 +170,7 @@ class Gateway:
         self._began = time.monotonic()
         self._envelope = envelope or BareEnvelope()
         self._hello = Hello(folder.run, secrets.token_hex(8))
+        self._owes_hello, self._hello_at = False, -math.inf  # the latter when the last one was said that was owed
         self._others = {self._hello}  # coordinators that were heard of on this fleet's topics
         self._over: Finished | None = None
         self._final: FinalModel | None = None
@@ -319,6 +322,7 @@ class Gateway:
             if self._masked is not None:
                 self._masked.tick()
             self._remind()
+            self._settle_hello()
             self._presence.write()
 
     def _handle(self, event: Event) -> None:
@@ -384,8 +388,16 @@ class Gateway:
         epoch = self._envelope.epoch
         message = self._envelope.open(topic, client, payload)
         if self._envelope.epoch > epoch:
-            self._publish(self._topics.all, self._hello)
+            self._owes_hello = True
+            self._settle_hello()
         return message
+
+    def _settle_hello(self) -> None:
+        """Say Hello if it is owed, now and then: a device may claim ever later epochs."""
+        now = time.monotonic()
+        if self._owes_hello and now >= self._hello_at + _HELLO_SECONDS:
+            self._owes_hello, self._hello_at = False, now
+            self._publish(self._topics.all, self._hello)
 
     def _hear_of_another(self, message: ToDevice, older: bool) -> None:
         """End if another coordinator serves the fleet already; one that comes later is told so by a Hello, once.
@@ -440,6 +452,8 @@ class Gateway:
             profile = msgspec.structs.replace(profile, measured=None)
         known = self.registry.get(client)
         changed = known is None or known.profile != profile
+        if known is not None and changed and not self._allowance.spend(client, time.monotonic(), _CHANGE_COST):
+            raise FrameError("flood", "The device's registration changes more often than a client's may.")
         device = self.registry.register(client, profile)
         self._presence.heard(client)
         if changed:
@@ -483,7 +497,9 @@ class Gateway:
     def _deliver(self, client: str, run: str) -> None:
         """Give out the final model to a device that keeps it; one that asks too early asks again."""
         device = self.registry.get(client)
-        if self._final is not None and device is not None and run == self._folder.run:
+        if run != self._folder.run or device is None:
+            raise FrameError("late", f"No model of run '{run}' is given out to the client.")
+        if self._final is not None:
             frame, width, statistics = self._final.of(client, device.profile)
             self._served = time.monotonic()
             self._send(client, Final(run, self._contents.offer_change(frame), width, statistics))
@@ -499,16 +515,21 @@ class Gateway:
     def _take_failure(self, client: str, failed: Failed) -> None:
         current, poll, reason = self._intake.round, self._poll, printable(failed.reason, _LONGEST_REASON)
         word = "declined" if failed.code == DECLINED else "failed"
+        late = FrameError("late", f"Nobody waits for what round {failed.round} of run '{failed.run}' came to.")
         if failed.run != self._folder.run:
-            return
+            raise late
         if failed.what == "train":
-            if current is None or failed.round != current.round_of(client) or not current.awaits(client):
+            if current is None or client not in current.parts or failed.round != current.round_of(client):
+                raise late
+            if not current.awaits(client):  # it was said before
                 return
             current.excuse(client, f"{word}: {reason}")
             if word == "declined":
                 current.parts[client].rests_until = time.monotonic() + _REST_SECONDS
         else:
-            if poll is None or failed.round != poll.number or not poll.awaits(client):
+            if poll is None or client not in poll.tasks or failed.round != poll.number:
+                raise late
+            if not poll.awaits(client):
                 return
             poll.excused.add(client)
         _log.warning("round %d: '%s' %s to %s: %s", failed.round, client, word, failed.what, reason)

@@ -31,14 +31,21 @@ class MaskedUploads:
         self._uploads = Uploads(self._want, self._place)
 
     def consider(self, client: str, offer: Offer, profile: Register) -> None:
-        """Fetch an offered update, or say again what became of it; raises FrameError where it has no place."""
+        """Fetch an offered update, or say again what became of it; raises FrameError where it has no place.
+
+        Whoever offers what cannot be is waited for no longer.
+        """
         poll = self._poll
         if poll.answers.get(client) == offer:
             self._send(client, _taken(offer))
         elif offer.attempt != poll.attempt or offer.round != poll.number or not poll.awaits(client):
             raise FrameError("late", f"Nobody waits for a masked update in attempt {offer.attempt}.")
         else:
-            poll.check(client, offer, profile)
+            try:
+                poll.check(client, offer, profile)
+            except FrameError:
+                poll.excused.add(client)
+                raise
             self._offers[client] = offer
             self._uploads.offer(client, offer.update)
 

@@ -1,7 +1,8 @@
 """Takes the masks off a cohort's sum, by the shares that its survivors gave."""
 
+import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from broker.secure_aggregation.totals import CohortSum
 from edge_fl.core.errors import FrameError
@@ -12,6 +13,7 @@ from edge_fl.secure_aggregation.shamir import combine
 
 __all__ = ["unmasked"]
 
+_log = logging.getLogger(__name__)
 _TRIES = 300  # of sets of shares, where some are wrong: enough for three wrong ones of a hundred
 
 
@@ -56,8 +58,21 @@ def _secret(cohort: Cohort, client: str, shares: Mapping[int, bytes], *, seed: b
         if (commitment_of(found) if seed else KeyPair(found).public) == (
             member.commitment if seed else member.masking
         ):
+            if attempt:
+                _tell_wrong(cohort, shares, chosen, found)
             return found
         if len(numbers) == threshold:
             break
     what = "seed" if seed else "key"
     raise FrameError("share", f"Too few of {len(numbers)} shares of the {what} of '{client}' are right.")
+
+
+def _tell_wrong(cohort: Cohort, shares: Mapping[int, bytes], right: Sequence[int], secret: bytes) -> None:
+    """Log who gave shares that do not lead to ``secret``, as those of the ``right`` numbers do."""
+    name = {number: client for client, number in cohort.number.items()}
+    for number in sorted(shares.keys() - set(right)):
+        tried = [*right[1:], number]
+        if combine({one: shares[one] for one in tried}) != secret:
+            _log.warning(
+                "round %d: '%s' gave a wrong share: done without it", cohort.roster.session.round, name[number]
+            )

@@ -293,6 +293,10 @@ class Conversation:
                 self.register()
             case Registered() as message:
                 self.registered, self.finished = message, None
+                if (
+                    self.task is not None and self.task.run != message.run
+                ):  # which may be fetched for minutes, in vain
+                    self.task = None
             case Refused(reason=reason):
                 raise RefusedError(f"The coordinator refused '{self._client}': {reason}")
             case (

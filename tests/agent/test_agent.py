@@ -399,6 +399,20 @@ def test_a_model_that_nobody_gives_out_is_given_up(
     trains(stage, digits_bundle)
 
 
+def test_a_model_that_nobody_gives_out_is_given_up_for_another_run(stage: Stage) -> None:
+    """At once: a run that has its devices measured first gives no task before."""
+    stage.join()
+    stage.say(stage.task(model=Ref("1" * 64, 1000)))
+    stage.until(lambda: stage.wanted(Ref("1" * 64, 1000)))
+    another = Registered("run-2", stage.manifest, (stage.task(run="run-2"),))
+
+    def measured() -> bool:
+        return any(isinstance(m, Register) and m.measured is not None for m in stage.heard)
+
+    stage.say(another)
+    stage.until(measured)
+
+
 def test_a_round_that_was_never_asked_keeps_no_other_out(digits_bundle: Bundle, stage: Stage) -> None:
     stage.join()
     forged = 2**31 - 1

@@ -605,3 +605,33 @@ def test_a_stranger_who_forges_coordinators_fills_no_memory(wire: Wire) -> None:
     wire.until(lambda: len(wire.gateway._others) >= 100)
     wire.join()
     assert len(wire.gateway._others) == 100
+
+
+def test_failures_and_wishes_out_of_place_are_counted(wire: Wire) -> None:
+    current = wire.join()
+    for failed in (
+        Failed("run-2", ROUND, "14", "x"),
+        Failed(RUN, ROUND + 1, "14", "x"),
+        Failed(RUN, ROUND, "14", "x", "evaluate"),
+    ):
+        wire.send(failed)
+    wire.send(Failed(RUN, ROUND, "14", "x"), client="nobody")
+    wire.send(Keep("run-2"))
+    wire.send(Keep(RUN), client="nobody")
+    wire.until(lambda: wire.gateway.rejections == {"late": 6})
+    assert not current.excused
+    for _ in range(2):  # said again, as it may have been lost
+        wire.send(Failed(RUN, ROUND, "14", "x"))
+    wire.send(Keep(RUN))  # too early: it asks again
+    wire.answer(Registered, register())
+    assert CLIENT in current.excused
+    assert wire.gateway.rejections == {"late": 6}
+
+
+def test_a_registration_that_changes_without_end_is_refused(wire: Wire) -> None:
+    wire.join()
+    for number in range(100):
+        wire.send(register(platform=str(number)))
+    wire.until(lambda: wire.gateway.rejections["flood"] >= 70)
+    wire.gateway._allowance = Allowance(wire.gateway.registry)  # as some seconds later
+    assert wire.answer(Registered, register(platform="new"))

@@ -2,6 +2,9 @@
 
 ``999`` sends 999 in place of every change, and ``late`` does so from round 4 on. ``tenth`` takes a tenth of each weight
 away. ``boast`` claims to have 2^31 - 1 samples.
+
+In secure aggregation ``shares`` gives wrong shares in round 1. ``keys`` gives keys without a signature in round 1, and
+offers a masked update of another size in round 2.
 """
 
 import sys
@@ -10,9 +13,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from edge_fl.agent import agent
+from edge_fl.agent import agent, aggregation
 from edge_fl.cli.main import run
+from edge_fl.secure_aggregation.participant import Participant
 from edge_fl.training import update
+from edge_fl.wire.messages import Keys, Unmasked
 
 _MOST = 2**31 - 1
 _LIES = {
@@ -42,10 +47,36 @@ class Lying(update.Visit):
         update.encode_frame = lied
 
 
+class WrongShares(Participant):
+    """Helps nobody unmask round 1."""
+
+    def unmask(self, attempt: int, survivors: Any) -> Unmasked:
+        honest = super().unmask(attempt, survivors)
+        wrong = dict.fromkeys(honest.shares, bytes(range(32)))
+        return honest if self.round > 1 else msgspec.structs.replace(honest, shares=wrong)
+
+
+class WrongKeys(Participant):
+    """Is kept out of round 1 by its keys, and of round 2 by its update."""
+
+    def keys(self, attempt: int) -> Keys:
+        honest = super().keys(attempt)
+        return honest if self.round > 1 else msgspec.structs.replace(honest, signature=b"", certificate=b"")
+
+    def masked(self, attempt: int, sealed: Any) -> bytes:
+        return super().masked(attempt, sealed) + bytes(1_000_000)
+
+
+_SECURE: dict[str, type[Participant]] = {"shares": WrongShares, "keys": WrongKeys}
+
+
 def main() -> None:
     """Lie as the first word says."""
     Lying.lie = sys.argv.pop(1)
-    update.Visit = Lying  # type: ignore[misc]
+    if Lying.lie in _SECURE:
+        aggregation.Participant = _SECURE[Lying.lie]  # type: ignore[misc]
+    else:
+        update.Visit = Lying  # type: ignore[misc]
     if Lying.lie == "boast":
         honest = agent.Register
         agent.Register = lambda **fields: honest(**(fields | {"samples": _MOST}))  # type: ignore[assignment,misc]

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,14 +36,15 @@ def run(
     serve: list[str | Path],
     devices: dict[str, list[str | Path]],
     watch: Callable[[int], None] = lambda _: None,
+    options: Sequence[str] = (),
     **environment: str,
 ) -> str:
-    """All that was printed; ``watch`` is told the coordinator's process id."""
-    coordinator = edge_fl("serve", *serve, *RUN, "-o", "run", folder=folder, **environment)
+    """All that was printed; ``watch`` is told the coordinator's process id, and ``options`` overrule those of RUN."""
+    coordinator = edge_fl("serve", *serve, *RUN, *options, "-o", "run", folder=folder, **environment)
     watch(coordinator.pid)
     started = [coordinator]
     try:
-        for number, (name, options) in enumerate(devices.items()):
+        for number, (name, words) in enumerate(devices.items()):
             own = [
                 "--data",
                 f"digits:{number}/{len(devices)}",
@@ -53,7 +54,7 @@ def run(
                 "--connect-timeout",
                 "120",
             ]
-            started.append(edge_fl("device", *own, *options, folder=folder, **environment))
+            started.append(edge_fl("device", *own, *words, folder=folder, **environment))
         printed = [process.communicate(timeout=240)[0] for process in started]
     finally:
         for process in started:

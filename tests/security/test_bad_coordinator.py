@@ -1,0 +1,162 @@
+"""A coordinator gone bad, against real agents over TLS on both brokers: each deed costs its task or its message.
+
+Afterwards the same two processes serve an honest coordinator, and end in the bits of a run that nobody disturbed.
+"""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from broker.doors import Doors
+from broker.embedded import EmbeddedBroker
+from broker.provision.authority import Authority
+from device_sim.emulation.mosquitto import free_port
+from edge_fl.core.bundle import MANIFEST, Bundle
+from edge_fl.core.content import Ref
+from edge_fl.transport.address import BrokerAddress
+from edge_fl.wire.messages import Registered, Verdict, Want
+from tests.security import hostile_coordinator as deeds
+from tests.security.conftest import SecuredFleet
+from tests.security.hostile_coordinator import HostileCoordinator, task_of
+from tests.security.test_fleet import RUN, edge_fl, run, same, weights
+from tests.security.test_large_message import memory
+from tests.security.test_programs import step_of, with_program
+
+RUNTIMES = {"tea": "onnx", "coffee": "torch_eager"}
+MOST_RESIDENT = 150_000_000  # bytes of an agent, seen to take 73 MB; its programs have a process of their own
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle) -> dict[str, np.ndarray]:
+    folder, port = tmp_path_factory.mktemp("undisturbed"), free_port()
+    devices: dict[str, list[str | Path]] = {
+        name: ["--broker", f"mqtt://127.0.0.1:{port}", "--id", name, "--runtime", runtime]
+        for name, runtime in RUNTIMES.items()
+    }
+    run(folder, [digits_bundle.root, "--port", str(port)], devices)
+    return weights(folder)
+
+
+def agents(folder: Path, authority: Authority) -> dict[str, subprocess.Popen[str]]:
+    started = {}
+    for number, (name, runtime) in enumerate(RUNTIMES.items()):
+        words = ["--data", f"digits:{number}/2", "--state", f"state-{name}", "--once", "--runtime", runtime]
+        words += ["--identity", str(authority.device(name)), "--connect-timeout", "120"]
+        started[name] = edge_fl("device", *words, folder=folder)
+    return started
+
+
+def attack(hostile: HostileCoordinator, bundle: Bundle, folder: Path) -> None:
+    """All that a coordinator can do to its devices, but end them: that it may."""
+    hostile.gather(*RUNTIMES)
+    evil, files = folder / "evil", {name: step_of(bundle, runtime).file for name, runtime in RUNTIMES.items()}
+    pickled = deeds.with_a_pickle(bundle.read(files["coffee"]), evil)
+    reading = deeds.reading_a_file(bundle.read(files["tea"]))
+    made = {
+        "pickle": with_program(bundle, files["coffee"], pickled, folder / "pickle"),
+        "reading": with_program(bundle, files["tea"], reading, folder / "reading"),
+    }
+    for held in (bundle, *made.values()):
+        for runtime in RUNTIMES.values():
+            for file in held.manifest.program_files(runtime):
+                hostile.give(held.read(file))
+    lacking = deeds.lacking_a_tensor(bundle, "onnx")
+    for number, (client, manifest, sentence) in enumerate(
+        [
+            ("tea", deeds.no_manifest(bundle), "is no manifest"),
+            ("coffee", deeds.of_a_huge_layout(bundle), "The layout makes no sense"),
+            ("tea", lacking, "Required inputs (['tensor.1.weight']) are missing"),
+            ("tea", made["reading"].read(MANIFEST), "reads another file, which no program may"),
+            ("coffee", made["pickle"].read(MANIFEST), "step-plain.pt2"),
+        ]
+    ):
+        assert sentence in hostile.fails(client, f"hostile-{number}", bundle, manifest), (client, number)
+    assert not evil.exists()
+    nowhere = Ref("4" * 64, 1000)
+    for client in RUNTIMES:
+        hostile.say(client, Registered("old", nowhere), old=True)  # a rollback
+        for message in deeds.out_of_range(f"hostile-{client}"):
+            hostile.say(client, message)
+        hostile.say(client, Want("5" * 64, (0,)))
+        hostile.say(client, Verdict("hostile", 1, "5" * 64, accepted=True))
+        hostile.say(client, Registered("last", hostile.give(bundle.read(MANIFEST))))
+        hostile.say(client, task_of("last", nowhere, round=2**31 - 1))  # fetched until something else is wanted
+        hostile.until(lambda client=client: wants(hostile, client, nowhere))
+        hostile.say(client, Registered("nowhere", Ref("6" * 64, 1000)))
+        hostile.until(lambda client=client: wants(hostile, client, Ref("6" * 64, 1000)))
+
+
+def wants(hostile: HostileCoordinator, client: str, ref: Ref) -> bool:
+    return any(c == client and isinstance(m, Want) and m.digest == ref.digest for c, m in hostile.heard)
+
+
+def honest(folder: Path, serve: list[str | Path], started: dict[str, subprocess.Popen[str]]) -> None:
+    """Another coordinator finds both agents as if nothing had been."""
+    for process in started.values():
+        assert process.poll() is None
+        assert memory(process.pid, "VmHWM") < MOST_RESIDENT
+    coordinator = edge_fl("serve", *serve, *RUN, "-o", "run", folder=folder)
+    processes = {"serve": coordinator, **started}
+    try:
+        printed = {name: process.communicate(timeout=240)[0] for name, process in processes.items()}
+    finally:
+        for process in processes.values():
+            process.kill()
+    assert not any(process.returncode for process in processes.values()), printed
+    for name in RUNTIMES:
+        assert "ignored a message: The message is an old one" in printed[name], printed[name]
+        assert printed[name].count("ignored a message: The message cannot be read") >= 11, printed[name]
+        assert "Traceback" not in printed[name]
+
+
+def attacked(
+    address: BrokerAddress, authority: Authority, bundle: Bundle, folder: Path
+) -> dict[str, subprocess.Popen[str]]:
+    """Both agents, once all was done to them."""
+    started = agents(folder, authority)
+    try:
+        with HostileCoordinator(address, authority.folder / "coordinator.pem") as hostile:
+            attack(hostile, bundle, folder)
+    except BaseException:
+        for process in started.values():
+            process.kill()
+            print(process.communicate()[0])
+        raise
+    return started
+
+
+@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
+def test_agents_outlive_a_bad_coordinator_on_mosquitto(
+    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, undisturbed: dict[str, np.ndarray]
+) -> None:
+    folder = tmp_path / "run-folder"
+    folder.mkdir()
+    started = attacked(secured.coordinator, secured.authority, digits_bundle, folder)
+    own = secured.authority.folder / "coordinator.pem"
+    honest(folder, [digits_bundle.root, "--identity", own], started)
+    assert same(weights(folder), undisturbed)
+
+
+def test_agents_outlive_a_bad_coordinator_on_the_embedded_broker(
+    tmp_path: Path, digits_bundle: Bundle, undisturbed: dict[str, np.ndarray]
+) -> None:
+    port = free_port()
+    authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
+    own = authority.folder / "broker.pem"
+    with EmbeddedBroker(port=port, doors=Doors(cert=own, ca=own)) as broker:
+        started = attacked(broker.address, authority, digits_bundle, tmp_path)
+    serve = [
+        digits_bundle.root,
+        "--broker",
+        "embedded",
+        "--identity",
+        own,
+        "--host",
+        "0.0.0.0",
+        "--port",
+        str(port),
+    ]
+    honest(tmp_path, serve, started)
+    assert same(weights(tmp_path), undisturbed)
