@@ -21,7 +21,7 @@ def test_the_page_holds_every_epsilon_against_the_same_run_without_privacy(
     assert [row["noise (clips)"] for row in rows[:2]] == ["", ""]
     assert rows[2]["noise (clips)"] > rows[3]["noise (clips)"] > 0
     assert rows[0]["lost (points)"] == 0
-    assert "--epsilon 20 --epsilon 5 --delta 0.001 --clip 1" in result.command
+    assert "--epsilon 20 --epsilon 5 --delta 0.001 --clip 0.5" in result.command
     (picture,) = result.pictures
     picture.draw(tmp_path / "picture.png")
     assert (tmp_path / "picture.png").stat().st_size > 10_000
