@@ -86,10 +86,10 @@ class HostileCoordinator:
         self.say("all", Hello("hostile"))
         self.until(lambda: {c for c, m in self.heard if isinstance(m, Register)} >= set(clients))
 
-    def fails(self, client: str, run: str, bundle: Bundle, manifest: bytes) -> str:
+    def fails(self, client: str, run: str, bundle: Bundle, manifest: bytes, **changes: Any) -> str:
         """Have ``client`` train with a manifest; the reason that it gives for not doing so."""
         registered = Registered(run, self.give(manifest))
-        task = task_of(run, self.give(frame(bundle, "model", 0, bundle.weights(), run=run)))
+        task = task_of(run, self.give(frame(bundle, "model", 0, bundle.weights(), run=run)), **changes)
         told = 0.0
 
         def failure() -> Failed | None:

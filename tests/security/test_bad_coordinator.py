@@ -22,7 +22,8 @@ from tests.security.conftest import SecuredFleet
 from tests.security.hostile_coordinator import HostileCoordinator, task_of
 from tests.security.test_fleet import RUN, edge_fl, run, same, weights
 from tests.security.test_large_message import memory
-from tests.security.test_programs import step_of, with_program
+from tests.security.test_programs import HOSTILE, endless, hungry, step_of, with_program
+from tests.worker.hostile import DEEDS
 
 RUNTIMES = {"tea": "onnx", "coffee": "torch_eager"}
 MOST_RESIDENT = 150_000_000  # bytes of an agent, seen to take 73 MB; its programs have a process of their own
@@ -44,6 +45,12 @@ def agents(folder: Path, authority: Authority) -> dict[str, subprocess.Popen[str
     for number, (name, runtime) in enumerate(RUNTIMES.items()):
         words = ["--data", f"digits:{number}/2", "--state", f"state-{name}", "--once", "--runtime", runtime]
         words += ["--identity", str(authority.device(name)), "--connect-timeout", "120"]
+        words += [
+            "--task-limit",
+            "10",
+            "--method",
+            f"{HOSTILE}:Hostile",
+        ]  # its own code is hostile, where asked for
         started[name] = edge_fl("device", *words, folder=folder)
     return started
 
@@ -57,6 +64,8 @@ def attack(hostile: HostileCoordinator, bundle: Bundle, folder: Path) -> None:
     made = {
         "pickle": with_program(bundle, files["coffee"], pickled, folder / "pickle"),
         "reading": with_program(bundle, files["tea"], reading, folder / "reading"),
+        "endless": with_program(bundle, files["tea"], endless(bundle), folder / "endless"),
+        "hungry": with_program(bundle, files["tea"], hungry(bundle), folder / "hungry"),
     }
     for held in (bundle, *made.values()):
         for runtime in RUNTIMES.values():
@@ -70,10 +79,17 @@ def attack(hostile: HostileCoordinator, bundle: Bundle, folder: Path) -> None:
             ("tea", lacking, "Required inputs (['tensor.1.weight']) are missing"),
             ("tea", made["reading"].read(MANIFEST), "reads another file, which no program may"),
             ("coffee", made["pickle"].read(MANIFEST), "step-plain.pt2"),
+            ("tea", made["endless"].read(MANIFEST), "took longer than 10 s"),
+            ("tea", made["hungry"].read(MANIFEST), "onnx cannot run 'onnx/step"),
         ]
     ):
         assert sentence in hostile.fails(client, f"hostile-{number}", bundle, manifest), (client, number)
     assert not evil.exists()
+    segfault = [deed.__name__ for deed in DEEDS].index("segfault")
+    crashed = hostile.fails(
+        "tea", "hostile-crash", bundle, bundle.read(MANIFEST), method="hostile", parameters={}, seed=segfault
+    )
+    assert "ended by SIGSEGV" in crashed
     nowhere = Ref("4" * 64, 1000)
     for client in RUNTIMES:
         hostile.say(client, Registered("old", nowhere), old=True)  # a rollback
