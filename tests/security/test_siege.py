@@ -1,5 +1,5 @@
 """One run over TLS, on both brokers, with a device that never answers, and one too many. Its coordinator is killed, and
-its newest model and its record are damaged: it goes on.
+its newest model, its record and a device's memory are damaged: it goes on.
 """
 
 import json
@@ -88,7 +88,7 @@ def besieged(
     own = {
         n: ["--data", f"digits:{n}/2", "--state", f"s{n}", "--once", "--connect-timeout", "120"] for n in (0, 1)
     }
-    options = [f"--rounds={ROUNDS}", "--local-steps=3", *RUN, "-o", "run"]
+    options = [f"--rounds={ROUNDS}", "--local-steps=3", "--method=fedbiad", *RUN, "-o", "run"]
     started = [edge_fl("serve", bundle.root, *serve, *options, folder=folder)]
     try:
         mute.start()
@@ -107,6 +107,8 @@ def besieged(
         started[0].kill()
         started[0].wait(30)
         finished = damage(folder / "run")
+        (remembered,) = (folder / "s1" / "method").glob("*/accepted.npz")
+        remembered.write_bytes(b"no memory")
         again = edge_fl("serve", *serve, "--resume", "run", folder=folder)
         started.append(again)
         said, _ = again.communicate(timeout=200)
@@ -114,6 +116,7 @@ def besieged(
         assert "is damaged" in said
         assert f"The run goes on after round {finished}" in " ".join(said.split())
         assert [device.wait(60) for device in devices] == [0, 0]
+        assert remembered.with_suffix(".damaged").exists()
     finally:
         mute.stop()
         for process in started:
