@@ -105,7 +105,8 @@ class SecureAggregator:
                 record.keep(masked)
             sums += self._unmask(masked, current.number)
         survivors = sorted(client for one in sums for client in one.survivors)
-        if len(survivors) < current.quorum:
+        # What was announced may be lost with this machine's power, but never what was noted to be unmasked.
+        if len(survivors) < current.quorum or not announced.keys() >= set(survivors):
             self._lose(current.number, len(survivors), current.quorum)
             sums, survivors = [], []
         else:
@@ -150,13 +151,13 @@ class SecureAggregator:
             if enough and not _newly_thin(cohort, sharing, survivors):
                 done.append(CohortSum(cohort, sharing, survivors, poll.sums[place]))
             else:
+                again.append(list(survivors if len(sharing) >= cohort.roster.threshold else sharing))
                 _log.warning(
                     "round %d: %d of %d devices of a cohort are left: their sum begins anew",
                     plan.round,
-                    len(survivors),
+                    len(again[-1]),
                     len(cohort.members),
                 )
-                again.append(list(survivors))
         return done, again
 
     def _keys(

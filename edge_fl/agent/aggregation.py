@@ -1,6 +1,5 @@
 """A device's answers in secure aggregation, and its memory of what it has unmasked."""
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import msgspec
 
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.content import Ref
-from edge_fl.core.errors import RunError
+from edge_fl.core.errors import RunError, said
 from edge_fl.core.layout import Layout
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.identity.signatory import FleetSignatory
@@ -21,15 +20,13 @@ from edge_fl.wire.messages import Keys, MakeKeys, SendMasked, ShareKeys, Shares,
 
 __all__ = ["Aggregation"]
 
-_log = logging.getLogger(__name__)
-_FILE = "unmasked.json"
+_FILE, _RUNS = "unmasked.json", 100
 
 
 class _Unmasked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The last ``round`` of a ``run`` whose sum the device unmasked."""
+    """The last round of each run whose sum the device unmasked, the newest run last."""
 
-    run: str
-    round: int
+    rounds: dict[str, int] = {}
 
 
 class Aggregation:
@@ -53,16 +50,16 @@ class Aggregation:
     def begin(self, task: Task) -> None:
         """Forget the last update.
 
-        Raises RunError where the device has unmasked a sum of the task's round, and ConfigError where it lacks the
-        package cryptography: then it need not train.
+        Raises RunError where the device has unmasked a sum of the task's round, or cannot know whether it has, and
+        ConfigError where it lacks the package cryptography: then it need not train.
         """
         self._participant = None
         if not task.withheld:
             return
         check_available()
-        last = self._unmasked()
-        if last is not None and last.run == task.run and task.round <= last.round:
-            raise RunError(f"This device has unmasked a sum of round {last.round}, and trains a later one alone.")
+        last = self._unmasked().get(task.run, 0)
+        if task.round <= last:
+            raise RunError(f"This device has unmasked a sum of round {last}, and trains a later one alone.")
 
     def announce(self, update: Update, layout: Layout) -> None:
         """Hold an update whose values the frame withholds."""
@@ -101,13 +98,18 @@ class Aggregation:
         return held
 
     def _note(self, request: Unmask) -> None:
-        write_atomically(self._path, msgspec.json.encode(_Unmasked(request.run, request.round)))
+        rounds = self._unmasked()
+        rounds.pop(request.run, None)
+        kept = dict([*rounds.items(), (request.run, request.round)][-_RUNS:])
+        write_atomically(self._path, msgspec.json.encode(_Unmasked(kept)))
 
-    def _unmasked(self) -> _Unmasked | None:
+    def _unmasked(self) -> dict[str, int]:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Unmasked)
+            return msgspec.json.decode(self._path.read_bytes(), type=_Unmasked).rounds
         except FileNotFoundError:
-            return None
+            return {}
         except (OSError, *UNREADABLE) as error:
-            _log.warning("'%s' is damaged (%s): which round was unmasked last is forgotten", self._path, error)
-            return None
+            raise RunError(
+                f"'{self._path}' says what this device has unmasked, and cannot be read ({said(error)}): "
+                "remove it once no run of secure aggregation goes on."
+            ) from error

@@ -12,6 +12,7 @@ import socket
 import ssl
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,21 +68,39 @@ def enrol(token: Token, output: Path, *, timeout: float) -> None:
     StateError
         When ``output`` exists, or cannot be written.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     if output.exists():
         raise StateError(f"'{output}' exists: choose another file with -o, or move it away.")
     deadline = time.monotonic() + timeout
     address = BrokerAddress.parse(token.listener)
     trusted = _authority_of(token, address, deadline)
-    key = Ed25519PrivateKey.generate()
+    pending = output.with_name(f"{output.name}.key")
+    key = _kept_key(pending)
     with tempfile.TemporaryDirectory() as folder:
         ca = Path(folder) / "ca.pem"
         ca.write_text(trusted)
-        answer = _asked(token, address, ca, request_of(token.name, key), deadline)
+        try:
+            answer = _asked(token, address, ca, request_of(token.name, key), deadline)
+        except RefusedError:
+            pending.unlink(missing_ok=True)
+            raise
         pem = _checked(token, answer, key, Authority(ca)) + trusted
     text = identity_text(token.name, answer.broker, pem=pem, coordinator=answer.coordinator)
     write_atomically(output, text.encode(), secret=True)
+    pending.unlink(missing_ok=True)
+
+
+def _kept_key(path: Path) -> "Ed25519PrivateKey":
+    """The device's new key, which is on disk before the token is spent: a device that is killed asks again by it.
+
+    Raises StateError where it cannot be written.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    with suppress(OSError, ValueError):
+        return Ed25519PrivateKey.from_private_bytes(path.read_bytes())
+    key = Ed25519PrivateKey.generate()
+    write_atomically(path, key.private_bytes_raw(), secret=True)
+    return key
 
 
 def _authority_of(token: Token, address: BrokerAddress, deadline: float) -> str:

@@ -130,7 +130,9 @@ class Visit:
         selection = Selection.of(result.pattern, header.mode)
         delta, within = clipped(selection, result.delta, clipping.norm)
         if clipping.noise:
-            key = f"{self._job.client}|{self._job.round}|".encode() + self._secret
+            # Of one update under two noises or clips the noise could be taken away: each has noise of its own.
+            asked = f"{self._task.run}|{self._job.client}|{self._job.round}|{clipping.norm!r}|{clipping.noise!r}|"
+            key = asked.encode() + self._secret
             delta = noised(selection, delta, clipping.noise, key)
         header = msgspec.structs.replace(
             header, samples=1, loss=0.0, unclipped=within if clipping.tell else msgspec.UNSET

@@ -185,7 +185,9 @@ def test_a_device_that_was_started_anew_unmasks_no_second_sum_of_a_round(tmp_pat
     again.begin(msgspec.structs.replace(task, round=ROUND + 1))
     again.begin(msgspec.structs.replace(task, run="other"))
     (tmp_path / "unmasked.json").write_bytes(b"\xff")
-    again.begin(task)  # what is damaged is forgotten, with a warning
+    with pytest.raises(RunError, match="says what this device has unmasked"):
+        again.begin(task)
+    again.begin(msgspec.structs.replace(task, withheld=False))
 
 
 def test_a_key_that_is_none_costs_its_device_alone(tmp_path: Path) -> None:

@@ -216,6 +216,26 @@ def test_a_coordinator_that_comes_back_asks_for_the_same_sum(tmp_path: Path) -> 
         np.testing.assert_allclose(found[tensor.name], expected[tensor.name], rtol=0, atol=1e-6)
 
 
+def test_a_cohort_that_too_many_leave_as_they_share_begins_anew(tmp_path: Path) -> None:
+    crowd = fedbiad(LAYOUT, 20)
+    gone = sorted(crowd.updates)[:8]
+    crowd.leaves = lambda asked, attempt: gone if asked is ShareKeys or attempt > 1 else ()
+    total, current = summed(crowd, plan(LAYOUT, "rows", "mean", SecureAggregation(holders=2)), tmp_path)
+    assert sorted(current.reports) == sorted(crowd.updates.keys() - set(gone))
+    assert [one.cohort.roster.attempt for one in total.sums.sums] == [2]
+
+
+def test_an_update_that_was_lost_with_the_power_costs_the_round(tmp_path: Path) -> None:
+    """Its values are in the sum that was noted to be unmasked, and what it announced is gone."""
+    crowd = fedbiad(LAYOUT, 12)
+    how = plan(LAYOUT, "rows", "mean", SecureAggregation(holders=2))
+    summed(crowd, how, tmp_path)
+    current = announced(crowd, tmp_path, quorum=1)
+    current.lose("d003", "its update was lost with this machine's power")
+    assert not aggregator_of(crowd, how, tmp_path).total(current, {}).close()
+    assert not current.reports
+
+
 def test_one_vector_says_nothing_without_the_shares_of_others(tmp_path: Path) -> None:
     """Bytes of a masked update are uniform, and so is the difference of two: chi squared over 256 values."""
     layout = mlp_layout(60, 100, 60, 10)

@@ -124,3 +124,27 @@ def test_a_private_update_tells_its_norm_neither_samples_nor_loss(
     assert abs(spread.std() - 1) < 0.1
     # Without a secret of the device each visit draws its own.
     assert any(not np.array_equal(loud.values[name], again.values[name]) for name in loud.values)
+
+
+def test_two_noises_of_one_update_have_nothing_in_common(digits_bundle: Bundle, start: bytes) -> None:
+    """Whoever asks the same update of a device in another run, or with another noise or clip, learns nothing of it."""
+    layout, samples = digits_bundle.layout, load_dataset("digits").train.take(np.arange(100))
+    runtime, model = open_runtime("onnx", digits_bundle, threads=1), decode_frame(start, layout)
+
+    def values(run: str, clipping: Clipping) -> np.ndarray:
+        task = msgspec.structs.replace(asked(start), run=run, clipping=clipping)
+        made = make_update(
+            task, client="c", model=model, runtime=runtime, samples=samples, state={}, secret=bytes(32)
+        )
+        found = decode_frame(made.frame, layout).values
+        return np.concatenate([found[tensor.name].reshape(-1) for tensor in layout.parameters])
+
+    clean = values("r", Clipping(100.0))
+    first = values("r", Clipping(100.0, noise=1.0))
+    assert np.array_equal(first, values("r", Clipping(100.0, noise=1.0)))
+    for other in (values("r", Clipping(100.0, noise=2.0)), values("r", Clipping(90.0, noise=1.0))):
+        assert abs(np.corrcoef(first - clean, other - clean)[0, 1]) < 0.1
+    model = decode_frame(
+        encode_frame(msgspec.structs.replace(model.header, run="s"), model.pattern, model.values), layout
+    )
+    assert abs(np.corrcoef(first - clean, values("s", Clipping(100.0, noise=1.0)) - clean)[0, 1]) < 0.1
