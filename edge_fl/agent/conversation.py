@@ -277,7 +277,8 @@ class Conversation:
         _log.warning("connection lost (%s); reconnecting", reason)
         if self._short_sessions >= _MANY_SESSIONS:
             _log.warning(
-                "the broker keeps ending this session: does another device use the id '%s'? Give each its own --id",
+                "the broker keeps ending this session: does another device use the id '%s'? Give each its own --id "
+                "or --identity",
                 self._client,
             )
 

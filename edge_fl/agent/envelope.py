@@ -85,7 +85,7 @@ class SignedEnvelope:
         first = read_identity(file).coordinator
         if first is None:
             raise ConfigError(
-                f"'{file}' names no coordinator to believe: make it anew with `edge-fl provision device`."
+                f"'{file}' is not a device's file, as it names no coordinator: take the file of this device."
             )
         self._path = state / _TRUST
         self._trust = _kept(self._path, first.hex())

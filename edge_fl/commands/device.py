@@ -108,9 +108,9 @@ def device(
     if context.invoked_subcommand is not None:
         return
     broker = broker or broker_of(identity)
-    for option, value in (("--broker", broker), ("--data", data)):
+    for options, value in (("'--broker' or '--identity'", broker), ("'--data'", data)):
         if not value:  # typer would ask a subcommand for it too, were it declared as required
-            raise typer.BadParameter("it is required.", param_hint=f"'{option}'")
+            raise typer.BadParameter("it is required.", param_hint=options)
     from edge_fl.agent.agent import Agent, AgentSettings
     from edge_fl.agent.consent import Conditions
     from edge_fl.agent.opening import in_process_of_its_own, in_this_process

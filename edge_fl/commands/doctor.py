@@ -67,7 +67,7 @@ def doctor(
     """
     broker = broker or broker_of(identity)
     if not broker:
-        raise typer.BadParameter("it is required.", param_hint="'--broker'")
+        raise typer.BadParameter("it is required.", param_hint="'--broker' or '--identity'")
     from edge_fl.agent.doctor import Examined, examine
     from edge_fl.transport.address import BrokerAddress
 

@@ -149,8 +149,8 @@ class Connection:
         if reason.is_failure:
             self._first.put(
                 LoginRefusedError(
-                    f"The broker at {self._address} refuses this client ({str(reason).lower()}): see --user, "
-                    "--password-file and --cert."
+                    f"The broker at {self._address} refuses this client ({str(reason).lower()}): "
+                    "see --identity, --cert, --user and --password-file."
                 )
             )
             self._inbox.put(Disconnected(str(reason)))
@@ -177,7 +177,9 @@ class Connection:
                     "certificate, or miss one; see --cert and --key."
                 )
             )
-        self._inbox.put(Disconnected(str(reason)))
+        # paho names an end without a reason from the broker "Unspecified error", which reads as a fault of ours
+        said = "it was closed" if reason == "Unspecified error" else str(reason)
+        self._inbox.put(Disconnected(said))
 
     def _on_log(self, _client: Any, _userdata: Any, level: int, text: str) -> None:
         """A broker that refuses a certificate says so after the handshake (TLS 1.3), and paho only here."""
