@@ -12,7 +12,7 @@ from broker.session import serve as coordinate
 from edge_fl.core.bundle import Bundle
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
-from edge_fl.runs.config import RunConfig, SecureAggregation
+from edge_fl.runs.config import RunConfig, SecureAggregation, bounds_beside
 from edge_fl.runs.privacy import Privacy
 from edge_fl.runs.run import Run
 from edge_fl.transport.access import Access
@@ -99,10 +99,8 @@ def serve(
         test_data=None if test_data is None else str(test_data),
         scores=tuple(scores),
         code=(*code, *of_rule),
-        samples_bound=None if privacy else samples_bound,
-        norm_bound=None if privacy or secure else norm_bound,
         robust=robust_rule,
-        rollback=None if privacy or secure else rollback,
+        **bounds_beside(privacy, secure, samples_bound=samples_bound, norm_bound=norm_bound, rollback=rollback),
         secure=secure,
         privacy=privacy,
         **settings,

@@ -245,7 +245,7 @@ def serve(
     from broker.session import new_run_id
     from edge_fl.recipes.named import recipe_and_parameters
     from edge_fl.recipes.own import plain_robust
-    from edge_fl.runs.config import RunConfig
+    from edge_fl.runs.config import RunConfig, bounds_beside
     from edge_fl.transport.address import BrokerAddress
 
     console = Console(stderr=True)
@@ -297,11 +297,15 @@ def serve(
             patience=patience,
             max_devices=max_devices,
             max_samples=max_samples,
-            samples_bound=None if privacy else samples_bound or None,
-            norm_bound=None if privacy or aggregation else norm_bound or None,
+            **bounds_beside(
+                privacy,
+                aggregation,
+                samples_bound=samples_bound or None,
+                norm_bound=norm_bound or None,
+                rollback=rollback or None,
+            ),
             robust=robust_rule,
             attackers=attackers,
-            rollback=None if privacy or aggregation else rollback or None,
             exact_sums=exact_sums,
             secure=aggregation,
             privacy=privacy,

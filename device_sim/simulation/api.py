@@ -13,7 +13,7 @@ from edge_fl.data.given import samples_of
 from edge_fl.data.partition import Kind
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
-from edge_fl.runs.config import RunConfig, SecureAggregation, SelectionPolicy
+from edge_fl.runs.config import RunConfig, SecureAggregation, SelectionPolicy, bounds_beside
 from edge_fl.runs.privacy import Privacy
 from edge_fl.runs.run import Run
 
@@ -143,8 +143,7 @@ def begin(
         keep_best=keep_best,
         patience=patience,
         max_samples=max_samples,
-        samples_bound=None if privacy else samples_bound,
-        norm_bound=None if privacy or secure else norm_bound,
+        **bounds_beside(privacy, secure, samples_bound=samples_bound, norm_bound=norm_bound),
         exact_sums=exact_sums,
         secure=secure,
         privacy=privacy,

@@ -3,7 +3,7 @@
 import math
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
@@ -12,7 +12,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.runs.privacy import Privacy
 from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 
-__all__ = ["RunConfig", "SecureAggregation", "SelectionPolicy", "begun"]
+__all__ = ["RunConfig", "SecureAggregation", "SelectionPolicy", "begun", "bounds_beside"]
 
 SelectionPolicy = Literal["random", "least-recent", "availability", "capability"]
 
@@ -42,6 +42,32 @@ class SecureAggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             )
         if not 2**-20 <= self.reach <= 2**20:
             raise ConfigError(f"The reach of an entry is a number from 1e-6 to 1e6, not {self.reach:g}.")
+
+
+class _Bounds(TypedDict):
+    samples_bound: float | None
+    norm_bound: float | None
+    rollback: float | None
+
+
+def bounds_beside(
+    privacy: Privacy | None,
+    secure: SecureAggregation | None,
+    *,
+    samples_bound: float | None,
+    norm_bound: float | None,
+    rollback: float | None = None,
+) -> _Bounds:
+    """The bounds of a :class:`RunConfig` that stay on: the clip of ``privacy`` takes the place of all of them.
+
+    ``norm_bound`` and ``rollback`` look at single updates, which ``secure`` hides.
+    """
+    unseen = privacy is not None or secure is not None
+    return {
+        "samples_bound": None if privacy is not None else samples_bound,
+        "norm_bound": None if unseen else norm_bound,
+        "rollback": None if unseen else rollback,
+    }
 
 
 class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -24,6 +24,7 @@ from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import RUNTIMES, open_runtime
 from edge_fl.worker.confinement import die_with, first_to_go, limit, only_files
 from edge_fl.worker.messages import (
+    LONGEST_SENTENCE,
     Ask,
     Collect,
     Collected,
@@ -47,7 +48,6 @@ from edge_fl.worker.work import LocalWork
 
 _Arrays = list[NDArray[Any]]
 _NOTHING = Samples(np.empty(0, np.float32), np.empty(0, np.int64))
-_LONGEST = 4000
 
 
 class _Server:
@@ -134,7 +134,7 @@ def _problem(error: Exception) -> Problem:
         traceback.print_exception(error)
         sys.stderr.flush()
     code = ours.code if isinstance(ours, FrameError) else ""
-    return Problem(type(ours).__name__, code, printable(str(ours), _LONGEST))
+    return Problem(type(ours).__name__, code, printable(str(ours), LONGEST_SENTENCE))
 
 
 def _main() -> None:

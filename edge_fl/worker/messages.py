@@ -7,6 +7,7 @@ import msgspec
 from edge_fl.wire.messages import MOST_SCORES, CollectStatistics, Evaluate, Task
 
 __all__ = [
+    "LONGEST_SENTENCE",
     "Ask",
     "Collect",
     "Collected",
@@ -24,6 +25,8 @@ __all__ = [
     "Trained",
 ]
 
+LONGEST_SENTENCE = 4000
+"""Characters of a :class:`Problem`: the process cuts to that, and the agent, which does not believe it, again."""
 _Word = Annotated[str, msgspec.Meta(max_length=128)]
 _Sums = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
 _Words = Annotated[tuple[_Word, ...], msgspec.Meta(max_length=256)]

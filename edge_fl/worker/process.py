@@ -41,6 +41,7 @@ from edge_fl.training.update import Update
 from edge_fl.wire.messages import CollectStatistics, Evaluate, Evaluated, Task
 from edge_fl.worker.confinement import worker_environment
 from edge_fl.worker.messages import (
+    LONGEST_SENTENCE,
     Ask,
     Collect,
     Collected,
@@ -70,7 +71,6 @@ _ERRORS: dict[str, type[EdgeFLError]] = {
 }
 """What a process may answer with: none that ends an agent, or makes it wait."""
 _ARRAYS_A_MODEL = 16  # what a method remembers is at most so many times as large as a model
-_LONGEST_WORDS = 4000  # characters
 _ROOM = 64 << 20  # bytes: and so much more
 _CRASH_SECONDS = 5.0  # for a process that has closed its pipes to be gone
 _Arrays = Sequence[NDArray[Any]]
@@ -302,7 +302,7 @@ class _Running:
     def log(self) -> None:
         """Tell the log what the process wrote by now, for whoever wants to know why something failed."""
         if wrote := self._pipe.drain().decode(errors="replace").strip():
-            _log.error("the process of the programs wrote: %s", printable(wrote, _LONGEST_WORDS))
+            _log.error("the process of the programs wrote: %s", printable(wrote, LONGEST_SENTENCE))
 
     def gone(self) -> int:
         """The exit code of a process that has closed its pipes, or minus the number of the signal that ended it."""
@@ -339,7 +339,7 @@ def _crash(code: int) -> EdgeFLError:
 
 
 def _error(problem: Problem) -> EdgeFLError:
-    sentence = printable(problem.sentence, _LONGEST_WORDS)
+    sentence = printable(problem.sentence, LONGEST_SENTENCE)
     if problem.kind == FrameError.__name__:
         return FrameError(problem.code, sentence)
     return _ERRORS.get(problem.kind, RunError)(sentence)

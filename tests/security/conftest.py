@@ -43,6 +43,11 @@ class SecuredFleet:
             self.mosquitto.reload()
 
 
+def serve_embedded(folder: Path, port: int) -> list[str | Path]:
+    """Options of `serve` that open the embedded broker with the identity in a fleet's ``folder``, to all hosts."""
+    return ["--broker", "embedded", "--identity", folder / "broker.pem", "--host", "0.0.0.0", "--port", str(port)]
+
+
 @pytest.fixture(params=["embedded", pytest.param("mosquitto", marks=pytest.mark.mosquitto)])
 def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredFleet]:
     port = free_port()

@@ -18,7 +18,7 @@ from edge_fl.core.content import Ref
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Registered, Verdict, Want
 from tests.security import hostile_coordinator as deeds
-from tests.security.conftest import SecuredFleet
+from tests.security.conftest import SecuredFleet, serve_embedded
 from tests.security.hostile_coordinator import HostileCoordinator, task_of
 from tests.security.test_fleet import RUN, edge_fl, run, same, weights
 from tests.security.test_large_message import memory
@@ -163,16 +163,6 @@ def test_agents_outlive_a_bad_coordinator_on_the_embedded_broker(
     own = authority.folder / "broker.pem"
     with EmbeddedBroker(port=port, doors=Doors(cert=own, ca=own)) as broker:
         started = attacked(broker.address, authority, digits_bundle, tmp_path)
-    serve = [
-        digits_bundle.root,
-        "--broker",
-        "embedded",
-        "--identity",
-        own,
-        "--host",
-        "0.0.0.0",
-        "--port",
-        str(port),
-    ]
+    serve = [digits_bundle.root, *serve_embedded(authority.folder, port)]
     honest(tmp_path, serve, started)
     assert same(weights(tmp_path), undisturbed)

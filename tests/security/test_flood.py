@@ -21,7 +21,7 @@ from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Message
 from edge_fl.wire.messages import PROTOCOL, Offer, Register, Topics, Want
-from tests.security.conftest import SecuredFleet
+from tests.security.conftest import SecuredFleet, serve_embedded
 from tests.security.test_fleet import edge_fl, open_run, run, same, weights
 
 __all__ = ["open_run"]  # a fixture
@@ -131,9 +131,8 @@ def test_a_flood_on_the_embedded_broker_changes_no_bit(
     port = free_port()
     authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
     devices: dict[str, list[str | Path]] = {n: ["--identity", authority.device(n)] for n in ("tea", "coffee")}
-    serve = [digits_bundle.root, "--broker", "embedded", "--identity", tmp_path / "fleet" / "broker.pem"]
     access = read_identity(authority.device("flood")).access
     address = BrokerAddress("localhost", port, "mqtts", access=access)
-    options = [*serve, "--host", "0.0.0.0", "--port", str(port)]
+    options = [digits_bundle.root, *serve_embedded(authority.folder, port)]
     assert flooded(address, tmp_path, options, devices) > 1000
     assert same(weights(tmp_path), open_run)

@@ -12,7 +12,7 @@ from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
 from tests.security import rogue_agent
-from tests.security.conftest import SecuredFleet
+from tests.security.conftest import SecuredFleet, serve_embedded
 from tests.security.test_fleet import edge_fl, same, weights
 
 HONEST = [f"honest-{i}" for i in range(5)]
@@ -60,8 +60,7 @@ def trained(
 def embedded(folder: Path) -> tuple[list[str | Path], Authority]:
     port = free_port()
     authority = Authority.create(folder / "fleet", hosts=["localhost"], port=port)
-    own = authority.folder / "broker.pem"
-    return ["--broker", "embedded", "--identity", own, "--host", "0.0.0.0", "--port", str(port)], authority
+    return serve_embedded(authority.folder, port), authority
 
 
 @pytest.fixture(scope="module")

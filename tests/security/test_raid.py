@@ -16,7 +16,7 @@ from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
 from edge_fl.identity.file import read_identity
 from edge_fl.transport.address import BrokerAddress
-from tests.security.conftest import SecuredFleet
+from tests.security.conftest import SecuredFleet, serve_embedded
 from tests.security.raiders import EPOCHS, LATE, OUT_OF_RANGE, SAID, WRONG, Liar, Raider
 from tests.security.test_fleet import edge_fl, open_run, run, same, weights
 from tests.security.test_flood import Resident
@@ -90,18 +90,7 @@ def test_a_raid_on_the_embedded_broker_changes_no_bit(
     port = free_port()
     authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
     devices: dict[str, list[str | Path]] = {n: ["--identity", authority.device(n)] for n in ("tea", "coffee")}
-    own = authority.folder / "broker.pem"
-    serve = [
-        digits_bundle.root,
-        "--broker",
-        "embedded",
-        "--identity",
-        own,
-        "--host",
-        "0.0.0.0",
-        "--port",
-        str(port),
-    ]
+    serve = [digits_bundle.root, *serve_embedded(authority.folder, port)]
     addresses = {
         name: BrokerAddress("localhost", port, "mqtts", access=read_identity(authority.device(name)).access)
         for name in ("liar", "raider")
