@@ -1,5 +1,7 @@
 """Whether a device's data is what a bundle's model takes."""
 
+from itertools import zip_longest
+
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.errors import DataError
 from edge_fl.data.registry import Samples
@@ -8,7 +10,7 @@ __all__ = ["check_fit"]
 
 
 def check_fit(samples: Samples, manifest: Manifest) -> None:
-    """Refuse samples of another shape or dtype or with labels the model has no output for: DataError."""
+    """Refuse samples of another shape or dtype, or whose classes are not the model's: DataError."""
     given, taken = (samples.x.shape[1:], samples.x.dtype.name), (manifest.input.shape, manifest.input.dtype)
     if given != taken:
         raise DataError(
@@ -28,8 +30,25 @@ def check_fit(samples: Samples, manifest: Manifest) -> None:
         )
     if manifest.target.dtype == "float32":
         return
+    _check_names(samples.class_names, manifest)
     if len(samples.y) and not 0 <= samples.y.min() <= samples.y.max() < manifest.classes:
         raise DataError(
             f"The data has labels {samples.y.min()} to {samples.y.max()}, and '{manifest.name}' knows "
             f"{manifest.classes} classes; give --data that fits."
         )
+
+
+def _check_names(names: tuple[str, ...], manifest: Manifest) -> None:
+    """Refuse names that stand elsewhere in the model's list: training would go on, and learn the wrong classes."""
+    if not (names and manifest.class_names):
+        return
+    for i, (given, known) in enumerate(zip_longest(names, manifest.class_names)):
+        if given != known:
+            raise DataError(
+                f"The data's class {i} is {_named(given)}, and '{manifest.name}' has {_named(known)} there; "
+                f"give classes=FILE the model's names, in their order: {', '.join(manifest.class_names)[:200]}."
+            )
+
+
+def _named(name: str | None) -> str:
+    return "none" if name is None else f"'{name[:40]}'"

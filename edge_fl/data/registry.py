@@ -60,16 +60,19 @@ class Samples:
         ``[n, *target_shape]``, int64 class indices or float32 numbers.
     owner
         ``[n]`` int64: whose each sample is, the same number in both splits; None where nobody knows.
+    class_names
+        What the classes of ``y`` are called, from class 0 on; empty where the data has numbers only.
     """
 
     x: NDArray[np.float32] | NDArray[np.int64]
     y: NDArray[np.int64] | NDArray[np.float32]
     owner: NDArray[np.int64] | None = None
+    class_names: tuple[str, ...] = ()
 
     def take(self, indices: NDArray[np.int64]) -> "Samples":
         """Copy the samples at ``indices``, in that order."""
         owner = None if self.owner is None else self.owner[indices]
-        return Samples(self.x[indices], self.y[indices], owner)
+        return Samples(self.x[indices], self.y[indices], owner, self.class_names)
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,8 @@ class _Server:
                 return Timed(work.rehearse(ask.task)), []
 
     def _hold(self, ask: Hold, arrays: _Arrays, work: LocalWork) -> None:
-        samples = Samples(*arrays)
+        x, y, *owner = arrays
+        samples = Samples(x, y, owner[0] if owner else None)
         train = ask.part == "train"
         self._data = Split(samples, self._data.test) if train else Split(self._data.train, samples)
         work.hold(self._data)

@@ -1,5 +1,7 @@
 """Data that does not fit the model is refused before it is trained on."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -24,3 +26,16 @@ def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
         check_fit(digits, msgspec.structs.replace(manifest, classes=9))
     with pytest.raises(DataError, match="labels -1 to -1"):
         check_fit(Samples(digits.x[:1], np.array([-1])), manifest)
+
+
+def test_class_names_of_data_and_model_stand_in_one_order(digits_bundle: Bundle) -> None:
+    """Swapped names would train in silence, and learn the wrong classes."""
+    digits, names = client_samples(DataSpec.parse("digits")), tuple("abcdefghij")
+    manifest = msgspec.structs.replace(digits_bundle.manifest, class_names=names)
+    check_fit(digits, manifest)
+    check_fit(replace(digits, class_names=names), manifest)
+    check_fit(replace(digits, class_names=names[::-1]), digits_bundle.manifest)
+    with pytest.raises(DataError, match="class 1 is 'c', and 'digits-mlp' has 'b' there"):
+        check_fit(replace(digits, class_names=(*"acb", *names[3:])), manifest)
+    with pytest.raises(DataError, match="class 9 is none, and 'digits-mlp' has 'j' there"):
+        check_fit(replace(digits, class_names=names[:9]), manifest)

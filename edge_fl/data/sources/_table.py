@@ -150,4 +150,11 @@ class TableSource(FileSource):
                 )
             x = x.reshape(len(x), *self._shape)
         rows = decoded.rows
-        return checked_samples(x, decoded.y, where, place=lambda i: f"{self.row} {rows[i]}", owner=decoded.owners)
+        return checked_samples(
+            x,
+            decoded.y,
+            where,
+            place=lambda i: f"{self.row} {rows[i]}",
+            owner=decoded.owners,
+            class_names=self.classes if self.columns.label else (),
+        )

@@ -151,6 +151,7 @@ def checked_samples(
     *,
     place: Callable[[int], str] = "sample {} (from 0)".format,
     owner: object = None,
+    class_names: tuple[str, ...] = (),
 ) -> Samples:
     """Arrays of a user's as samples.
 
@@ -166,6 +167,8 @@ def checked_samples(
         Tells, in words, where in it a sample is.
     owner
         ``[n]``, whose each sample is: numbers or names; None where nobody knows.
+    class_names
+        What the classes of ``y`` are called, from class 0 on; empty where nobody knows.
 
     Raises
     ------
@@ -182,7 +185,10 @@ def checked_samples(
     if not len(targets):
         raise DataError(f"{where} holds no samples.")
     return Samples(
-        _inputs(inputs, where, place), _targets(targets, where, place), _owners(owner, len(targets), where)
+        _inputs(inputs, where, place),
+        _targets(targets, where, place),
+        _owners(owner, len(targets), where),
+        class_names,
     )
 
 

@@ -57,7 +57,8 @@ class ImageSource(FileSource):
         """The images with their folders' classes."""
         labelled = self._labelled()
         x = np.stack([self._pixels(file) for file, _ in labelled])
-        return checked_samples(x, np.array([label for _, label in labelled]), f"'{self.path}'")
+        labels = np.array([label for _, label in labelled])
+        return checked_samples(x, labels, f"'{self.path}'", class_names=self._classes)
 
     def _labelled(self) -> list[tuple[Path, int]]:
         folders = sorted((self._class(folder), folder) for folder in _entries(self.path) if folder.is_dir())

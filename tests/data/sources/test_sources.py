@@ -66,7 +66,9 @@ def test_csv(tmp_path: Path) -> None:
     assert opened(f"csv:{path}?ignore=id,a").x.tolist() == [[1.5], [np.float32(-1e-3)]]
     names = write(tmp_path / "names.txt", "cat\ndog\n")
     path = write(tmp_path / "b.csv", "kind,x\ndog,1\ncat,2\n")
-    assert opened(f"csv:{path}?label=kind&classes={names}").y.tolist() == [1, 0]
+    named = opened(f"csv:{path}?label=kind&classes={names}")
+    assert named.y.tolist() == [1, 0]
+    assert named.class_names == tuple(names.read_text().split())
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,9 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert samples.x[1, :, 0, 0].tolist() == [1, 0, np.float32(0.2)]
     assert opened(f"images:{tmp_path}?shape=1x2x2").x.shape == (3, 1, 2, 2)
     names = write(tmp_path / "names.txt", "x\n10\ny\n2\n")
-    assert opened(f"images:{tmp_path}?shape=1x1x1&classes={names}").y.tolist() == [1, 3, 3]
+    named = opened(f"images:{tmp_path}?shape=1x1x1&classes={names}")
+    assert named.y.tolist() == [1, 3, 3]
+    assert named.class_names == tuple(names.read_text().split())
 
 
 def test_images_that_are_refused(tmp_path: Path) -> None:
