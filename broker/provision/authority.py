@@ -236,12 +236,26 @@ class Authority:
             )
 
     def certify(self, name: str, key: Ed25519PublicKey, *, days: int = DAYS) -> bytes:
-        """Give a device that made its own ``key`` a certificate (DER).
+        """A certificate (DER) for a device that made its own ``key``: :meth:`remember` it before it is given out.
 
-        Raises ConfigError unless the name is free, StateError when the folder cannot be written.
+        Raises ConfigError unless the name is free.
         """
         self.check_free(name)
-        return self._certified(name, key, None, days=days).public_bytes(Encoding.DER)
+        return self._signed(name, key, None, days=days).public_bytes(Encoding.DER)
+
+    def remembers(self, certificate: bytes) -> bool:
+        """Whether that certificate (DER) of this authority is among those given out, revoked or not."""
+        serial = f"{x509.load_der_x509_certificate(certificate).serial_number:x}"
+        return any(held.serial == serial for held in self.issued)
+
+    def remember(self, name: str, certificate: bytes) -> None:
+        """Count a certificate (DER) of :meth:`certify` among those given out; it may be there already.
+
+        Raises ConfigError where somebody else got the name meanwhile, StateError when the folder cannot be written.
+        """
+        if not self.remembers(certificate):
+            self.check_free(name)
+            self._give_out(name, x509.load_der_x509_certificate(certificate))
 
     def rotate(self, name: str, *, days: int = DAYS) -> Path:
         """Give whoever has an identity a new one, and take the earlier one back; ConfigError where nobody has it."""
@@ -268,7 +282,7 @@ class Authority:
         """Take an identity back; raises ConfigError where nobody has it."""
         if not self.holds(name):
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
-        self._remember(_revoked(self.issued, name))
+        self._keep(_revoked(self.issued, name))
         self._file(name).unlink(missing_ok=True)
 
     def _issue(self, name: str, names: x509.SubjectAlternativeName | None, *, days: int) -> Path:
@@ -278,14 +292,15 @@ class Authority:
         if name == COORDINATOR:
             assert isinstance(key, Ed25519PrivateKey)
             self._follow(SigningKey(key))
-        certificate = self._certified(name, key.public_key(), names, days=days)
+        certificate = self._signed(name, key.public_key(), names, days=days)
+        self._give_out(name, certificate)
         pem = b"".join((_pem(certificate), _key_pem(key), _pem(self._certificate))).decode()
         text = self._text(name, pem)
         path = self._file(name)
         _write_secret(path, text + (self._list() if name == BROKER else ""))
         return path
 
-    def _certified(
+    def _signed(
         self,
         name: str,
         key: ec.EllipticCurvePublicKey | Ed25519PublicKey,
@@ -305,10 +320,12 @@ class Authority:
         )
         if names is not None:
             builder = builder.add_extension(names, critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
+        return builder.sign(self._key, hashes.SHA256())
+
+    def _give_out(self, name: str, certificate: x509.Certificate) -> None:
+        """Remember it, before anybody has it: what nobody remembers nobody can revoke."""
         held = Issued(name, f"{certificate.serial_number:x}", certificate.not_valid_after_utc)
-        self._remember((*_revoked(self.issued, name), held))  # first: what nobody remembers nobody can revoke
-        return certificate
+        self._keep((*_revoked(self.issued, name), held))
 
     def _text(self, name: str, pem: str) -> str:
         """The content of an identity's file: who holds it, and whom it believes."""
@@ -322,7 +339,7 @@ class Authority:
         folder = self.folder if name in (BROKER, COORDINATOR) else self.folder / "devices"
         return folder / f"{name}.pem"
 
-    def _remember(self, issued: tuple[Issued, ...]) -> None:
+    def _keep(self, issued: tuple[Issued, ...]) -> None:
         before = {held for held in self.issued if held.revoked}
         self._record = msgspec.structs.replace(self._record, issued=issued)
         write_atomically(self.folder / _ISSUED, msgspec.json.format(msgspec.json.encode(self._record)))

@@ -200,8 +200,9 @@ def answer(folder: Path, token: str, message: Enrol) -> Enrolled | EnrolRefused:
                 return EnrolRefused(digest, why)
             if key is not None and not certificate:
                 certificate = authority.certify(kept.name, key)
-                tokens.spend(token, certificate)
+                tokens.spend(token, certificate)  # first: a listener killed here finds it, and remembers it then
                 _log.info("%s has enrolled", kept.name)
+            authority.remember(kept.name, certificate)
             return Enrolled(digest, certificate, authority.coordinator, authority.broker)
     except EdgeFLError as error:
         _log.warning("a device cannot enrol: %s", error)
@@ -213,8 +214,11 @@ def _refusal(authority: Authority, kept: Kept, key: Ed25519PublicKey | None) -> 
     if key is None:
         return "request"
     if kept.certificate:
-        return None if kept.gave(key) else "used"  # an answer may be lost
-    if kept.expired:
+        if not kept.gave(key):
+            return "used"
+        if authority.remembers(kept.certificate):  # an answer may be lost
+            return None
+    elif kept.expired:
         return "expired"
     try:
         authority.check_free(kept.name)

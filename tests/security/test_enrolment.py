@@ -399,6 +399,49 @@ def test_a_token_gives_one_certificate_whatever_comes_at_once(tmp_path: Path) ->
     assert {found.why for found in answers if isinstance(found, EnrolRefused)} == {"used"}
 
 
+@pytest.mark.parametrize("last", ["certify", "spend", "remember"])
+def test_a_listener_killed_at_any_step_enrols_the_device_when_it_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """The certificate is on the authority's list whenever a device has it, and nobody else gets the token."""
+    folder = new_fleet(tmp_path / "fleet")
+    token, where = made(folder, "tea"), Tokens if last == "spend" else Authority
+    step = getattr(where, last)
+
+    def killed(*parts: object) -> None:
+        step(*parts)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, last, killed)
+        with pytest.raises(KeyboardInterrupt):
+            answer(folder, token.id, asks("tea", 1))
+    found = answer(folder, token.id, asks("tea", 1))
+    assert isinstance(found, Enrolled)
+    assert answer(folder, token.id, asks("tea", 1)) == found
+    authority = Authority.open(folder)
+    assert authority.remembers(found.certificate)
+    assert [held.name for held in authority.issued].count("tea") == 1
+    other = answer(folder, token.id, asks("tea", 2))
+    assert isinstance(other, EnrolRefused)
+    assert other.why == "used"
+
+
+def test_a_name_given_away_while_the_listener_was_down_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = new_fleet(tmp_path / "fleet")
+    token = made(folder, "tea")
+    with monkeypatch.context() as patch:
+        patch.setattr(Authority, "remember", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            answer(folder, token.id, asks("tea", 1))
+    Authority.open(folder).device("tea")
+    found = answer(folder, token.id, asks("tea", 1))
+    assert isinstance(found, EnrolRefused)
+    assert found.why == "taken"
+
+
 def session(token: Token, folder: Path, *subscriptions: str) -> Connection:
     address = BrokerAddress.parse(token.listener)
     access = Access(ca=folder / "ca.pem", user=token.id, password=token.secret.hex())
