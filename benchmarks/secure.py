@@ -224,6 +224,7 @@ def _summed(fleet: _Timed, updates: dict[str, _Update], plan: Plan, folder: Path
         plan=lambda _: plan,
         record=lambda number: folder / f"{number}.aggregation",
         check=lambda *_: None,
+        reject=lambda *_, **_round: None,
     )
     return aggregator.total(current, {}), current
 

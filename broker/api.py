@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.observer import Observer
-from broker.open_broker import open_broker
+from broker.open_broker import OpenBroker, open_broker
 from broker.session import new_run_id
 from broker.session import serve as coordinate
 from edge_fl.core.bundle import Bundle
@@ -16,7 +16,6 @@ from edge_fl.runs.config import RunConfig, SecureAggregation, bounds_beside
 from edge_fl.runs.privacy import Privacy
 from edge_fl.runs.run import Run
 from edge_fl.transport.access import Access
-from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["serve"]
 
@@ -108,10 +107,9 @@ def serve(
     root = Path("runs") / run if output is None else Path(output)
     with ExitStack() as stack:
 
-        def address() -> BrokerAddress:  # once all else is checked
+        def address() -> OpenBroker:  # once all else is checked
             users = None if passwords is None else Path(passwords)
-            opened = open_broker(broker, stack, access=access, host=host, port=port, passwords=users, fleet=fleet)
-            return opened.address
+            return open_broker(broker, stack, access=access, host=host, port=port, passwords=users, fleet=fleet)
 
         coordinate(
             bundle=found,

@@ -6,13 +6,12 @@ amqtt hands them to clients that may not read the topic, and edge-fl relies on n
 """
 
 import asyncio
-import logging
 import secrets
 import socket
 import ssl
 import threading
-import time
 from contextlib import suppress
+from logging import CRITICAL, getLogger
 from typing import Any, Literal, Protocol
 
 from amqtt.adapters import StreamReaderAdapter, StreamWriterAdapter
@@ -24,18 +23,16 @@ from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.session import Session
 
 from broker.doors import COORDINATOR, Doors, Entrance, Login
-from edge_fl.core.errors import BrokerError, PortError
+from broker.turned_away import TurnedAway
+from edge_fl.core.errors import BrokerError, PortError, printable
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Topics, within
 
 __all__ = ["EmbeddedBroker"]
 
-_log = logging.getLogger(__name__)
-
 _START_SECONDS, _STOP_SECONDS = 20.0, 5.0
 _CONNECT_SECONDS = 10.0  # who has connected says who it is in this time
 _LARGEST_MESSAGE = 16 << 20  # bytes; a chunk has 256 KiB
-_SAYS_SECONDS = 10.0  # between two lines on who was turned away
 
 
 class Fence(Protocol):
@@ -67,6 +64,28 @@ class _BoundedReader(StreamReaderAdapter):
         return data
 
 
+def _counting(turned_away: TurnedAway) -> type[ssl.SSLObject]:
+    """An end of a TLS session that counts its handshake if that fails; asyncio tells nobody."""
+
+    class Counting(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                turned_away.add("", "handshake", f"TLS with a client failed: {_why(error)}.")
+                raise
+
+    return Counting
+
+
+def _why(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    return (error.reason or "unknown").replace("_", " ").lower()
+
+
 class _Broker(Broker):
     """amqtt, which keeps no retained message here, and ends a session whose client begins another.
 
@@ -74,11 +93,15 @@ class _Broker(Broker):
     topic. So both are looked at first, and nobody is let in under another's id.
     """
 
-    def __init__(self, config: dict[str, Any], doors: Entrance, topics: Fence, largest: int) -> None:
+    def __init__(
+        self, config: dict[str, Any], doors: Entrance, topics: Fence, largest: int, turned_away: TurnedAway
+    ) -> None:
         super().__init__(config)
         self._doors, self._topics, self._tls, self._largest = doors, topics, doors.context(), largest
         self._version = doors.version()
-        self._turned_away, self._said_at = 0, -_SAYS_SECONDS
+        self._turned_away = turned_away
+        if self._tls is not None:
+            self._tls.sslobject_class = _counting(turned_away)
 
     async def stream_connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
@@ -114,7 +137,8 @@ class _Broker(Broker):
         if self._doors.asks:
             session.username = await self._identity(session, writer)
             if session.username is None:
-                self._say_who_was_turned_away(writer)
+                host = (writer.get_peer_info() or ("nowhere",))[0]
+                self._turned_away.add("", "login", f"A client from {host} had no identity of this fleet.")
                 await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
                 await writer.close()
                 raise AMQTTError("a stranger is not let in")
@@ -124,15 +148,6 @@ class _Broker(Broker):
             session.will_flag = False
         await self._delete_session(session.client_id)
         return handler, session
-
-    def _say_who_was_turned_away(self, writer: Any) -> None:
-        self._turned_away += 1
-        if time.monotonic() - self._said_at > _SAYS_SECONDS:
-            self._said_at = time.monotonic()
-            host = (writer.get_peer_info() or ("nowhere",))[0]
-            _log.warning(
-                "%d clients without an identity were turned away, the last from %s", self._turned_away, host
-            )
 
     async def _identity(self, session: Session, writer: Any) -> str | None:
         ssl_object = writer.get_ssl_info()
@@ -151,7 +166,10 @@ class _Broker(Broker):
             return True
         name = str(session.username)
         own = self._topics.writable if action is Action.PUBLISH else self._topics.readable
-        return within(topic, own(name))
+        if within(topic, own(name)):
+            return True
+        self._turned_away.add(name, "topic", f"It may not {action.name.lower()} on '{printable(topic, 100)}'.")
+        return False
 
     async def retain_message(self, *_args: Any, **_kwargs: Any) -> None:
         """Forget it."""
@@ -190,6 +208,8 @@ class EmbeddedBroker:
         Where it listens, for people.
     address
         How this machine's coordinator reaches it.
+    turned_away
+        Who did not come in, or wanted another's topic.
 
     Raises
     ------
@@ -211,6 +231,7 @@ class EmbeddedBroker:
         self._doors: Entrance = doors or Doors()
         self._topics: Fence = topics or Topics()
         self._largest = largest
+        self.turned_away = TurnedAway()
         scheme: Literal["mqtt", "mqtts"] = "mqtt" if self._doors.cert is None else "mqtts"
         self._doors.context()
         self.listens = BrokerAddress(host, _free_port(host, port), scheme)
@@ -229,7 +250,7 @@ class EmbeddedBroker:
             "transitions",
             "asyncio",
         ):  # the last warns of each write to a session that has ended
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+            getLogger(name).setLevel(CRITICAL)
         self._thread.start()
         if not self._ready.wait(_START_SECONDS) or self._failure is not None:
             raise BrokerError(f"The embedded broker did not start at {self.listens}: {self._failure}.")
@@ -259,7 +280,11 @@ class EmbeddedBroker:
         bind = f"{self.listens.host}:{self.listens.port}"
         listener = {"type": "tcp", "bind": bind, "max_connections": 0, "ssl": self._doors.cert is not None}
         self._broker = _Broker(
-            {"listeners": {"default": listener}, "plugins": {}}, self._doors, self._topics, self._largest
+            {"listeners": {"default": listener}, "plugins": {}},
+            self._doors,
+            self._topics,
+            self._largest,
+            self.turned_away,
         )
         await self._broker.start()
 

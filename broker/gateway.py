@@ -32,6 +32,7 @@ from broker.secure_aggregation.masked_uploads import MaskedUploads
 from broker.secure_aggregation.polls import MaskedPoll
 from broker.store import Store
 from broker.tiers import Tiers
+from broker.turned_away import TurnedAway
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import EdgeFLError, FrameError, RunError, printable, said
@@ -115,6 +116,8 @@ class Gateway:
         Told of every device and rejection.
     envelope
         What messages travel in: bare, or signed.
+    turned_away
+        Whom the broker turned away, if it is the embedded one.
 
     Attributes
     ----------
@@ -141,6 +144,7 @@ class Gateway:
         topics: Topics,
         observer: Observer,
         envelope: Envelope | None = None,
+        turned_away: TurnedAway | None = None,
     ) -> None:
         known = store.devices()
         self.returning = time.monotonic() + _RETURN_SECONDS if known else -math.inf
@@ -162,13 +166,14 @@ class Gateway:
             registry=self.registry,
             observer=observer,
             send=self._send,
-            reject=self._reject,
+            reject=self.reject,
         )
         self._unheard: dict[str, float] = {}  # when those who have not been heard of since were sent their task
         self._sender = Sender(connection.publish, topics.chunk)
         self._ticked = 0.0  # monotonic seconds
         self._began = time.monotonic()
         self._envelope = envelope or BareEnvelope()
+        self._turned_away = turned_away or TurnedAway()
         self._hello = Hello(folder.run, secrets.token_hex(8))
         self._owes_hello, self._hello_at = False, -math.inf  # the latter when the last one was said that was owed
         self._others = {self._hello}  # coordinators that were heard of on this fleet's topics
@@ -291,6 +296,16 @@ class Gateway:
         """How many messages and updates were turned away, by code since :meth:`counted`."""
         return self._refusals.counted
 
+    def reject(self, client: str, code: str, reason: str, times: int = 1, *, round: int | None = None) -> None:
+        """Count what ``client`` sent in vain, so many ``times``; those that never registered count as one stranger.
+
+        ``round`` is the one that it was for; None for the one that is under way.
+        """
+        asking = self._intake.round or (None if self._poll is None or self._poll.closed else self._poll)
+        number = round if round is not None else 0 if asking is None else asking.number
+        known = client if self.registry.get(client) else ""  # strangers' names would fill the record
+        self._refusals.add(number, known, code, reason, times)
+
     def recount(self, rejections: Mapping[str, int]) -> None:
         """Add those of a round that was broken off."""
         self._refusals.recount(rejections)
@@ -319,11 +334,16 @@ class Gateway:
         if now - self._ticked > _TICK_SECONDS:
             self._ticked = now
             self._intake.tick()
+            self._count_at_door()
             if self._masked is not None:
                 self._masked.tick()
             self._remind()
             self._settle_hello()
             self._presence.write()
+
+    def _count_at_door(self) -> None:
+        for (client, code), (times, reason) in self._turned_away.take().items():
+            self.reject(client, code, reason, times)
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -337,7 +357,7 @@ class Gateway:
             case Message(topic=topic, payload=payload):
                 self._take(topic, payload)
             case Dropped(topic=topic, times=times):
-                self._reject(topic.rpartition("/")[2], "flood", "More came than there is room for.", times)
+                self.reject(topic.rpartition("/")[2], "flood", "More came than there is room for.", times)
 
     def _remind(self) -> None:
         """A lost task would cost the round its deadline, and so would a lost answer."""
@@ -372,12 +392,12 @@ class Gateway:
             self._unheard.pop(client, None)
             self._hear(client, message)
         except FrameError as error:
-            self._reject(client, error.code, str(error))
+            self.reject(client, error.code, str(error))
         except (EdgeFLError, OSError):  # of the run: its record or its disk fails
             raise
         except Exception as error:  # one bad message costs one message
             _log.exception("a message of '%s' could not be handled", client)
-            self._reject(client, "fault", f"{type(error).__name__}: {said(error)}.")
+            self.reject(client, "fault", f"{type(error).__name__}: {said(error)}.")
 
     def _presence_of(self, client: str) -> None:
         if self.registry.get(client) is not None:
@@ -445,7 +465,7 @@ class Gateway:
     def _register(self, client: str, profile: Register) -> None:
         refusal = self._refusal(client, profile)
         if refusal is not None:
-            self._reject(client, *refusal)
+            self.reject(client, *refusal)
             self._send(client, Refused(refusal[0], printable(refusal[1], LONGEST_REASON)))
             return
         if not (self._tiers.rehearsals and self._tiers.ready(profile)):  # nobody asked, or another run did
@@ -558,12 +578,6 @@ class Gateway:
     def _tell(self, client: str, status: str) -> None:
         if status:
             self._observer.device(client, status)
-
-    def _reject(self, client: str, code: str, reason: str, times: int = 1) -> None:
-        asking = self._intake.round or (None if self._poll is None or self._poll.closed else self._poll)
-        number = 0 if asking is None else asking.number
-        known = client if self.registry.get(client) else ""  # strangers' names would fill the record
-        self._refusals.add(number, known, code, reason, times)
 
     def _send(self, client: str, message: ToDevice) -> None:
         self._publish(self._topics.down(client), message)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from broker.doors import Doors
 from broker.embedded import EmbeddedBroker
+from broker.turned_away import TurnedAway
 from edge_fl.core.errors import ConfigError
+from edge_fl.identity.file import read_identity
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress, is_loopback
 from edge_fl.wire.messages import Topics
@@ -22,10 +24,19 @@ _LOOPBACK, _PORT, _TLS_PORT = "127.0.0.1", 1883, 8883
 
 @dataclass(frozen=True)
 class OpenBroker:
-    """``address`` is how the coordinator reaches it, ``listens`` where devices find it."""
+    """``address`` is how the coordinator reaches it, ``listens`` where devices find it.
+
+    ``turned_away`` counts who did not come in; a broker that runs elsewhere has its own log.
+    """
 
     address: BrokerAddress
     listens: BrokerAddress
+    turned_away: TurnedAway
+
+    @classmethod
+    def at(cls, address: BrokerAddress) -> "OpenBroker":
+        """One that runs somewhere."""
+        return cls(address, address, TurnedAway())
 
 
 def open_broker(
@@ -49,7 +60,8 @@ def open_broker(
         ``ca`` are the authorities of its devices' certificates, which every device needs then. Where it has an identity
         for ``signing``, the coordinator has the one beside that.
     host, port
-        The embedded broker's; None for 127.0.0.1, and for 1883, with TLS 8883.
+        The embedded broker's; None for 127.0.0.1, and for the port that `provision init` named, else 1883, with TLS
+        8883.
     passwords
         The embedded broker's users, as ``mosquitto_passwd`` writes them; every device needs a password then.
     fleet
@@ -80,11 +92,11 @@ def open_broker(
             f"A broker on {host} would be open to all who reach it: give --cert, and --ca or --passwords, or insist "
             "with --insecure."
         )
-    port = (_PORT if doors.cert is None else _TLS_PORT) if port is None else port
     signing = _coordinator_beside(access.signing)
+    port = _usual_port(doors, signing) if port is None else port
     embedded = stack.enter_context(EmbeddedBroker(host=host, port=port, doors=doors, topics=Topics(fleet)))
     inside = replace(embedded.address, access=replace(embedded.address.access, signing=signing))
-    return OpenBroker(inside, embedded.listens)
+    return OpenBroker(inside, embedded.listens, embedded.turned_away)
 
 
 def _coordinator_beside(identity: Path | None) -> Path | None:
@@ -99,6 +111,14 @@ def _coordinator_beside(identity: Path | None) -> Path | None:
     return found
 
 
+def _usual_port(doors: Doors, signing: Path | None) -> int:
+    """Where devices look for the broker: as their identities say, and the coordinator's."""
+    named = None if signing is None else read_identity(signing).broker
+    if named is not None:
+        return BrokerAddress.parse(named).port
+    return _PORT if doors.cert is None else _TLS_PORT
+
+
 def _elsewhere(address: BrokerAddress) -> OpenBroker:
     access = address.access
     safe = address.encrypted and (access.cert is not None or access.user is not None)
@@ -107,4 +127,4 @@ def _elsewhere(address: BrokerAddress) -> OpenBroker:
             f"{address} is open to all who reach it: use mqtts:// or wss://, with --cert or --user, or insist with "
             "--insecure."
         )
-    return OpenBroker(address, address)
+    return OpenBroker.at(address)

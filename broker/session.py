@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from broker.gateway import Gateway
 from broker.lease import claim
 from broker.model import GlobalModel
 from broker.observer import Observer
+from broker.open_broker import OpenBroker
 from broker.privacy import Lots, Mechanism
 from broker.private_runs import check_private
 from broker.programs import missing_program
@@ -34,6 +35,7 @@ from broker.statistics_round import collects
 from broker.store import Store
 from broker.summary import RunSummary, draw
 from broker.tiers import open_tiers
+from broker.turned_away import TurnedAway
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.errors import BundleError, ConfigError, StateError
@@ -66,7 +68,7 @@ def serve(
     bundle: Bundle,
     config: RunConfig,
     root: Path,
-    address: BrokerAddress | Callable[[], BrokerAddress],
+    address: BrokerAddress | Callable[[], OpenBroker],
     observer: Observer,
     fleet: str = "edge-fl",
     connect_timeout: float = 15.0,
@@ -98,7 +100,7 @@ def serve(
     models = _absolute(models)
     config = begun(config, bundle=str(bundle.root.resolve()))
     evaluator = open_evaluator(bundle, config)
-    with _connected(config.run, Topics(fleet), address, connect_timeout) as (connection, envelope):
+    with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
         settings = RunSettings(
             bundle=str(bundle.root.resolve()), manifest=digest_of(bundle), config=config, models=models
         )
@@ -111,8 +113,7 @@ def serve(
                 folder=folder,
                 store=store,
                 evaluator=evaluator,
-                connection=connection,
-                envelope=envelope,
+                line=line,
                 topics=Topics(fleet),
                 observer=observer,
             )
@@ -122,7 +123,7 @@ def resume(
     root: Path,
     *,
     bundle: Path | None = None,
-    address: BrokerAddress | Callable[[], BrokerAddress],
+    address: BrokerAddress | Callable[[], OpenBroker],
     observer: Observer,
     fleet: str = "edge-fl",
     connect_timeout: float = 15.0,
@@ -149,7 +150,7 @@ def resume(
         found, config = open_bundle(settings, root, bundle), settings.config
         use_code(config.code)
         evaluator = open_evaluator(found, config)
-        with _connected(config.run, Topics(fleet), address, connect_timeout) as (connection, envelope):
+        with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
             folder = RunFolder(root, config, finished=store.rounds(), models=_absolute(models) or settings.models)
             return _coordinate(
                 bundle=found,
@@ -157,8 +158,7 @@ def resume(
                 folder=folder,
                 store=store,
                 evaluator=evaluator,
-                connection=connection,
-                envelope=envelope,
+                line=line,
                 topics=Topics(fleet),
                 observer=observer,
             )
@@ -192,11 +192,20 @@ def _absolute(place: str | None) -> str | None:
     return place if place is None or "://" in place else str(Path(place).resolve())
 
 
+class _Line(NamedTuple):
+    """How the coordinator reaches devices, and hears of those that do not come in."""
+
+    connection: Transport
+    envelope: Envelope
+    turned_away: TurnedAway
+
+
 @contextmanager
 def _connected(
-    run: str, topics: Topics, address: BrokerAddress | Callable[[], BrokerAddress], timeout: float
-) -> Iterator[tuple[Connection, Envelope]]:
-    found = address() if callable(address) else address
+    run: str, topics: Topics, address: BrokerAddress | Callable[[], OpenBroker], timeout: float
+) -> Iterator[_Line]:
+    opened = address() if callable(address) else OpenBroker.at(address)
+    found = opened.address
     envelope = open_envelope(found.access.signing)
     # Where the coordinator may not read its own messages, nothing is known, and a small one does not return either.
     round_trip(found, client=f"probe-{run}", topic=topics.doctor("coordinator"), timeout=timeout)
@@ -209,7 +218,7 @@ def _connected(
     )
     connection.open(timeout=timeout)
     try:
-        yield connection, envelope
+        yield _Line(connection, envelope, opened.turned_away)
     finally:
         connection.close()
 
@@ -221,8 +230,7 @@ def _coordinate(
     folder: RunFolder,
     store: Store,
     evaluator: Evaluator,
-    connection: Transport,
-    envelope: Envelope,
+    line: _Line,
     topics: Topics,
     observer: Observer,
 ) -> RunSummary:
@@ -248,16 +256,22 @@ def _coordinate(
         tiers=tiers,
         folder=folder,
         store=store,
-        connection=connection,
+        connection=line.connection,
         topics=topics,
         observer=observer,
-        envelope=envelope,
+        envelope=line.envelope,
+        turned_away=line.turned_away,
     )
     plan = plan_of(config, recipe, bundle.layout)
     secure = None
     if plan is not None:
         secure = SecureAggregator(
-            config=config, fleet=gateway, plan=plan, record=folder.aggregation, check=envelope.check
+            config=config,
+            fleet=gateway,
+            plan=plan,
+            record=folder.aggregation,
+            check=line.envelope.check,
+            reject=gateway.reject,
         )
     coordinator = Coordinator(
         config=config,

@@ -154,7 +154,8 @@ def serve(
         typer.Option(
             min=0,
             max=65535,
-            help="Port of the embedded broker; 0 takes a free one [default: 1883, with --cert 8883].",
+            help="Port of the embedded broker; 0 takes a free one [default: as --identity says; else 1883, with --cert "
+            "8883].",
             show_default=False,
         ),
     ] = None,
@@ -240,13 +241,12 @@ def serve(
     from broker.live import view
     from broker.log_view import LogView
     from broker.observer import Observers
-    from broker.open_broker import EMBEDDED, open_broker
+    from broker.open_broker import EMBEDDED, OpenBroker, open_broker
     from broker.prometheus import metrics_server
     from broker.session import new_run_id
     from edge_fl.recipes.named import recipe_and_parameters
     from edge_fl.recipes.own import plain_robust
     from edge_fl.runs.config import RunConfig, bounds_beside
-    from edge_fl.transport.address import BrokerAddress
 
     console = Console(stderr=True)
     run = new_run_id()
@@ -324,7 +324,7 @@ def serve(
     coordinate = _coordination(bundle, config, root, models)
     with ExitStack() as stack:
 
-        def address() -> BrokerAddress:
+        def address() -> OpenBroker:
             found = open_broker(
                 broker or broker_of(identity) or EMBEDDED,
                 stack,
@@ -335,7 +335,7 @@ def serve(
                 fleet=fleet,
             )
             console.print(f"broker {found.listens}", highlight=False)
-            return found.address
+            return found
 
         watching = [stack.enter_context(view(console, live=not json, devices=log_level == "info"))]
         if log_file is not None or log_format is LogFormat.JSON:

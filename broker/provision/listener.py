@@ -23,6 +23,7 @@ from broker.embedded import EmbeddedBroker
 from broker.provision.authority import BROKER, Authority
 from broker.provision.lock import locked_authority
 from broker.provision.tokens import Kept, Tokens
+from broker.turned_away import TurnedAway
 from edge_fl.core.errors import ConfigError, EdgeFLError, FrameError, StateError
 from edge_fl.transport.access import Access
 from edge_fl.transport.connection import Connection
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 _MOST_GUESSES, _GUESS_SECONDS = 10, 60.0  # wrong ones of one host
 _MOST_HOSTS = 10_000
+_SAYS_SECONDS = 10.0  # between two lines on who was turned away
 _LINGER_SECONDS = 5.0  # a device whose answer was lost asks again
 
 
@@ -166,15 +168,21 @@ def listen(folder: Path, *, host: str, once: bool) -> None:
         connection.open(timeout=15.0)
         _log.info("devices enrol at %s", authority.enrol)
         try:
-            _serve(folder, connection, topics, once=once)
+            _serve(folder, connection, topics, broker.turned_away, once=once)
         finally:
             connection.close()
 
 
-def _serve(folder: Path, connection: Connection, topics: EnrolTopics, *, once: bool) -> None:
-    until = None
+def _serve(
+    folder: Path, connection: Connection, topics: EnrolTopics, turned_away: TurnedAway, *, once: bool
+) -> None:
+    until, said = None, -_SAYS_SECONDS
     while until is None or time.monotonic() < until:
         event = connection.next(1.0)
+        if time.monotonic() - said > _SAYS_SECONDS and (found := turned_away.take()):
+            said = time.monotonic()
+            for times, reason in found.values():
+                _log.warning("%d turned away, the last: %s", times, reason)
         if isinstance(event, Message):
             with suppress(FrameError):  # one bad message costs one message
                 token = topics.token_of(event.topic)

@@ -15,7 +15,7 @@ from broker.secure_aggregation.polls import KeysPoll, MaskedPoll, SharesPoll, Un
 from broker.secure_aggregation.record import AggregationRecord
 from broker.secure_aggregation.round_total import Plan, SecureTotal
 from broker.secure_aggregation.totals import CohortSum, SecureTotals
-from broker.secure_aggregation.unmasking import unmasked
+from broker.secure_aggregation.unmasking import Reject, unmasked
 from edge_fl.core.errors import FrameError, RunError
 from edge_fl.runs.config import RunConfig
 from edge_fl.secure_aggregation.keys import Session
@@ -59,6 +59,8 @@ class SecureAggregator:
         The path of a round's record, by its number.
     check
         Raises FrameError where a client did not sign (certificate, signature, data).
+    reject
+        Counts a wrong share.
     """
 
     def __init__(
@@ -69,9 +71,10 @@ class SecureAggregator:
         plan: Callable[[int], Plan],
         record: Callable[[int], Path],
         check: Callable[[str, bytes, bytes, bytes], None],
+        reject: Reject,
     ) -> None:
         self._config, self._fleet = config, fleet
-        self._plan_of, self._record_of, self._check = plan, record, check
+        self._plan_of, self._record_of, self._check, self._reject = plan, record, check, reject
         self._lost = 0  # rounds in a row without a sum
         self._sizes: Counter[str] = Counter()  # bytes that clients of the round sent besides what they announced
 
@@ -222,7 +225,9 @@ class SecureAggregator:
         for one in masked:
             given = {client: answers[client].shares for client in one.survivors if client in answers}
             try:
-                done.append(unmasked(one.cohort, one.sharing, one.survivors, one.total, given))
+                done.append(
+                    unmasked(one.cohort, one.sharing, one.survivors, one.total, given, reject=self._reject)
+                )
             except FrameError as error:
                 _log.error("round %d: the sum of %d devices is lost: %s", round, len(one.survivors), error)
         return done

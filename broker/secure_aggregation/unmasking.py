@@ -1,8 +1,8 @@
 """Takes the masks off a cohort's sum, by the shares that its survivors gave."""
 
-import logging
 import random
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from broker.secure_aggregation.totals import CohortSum
 from edge_fl.core.errors import FrameError
@@ -11,9 +11,16 @@ from edge_fl.secure_aggregation.masking import Ring, add_pair, add_seed
 from edge_fl.secure_aggregation.roster import Cohort
 from edge_fl.secure_aggregation.shamir import combine
 
-__all__ = ["unmasked"]
+__all__ = ["Reject", "unmasked"]
 
-_log = logging.getLogger(__name__)
+
+class Reject(Protocol):
+    """Counts what was turned away of a client in a round."""
+
+    def __call__(self, client: str, code: str, reason: str, *, round: int) -> None:
+        """Count one."""
+
+
 _TRIES = 300  # of sets of shares, where some are wrong: enough for three wrong ones of a hundred
 
 
@@ -23,10 +30,13 @@ def unmasked(
     survivors: tuple[str, ...],
     masked: Ring,
     answers: Mapping[str, Mapping[str, bytes]],
+    *,
+    reject: Reject,
 ) -> CohortSum:
     """The sum of the updates of ``survivors``; ``masked``, its arrays, become its numbers.
 
-    ``answers`` are the shares that survivors gave, by survivor and by member.
+    ``answers`` are the shares that survivors gave, by survivor and by member. ``reject`` is called for each survivor
+    and member whose share was wrong.
 
     Raises
     ------
@@ -38,8 +48,8 @@ def unmasked(
         for client in sharing
     }
     left = [client for client in sharing if client not in survivors]
-    seeds = {client: _secret(cohort, client, given[client], seed=True) for client in survivors}
-    keys = {client: KeyPair(_secret(cohort, client, given[client], seed=False)) for client in left}
+    seeds = {client: _secret(cohort, client, given[client], reject, seed=True) for client in survivors}
+    keys = {client: KeyPair(_secret(cohort, client, given[client], reject, seed=False)) for client in left}
     for client, seed in seeds.items():
         add_seed(masked, cohort, client, seed, -1)
     for client, key in keys.items():
@@ -48,7 +58,7 @@ def unmasked(
     return CohortSum(cohort, sharing, survivors, masked)
 
 
-def _secret(cohort: Cohort, client: str, shares: Mapping[int, bytes], *, seed: bool) -> bytes:
+def _secret(cohort: Cohort, client: str, shares: Mapping[int, bytes], reject: Reject, *, seed: bool) -> bytes:
     """A member's seed, or its masking key, which is known by its commitment, or by its public half."""
     threshold, member = cohort.roster.threshold, cohort.members[client]
     numbers, draw = sorted(shares), random.Random(0)
@@ -59,7 +69,7 @@ def _secret(cohort: Cohort, client: str, shares: Mapping[int, bytes], *, seed: b
             member.commitment if seed else member.masking
         ):
             if attempt:
-                _tell_wrong(cohort, shares, chosen, found)
+                _reject_wrong(cohort, shares, chosen, found, reject)
             return found
         if len(numbers) == threshold:
             break
@@ -67,12 +77,12 @@ def _secret(cohort: Cohort, client: str, shares: Mapping[int, bytes], *, seed: b
     raise FrameError("share", f"Too few of {len(numbers)} shares of the {what} of '{client}' are right.")
 
 
-def _tell_wrong(cohort: Cohort, shares: Mapping[int, bytes], right: Sequence[int], secret: bytes) -> None:
-    """Log who gave shares that do not lead to ``secret``, as those of the ``right`` numbers do."""
+def _reject_wrong(
+    cohort: Cohort, shares: Mapping[int, bytes], right: Sequence[int], secret: bytes, reject: Reject
+) -> None:
+    """Reject those who gave shares that do not lead to ``secret``, as those of the ``right`` numbers do."""
     name = {number: client for client, number in cohort.number.items()}
     for number in sorted(shares.keys() - set(right)):
         tried = [*right[1:], number]
         if combine({one: shares[one] for one in tried}) != secret:
-            _log.warning(
-                "round %d: '%s' gave a wrong share: done without it", cohort.roster.session.round, name[number]
-            )
+            reject(name[number], "share", "It gave a wrong share.", round=cohort.roster.session.round)

@@ -88,6 +88,11 @@ class Crowd(Participants):
         self.updates, self._tamper = updates, tamper
         self.asked: list[tuple[str, type]] = []
         self.vectors: dict[str, bytes] = {}
+        self.rejected: set[tuple[int, str, str]] = set()
+
+    def reject(self, client: str, code: str, reason: str, *, round: int) -> None:
+        del reason
+        self.rejected.add((round, client, code))
 
     def ask(self, current: Poll[Any, Any], client: str, request: Any) -> None:
         self.asked.append((client, type(request)))
@@ -143,6 +148,7 @@ def aggregator_of(crowd: Crowd, how: Plan, folder: Path, *, check: Any = None) -
         plan=lambda _number: how,
         record=lambda number: folder / f"{number}.aggregation",
         check=check or (lambda *_: None),
+        reject=crowd.reject,
     )
 
 

@@ -212,6 +212,7 @@ def test_wrong_shares_of_few_members_are_found(tmp_path: Path) -> None:
     how = plan(LAYOUT, "rows", "mean", SecureAggregation(holders=2, threshold=0.6))
     total, current = summed(devices, how, tmp_path)
     assert len(current.reports) == CLIENTS - 1
+    assert devices.rejected == {(ROUND, "d001", "share"), (ROUND, "d002", "share")}
     found, expected = total.sums.change(weights), plain(total, devices, how, weights)
     for tensor in LAYOUT.tensors:
         np.testing.assert_allclose(found[tensor.name], expected[tensor.name], rtol=0, atol=1e-6)

@@ -109,11 +109,14 @@ def test_embedded_with_identities_and_a_stranger_at_the_door(
         *("--data", "digits", "--state", "stranger", "--connect-timeout", "120"),
         folder=tmp_path,
     )
-    run(tmp_path, [*serve, "--host", "0.0.0.0", "--port", str(port)], devices)
+    run(tmp_path, [*serve, "--host", "0.0.0.0"], devices)  # its port is the one in the identities
     said, _ = stranger.communicate(timeout=120)
     assert stranger.returncode == 16
     assert "--cert" in said
     assert same(weights(tmp_path), open_run)
+    status = edge_fl("status", "run", "--json", folder=tmp_path)
+    turned_away = json.loads(status.communicate(timeout=60)[0])["rejected"]
+    assert ("", "login") in {(one["client"], one["code"]) for one in turned_away}
 
 
 def test_passwords_are_in_no_log_and_no_record(

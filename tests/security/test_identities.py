@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.doors import Doors
+from broker.embedded import EmbeddedBroker
 from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.errors import BrokerError
@@ -160,6 +162,31 @@ def test_an_identity_that_ran_out_or_was_revoked_is_refused(secured: SecuredFlee
     with Client(again, "tea"):
         pass
     assert "--cert" in refused(device)
+
+
+def test_the_embedded_broker_counts_certificates_that_it_refuses(
+    tmp_path: Path, other_authority: Authority
+) -> None:
+    authority = Authority.create(tmp_path / "fleet", hosts=["127.0.0.1"], port=free_port())
+    own, files = authority.folder / "broker.pem", [authority.device("late", days=0), other_authority.device("tea")]
+    kept = tmp_path / "kept.pem"
+    kept.write_bytes(authority.device("lost").read_bytes())
+    authority.revoke("lost")
+    time.sleep(1.1)  # then the certificate that holds for no day has run out
+    trusted, why = authority.folder / "ca.pem", []
+    with EmbeddedBroker(port=0, doors=Doors(cert=own, ca=own)) as broker:
+        for file in (*files, kept):
+            access = replace(read_identity(file).access, ca=trusted)
+            assert "--cert" in refused(replace(broker.address, access=access))
+            ((found, counted),) = broker.turned_away.take().items()
+            assert found == ("", "handshake")
+            assert counted.times >= 1
+            why.append(counted.reason)
+    assert [reason.split(": ")[1] for reason in why] == [
+        "certificate has expired.",
+        "self-signed certificate in certificate chain.",
+        "certificate revoked.",
+    ]
 
 
 def test_a_device_trusts_no_other_broker(secured: SecuredFleet, other_authority: Authority) -> None:

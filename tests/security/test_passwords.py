@@ -10,6 +10,7 @@ import pytest
 
 from broker.doors import COORDINATOR, Doors, Login, hashed
 from broker.embedded import EmbeddedBroker
+from broker.turned_away import AtDoor
 from device_sim.emulation.mosquitto import Mosquitto, free_port, mosquitto_program
 from edge_fl.core.errors import BrokerError, ConfigError
 from edge_fl.transport.access import Access
@@ -128,10 +129,17 @@ def test_who_says_nothing_or_too_much_is_put_out(passwords: Path, monkeypatch: p
         assert outcome(broker.address, known.access.user, known.access.password) == "in"
 
 
-def test_turned_away_clients_are_said_now_and_then(passwords: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_who_is_turned_away_is_counted(passwords: Path) -> None:
     with EmbeddedBroker(port=0, doors=Doors(passwords=passwords)) as broker:
         for _ in range(3):
             assert "refuses" in outcome(broker.address, "tea", "wrong")
-    said = [record.getMessage() for record in caplog.records if "turned away" in record.getMessage()]
-    assert said == ["1 clients without an identity were turned away, the last from 127.0.0.1"]
-    assert "wrong" not in caplog.text
+        known = replace(broker.address, access=Access(user="tea", password="right"))
+        connection = Connection(address=known, client_id="tea", subscriptions=[TOPICS.all])
+        connection.open(timeout=10)
+        connection.publish(TOPICS.up("coffee"), b"forged")
+        counted = dict(broker.turned_away.take())
+        while ("tea", "topic") not in counted:
+            counted |= broker.turned_away.take()
+        connection.close()
+    assert counted["", "login"] == AtDoor(3, "A client from 127.0.0.1 had no identity of this fleet.")
+    assert counted["tea", "topic"] == AtDoor(1, "It may not publish on 'edge-fl/2/up/0/coffee'.")
