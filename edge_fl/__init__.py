@@ -13,6 +13,7 @@ _TARGETS = {
     "Access": "edge_fl.transport.access:Access",
     "Bundle": "edge_fl.core.bundle:Bundle",
     "Compressor": "edge_fl.compressors.base:Compressor",
+    "Demands": "edge_fl.agent.demands:Demands",
     "Device": "edge_fl.agent.device:Device",
     "Method": "edge_fl.methods.base:Method",
     "Metric": "edge_fl.metrics.base:Metric",

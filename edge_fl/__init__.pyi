@@ -1,6 +1,7 @@
 from broker.api import serve as serve
 from device_sim.simulation.api import simulate as simulate
 from device_sim.simulation.settings import World as World
+from edge_fl.agent.demands import Demands as Demands
 from edge_fl.agent.device import Device as Device
 from edge_fl.compressors.base import Compressor as Compressor
 from edge_fl.core.bundle import Bundle as Bundle

@@ -283,6 +283,7 @@ class Agent:
             state = self._folder.method(task.run)
             if state.last() >= task.round:  # a repetition that came late: training would go on from its own end
                 return
+            self._settings.demands.check(task)
             self._consent()
             self._aggregation.begin(task)
             self._look_at_data(work)
@@ -307,6 +308,7 @@ class Agent:
         """Find what is asked of a model, and say it; a failure is told to the coordinator."""
         answer: Evaluated | CollectedStatistics | Failed
         try:
+            self._settings.demands.check(task)
             self._consent()
             self._look_at_data(work)
             answer = self._score(task, work) if isinstance(task, Evaluate) else self._collect(task, work)

@@ -1,8 +1,9 @@
 """How one device runs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from edge_fl.agent.demands import Demands
 from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["AgentSettings"]
@@ -17,8 +18,9 @@ class AgentSettings:
     samples are held out of training (:class:`edge_fl.data.held_out.HeldOut`). With ``keep_model`` the final model of a
     run is kept in the state folder, in the place of the one before (:mod:`edge_fl.agent.kept_model`).
 
-    Where a bundle's programs have a process of their own, a task ends after ``task_limit`` seconds, and programs may
-    take ``program_memory`` bytes (:func:`edge_fl.worker.confinement.memory_share` when None).
+    Tasks that do not meet ``demands`` fail. Where a bundle's programs have a process of their own, a task ends after
+    ``task_limit`` seconds, and programs may take ``program_memory`` bytes
+    (:func:`edge_fl.worker.confinement.memory_share` when None).
     """
 
     broker: BrokerAddress
@@ -34,3 +36,4 @@ class AgentSettings:
     keep_model: bool = False
     task_limit: float = 3600.0
     program_memory: int | None = None
+    demands: Demands = field(default_factory=Demands)

@@ -14,7 +14,7 @@ _PANELS = {
     "One client's weight": "max_samples samples_bound norm_bound robust attackers rollback exact_sums",
     "Privacy": "dp dp_epsilon dp_noise dp_delta dp_clip dp_quantile dp_devices "
     "secure secure_holders secure_threshold secure_reach secure_cohort",
-    "Owner's conditions": "least_battery unmetered most_busy",
+    "Owner's conditions": "least_battery unmetered most_busy require_noise require_secure_aggregation",
     "Virtual time": "link step_seconds slowdown spread online stay failures",
     "Engine": "trainer runtime device threads processes",
     "Network": "broker host port identity ca cert key user password_file passwords insecure connect_timeout fleet",

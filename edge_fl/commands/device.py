@@ -22,6 +22,8 @@ from edge_fl.commands.device_options import (
     Id,
     InProcess,
     ProgramMemory,
+    RequireNoise,
+    RequireSecureAggregation,
     RuntimeName,
     State,
     TestShare,
@@ -77,6 +79,8 @@ def device(
     most_busy: Annotated[
         float | None, typer.Option(min=0, max=1, help="Decline while others use more of the CPUs than this share.")
     ] = None,
+    require_noise: RequireNoise = None,
+    require_secure_aggregation: RequireSecureAggregation = False,
     in_process: InProcess = False,
     task_limit: Annotated[
         float, typer.Option(min=1, help="Seconds after which a bundle's programs are ended, and the task fails.")
@@ -113,6 +117,7 @@ def device(
             raise typer.BadParameter("it is required.", param_hint=options)
     from edge_fl.agent.agent import Agent, AgentSettings
     from edge_fl.agent.consent import Conditions
+    from edge_fl.agent.demands import Demands
     from edge_fl.agent.opening import in_process_of_its_own, in_this_process
     from edge_fl.data.sources.base import open_source
     from edge_fl.recipes.own import use_code
@@ -139,6 +144,7 @@ def device(
         keep_model=keep_model,
         task_limit=task_limit,
         program_memory=bytes_of(program_memory),
+        demands=Demands(require_noise, require_secure_aggregation),
     )
     opener = in_this_process() if in_process else in_process_of_its_own
     conditions = Conditions(least_battery, unmetered, most_busy)

@@ -19,6 +19,8 @@ __all__ = [
     "Id",
     "InProcess",
     "ProgramMemory",
+    "RequireNoise",
+    "RequireSecureAggregation",
     "RuntimeName",
     "State",
     "TestShare",
@@ -53,6 +55,17 @@ ProgramMemory = Annotated[
         "memory, 512 at the least].",
         show_default=False,
     ),
+]
+RequireNoise = Annotated[
+    float | None,
+    typer.Option(
+        help="Fail tasks that add less noise to the update than so many times its clip (serve --dp local).",
+        show_default=False,
+    ),
+]
+RequireSecureAggregation = Annotated[
+    bool,
+    typer.Option("--require-secure-aggregation", help="Fail tasks whose update the coordinator would see alone."),
 ]
 ConnectTimeout = Annotated[float, typer.Option(help="Seconds to try the first connection for.")]
 Fleet = Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")]
