@@ -14,6 +14,7 @@
 """
 
 import hashlib
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,10 +121,11 @@ class RunFolder:
         return held and hashlib.sha256(report.content()).hexdigest() == digest
 
     def close_round(self, metrics: RoundMetrics) -> None:
-        """Keep a finished round's metrics; its updates, and all but the last models, are done with."""
+        """Keep a finished round's metrics, on disk; its updates, and all but the last models, are done with."""
         self.checkpoints.prune(metrics.round)
         self._metrics.write(msgspec.json.encode(metrics) + b"\n")
         self._metrics.flush()
+        os.fsync(self._metrics.fileno())  # of these lines a damaged record is made anew
         if not self._lasting:
             self._forget_updates()
 
