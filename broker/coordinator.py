@@ -41,6 +41,7 @@ from edge_fl.wire.messages import Task
 __all__ = ["Coordinator", "TrainedRound"]
 
 _log = logging.getLogger(__name__)
+_MOST = 0.5  # of the entries that devices trained
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class Coordinator:
         if config.keep_best is not None:
             self._best = Best(config.keep_best, lower=evaluator.lower_is_better(config.keep_best))
         self._returned_by = fleet.returning + config.gone_after
+        self._hinted = False  # at rows that too few devices hold
 
     def run(self) -> RunSummary:
         """Run every round that is left, write the final weights, and tell the devices that it is over.
@@ -411,7 +413,22 @@ class Coordinator:
         if self._best is not None:
             self._folder.forget_best(besides=self._best.round)
         self._observer.round_closed(metrics)
+        self._hint_at_thin_rows(metrics)
         return metrics
+
+    def _hint_at_thin_rows(self, metrics: RoundMetrics) -> None:
+        """Say once what to do where secure aggregation leaves out most of what devices train."""
+        secure = self._config.secure
+        if secure is None or self._hinted or metrics.left_out <= _MOST:
+            return
+        self._hinted = True
+        _log.warning(
+            "round %d: %.0f %% of the trained entries do not count, as fewer than %d devices of a cohort hold their "
+            "rows: ask more devices a round, drop less, or lower --secure-holders",
+            metrics.round,
+            100 * metrics.left_out,
+            secure.holders,
+        )
 
     def _spent(self, applied: Applied, asked: Iterable[str]) -> Spent | None:
         """What privacy all rounds cost, with the one that is being closed."""

@@ -15,7 +15,7 @@ from rich.text import Text
 from broker.observer import Observer
 from broker.summary import size_text
 from edge_fl.metrics.text import clipped_text, loss_text, scores_text
-from edge_fl.runs.config import RunConfig
+from edge_fl.runs.config import RunConfig, protection_text
 from edge_fl.runs.metrics import RoundMetrics, TierScore
 from edge_fl.wire.messages import Register
 
@@ -76,7 +76,7 @@ class PlainView(Observer):
         """Say that devices may come."""
         self._wanted = max(config.clients_per_round, config.min_clients)
         done = f", {len(finished)} of them done" if finished else ""
-        self._say(f"run {config.run}: {config.method}, {config.rounds} rounds{done}")
+        self._say(f"run {config.run}: {config.method}, {config.rounds} rounds{protection_text(config)}{done}")
 
     def registered(self, client: str, profile: Register) -> None:
         """Say who is in, and how many are."""
@@ -213,7 +213,8 @@ class LiveView(Observer):
             return Text(f"{self._config.method}: {present} of {self._config.clients_per_round} devices are here")
         loss = f"loss {self._loss:.4f}  " if self._loss is not None else ""
         return Text(
-            f"{self._config.method}  round {self._number}/{self._config.rounds}{self._left()}  {scores}  {loss}"
+            f"{self._config.method}{protection_text(self._config)}  round {self._number}/{self._config.rounds}"
+            f"{self._left()}  {scores}  {loss}"
             f"{self._spent()}up {size_text(self._up)}  down {size_text(self._down)}  rejected {self._rejections}\n"
             f"{self._waiting()}"
         )

@@ -8,7 +8,7 @@ import msgspec
 from broker.observer import Observer
 from edge_fl.core.log import log_fields
 from edge_fl.metrics.text import clipped_text, loss_text, scores_text
-from edge_fl.runs.config import RunConfig
+from edge_fl.runs.config import RunConfig, protection_text
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.wire.messages import Register
 
@@ -28,7 +28,7 @@ class LogView(Observer):
         self._run = config.run
         self._round = len(finished)
         done = f", {self._round} of them done" if finished else ""
-        self._say("%s, %d rounds%s", config.method, config.rounds, done)
+        self._say("%s, %d rounds%s%s", config.method, config.rounds, protection_text(config), done)
 
     def registered(self, client: str, profile: Register) -> None:
         """A device is in."""

@@ -12,7 +12,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.runs.privacy import Privacy
 from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 
-__all__ = ["RunConfig", "SecureAggregation", "SelectionPolicy", "begun", "bounds_beside"]
+__all__ = ["RunConfig", "SecureAggregation", "SelectionPolicy", "begun", "bounds_beside", "protection_text"]
 
 SelectionPolicy = Literal["random", "least-recent", "availability", "capability"]
 
@@ -222,3 +222,10 @@ def begun(config: RunConfig, **about: Any) -> RunConfig:
     """``config`` with what is to be told ``about`` a run that begins now; values that JSON can hold."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return msgspec.structs.replace(config, about={"version": __version__, "began": now, **about})
+
+
+def protection_text(config: RunConfig) -> str:
+    """What a run does for the privacy of its devices, behind a comma; nothing where it does nothing."""
+    if config.secure is not None:
+        return f", secure aggregation of rows that {config.secure.holders} devices hold"
+    return "" if config.privacy is None else f", {config.privacy.kind} differential privacy"
