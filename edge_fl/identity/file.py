@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_fl.core.errors import ConfigError
+from edge_fl.identity.token import TOKEN_SCHEME
 from edge_fl.transport.access import Access
 from edge_fl.wire.signed import Successor
 
@@ -49,6 +50,10 @@ def read_identity(file: str | Path) -> Identity:
         raise ConfigError(f"'{file}' cannot be read ({error.strerror}): see --identity.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"'{file}' is no identity: see --identity.") from error
+    if text.startswith(TOKEN_SCHEME):
+        raise ConfigError(
+            f"'{file}' is a token: get an identity by it with `edge-fl device enrol --token-file {file}`, and use that."
+        )
     head, begun, _ = text.partition(_BEGIN)
     lines = [(word, value) for word, found, value in (line.partition(": ") for line in head.splitlines()) if found]
     said = dict(lines)

@@ -18,12 +18,14 @@ from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import check_id, checked_body, sealed_body
 
-__all__ = ["VARIABLE", "Token", "read_token", "token_of", "token_text"]
+__all__ = ["TOKEN_SCHEME", "VARIABLE", "Token", "read_token", "token_of", "token_text"]
 
 VARIABLE = "EDGE_FL_TOKEN"
 """The environment variable that may hold a token."""
+TOKEN_SCHEME = "edge-fl-enrol:"
+"""What the text of a token begins with."""
 
-_SCHEME, _VERSION = "edge-fl-enrol:", "1"
+_VERSION = "1"
 _LONGEST = 1024  # characters
 
 
@@ -61,15 +63,17 @@ _decoder = msgspec.msgpack.Decoder(Token)
 def token_text(token: Token) -> str:
     """A token as people and QR codes carry it."""
     body = base64.urlsafe_b64encode(sealed_body(msgspec.msgpack.encode(token))).decode().rstrip("=")
-    return f"{_SCHEME}{_VERSION}:{body}"
+    return f"{TOKEN_SCHEME}{_VERSION}:{body}"
 
 
 def token_of(text: str) -> Token:
     """Read a token's text; raises ConfigError, which does not say the text, where it is none or was damaged."""
     text = text.strip()
-    if len(text) > _LONGEST or not text.startswith(_SCHEME):
-        raise ConfigError(f"That is no token: it begins with '{_SCHEME}', as `edge-fl provision token` prints it.")
-    version, _, body = text.removeprefix(_SCHEME).partition(":")
+    if len(text) > _LONGEST or not text.startswith(TOKEN_SCHEME):
+        raise ConfigError(
+            f"That is no token: it begins with '{TOKEN_SCHEME}', as `edge-fl provision token` prints it."
+        )
+    version, _, body = text.removeprefix(TOKEN_SCHEME).partition(":")
     if version != _VERSION:
         raise ConfigError("The token is of another version of edge-fl: use the same version on both sides.")
     try:

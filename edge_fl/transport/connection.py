@@ -170,12 +170,14 @@ class Connection:
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._early_ends += 1
-        if self._address.encrypted and self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
+        if self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
+            likely = (
+                "it may refuse this client's certificate, or miss one; see --cert and --key"
+                if self._address.encrypted
+                else "it may want mqtts:// (TLS)"
+            )
             self._first.put(
-                BrokerError(
-                    f"What listens at {self._address} ends sessions before it answers: it may refuse this client's "
-                    "certificate, or miss one; see --cert and --key."
-                )
+                BrokerError(f"What listens at {self._address} ends sessions before it answers: {likely}.")
             )
         # paho names an end without a reason from the broker "Unspecified error", which reads as a fault of ours
         said = "it was closed" if reason == "Unspecified error" else str(reason)

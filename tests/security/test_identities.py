@@ -136,7 +136,7 @@ def test_strangers_stay_outside(secured: SecuredFleet, other_authority: Authorit
     assert "--cert" in refused(
         replace(device, access=replace(read_identity(other_authority.device("tea")).access, ca=trusting.ca))
     )
-    assert "TLS" in refused(replace(device, scheme="mqtt", access=Access()))
+    assert "it may want mqtts:// (TLS)" in refused(replace(device, scheme="mqtt", access=Access()))
     assert "refuses this client" in refused(
         replace(device, access=replace(trusting, user="$coordinator", password="guessed"))
     )

@@ -133,6 +133,12 @@ def test_what_is_no_identity(tmp_path: Path, content: bytes) -> None:
         read_identity(tmp_path / "i")
 
 
+def test_a_token_is_no_identity(tmp_path: Path) -> None:
+    (tmp_path / "tea.token").write_text("edge-fl-enrol:1:AAAA\n")
+    with pytest.raises(ConfigError, match=r"tea.token' is a token: .*edge-fl device enrol --token-file"):
+        read_identity(tmp_path / "tea.token")
+
+
 def test_an_identity_says_who_and_where(tmp_path: Path) -> None:
     file = tmp_path / "i"
     file.write_text(identity_text("tea", "mqtts://host:8883", pem="-----BEGIN CERTIFICATE-----\n"))
