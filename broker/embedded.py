@@ -179,11 +179,19 @@ class _Broker(Broker):
 
         Its will is not published: the client lives, and its "gone" would be heard after its registration.
         """
-        session, handler = self._sessions.get(client_id, (None, None))
-        await super()._delete_session(client_id)
-        if session is not None and handler is not None and session.transitions.is_connected():
-            session.will_flag = False
+        while client_id in self._sessions:  # another may come while one is ended
+            session, handler = self._sessions[client_id]
+            await super()._delete_session(client_id)
+            if session.transitions.is_connected():
+                session.will_flag = False
+                await handler.handle_connection_closed()
+
+    async def _client_message_loop(self, client_session: Session, handler: BrokerProtocolHandler) -> None:
+        """Hear a client, unless another session of its id began before this one could be ended."""
+        if self._sessions.get(client_session.client_id) != (client_session, handler):
+            client_session.will_flag = False
             await handler.handle_connection_closed()
+        await super()._client_message_loop(client_session, handler)
 
 
 class EmbeddedBroker:

@@ -1,8 +1,10 @@
 """Users and passwords: at the embedded broker, whose file is Mosquitto's, and at Mosquitto."""
 
+import select
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,3 +145,25 @@ def test_who_is_turned_away_is_counted(passwords: Path) -> None:
         connection.close()
     assert counted["", "login"] == AtDoor(3, "A client from 127.0.0.1 had no identity of this fleet.")
     assert counted["tea", "topic"] == AtDoor(1, "It may not publish on 'edge-fl/2/up/0/coffee'.")
+
+
+def test_of_clients_that_come_at_once_with_one_id_one_stays(passwords: Path) -> None:
+    """The others are put out: none is left that hears nothing, or hears what is another's."""
+    connect = b"\x10\x19\x00\x04MQTT\x04\xc2\x00\x3c\x00\x01x\x00\x03tea\x00\x05right"
+    with EmbeddedBroker(port=0, doors=Doors(passwords=passwords)) as broker:
+        where = (broker.address.host, broker.address.port)
+        for _ in range(10):
+            with ExitStack() as stack:
+                clients = [stack.enter_context(socket.create_connection(where, timeout=20)) for _ in range(8)]
+                for client in clients:
+                    client.sendall(connect)
+                for client in clients:
+                    assert client.recv(4) == b"\x20\x02\x00\x00"
+                left = clients
+                while len(left) > 1:
+                    ended, _, _ = select.select(left, [], [], 20)
+                    assert ended, f"{len(left)} are left"
+                    assert [client.recv(1) for client in ended] == [b""] * len(ended)
+                    left = [client for client in left if client not in ended]
+                left[0].sendall(b"\xc0\x00")
+                assert left[0].recv(2) == b"\xd0\x00"
