@@ -21,6 +21,7 @@ from edge_fl.core.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import (
     BundleError,
+    ConfigError,
     DataError,
     EdgeFLError,
     FrameError,
@@ -81,7 +82,7 @@ class Agent:
     Raises
     ------
     ConfigError
-        When no such share of the data can be held out.
+        When no such share of the data can be held out, or the identity is another device's.
     DataError
         When the source has no data to begin with, or none is left to train on.
     StateError
@@ -96,6 +97,12 @@ class Agent:
         open: Opener = in_process_of_its_own,
         consent: Callable[[], None] = lambda: None,
     ) -> None:
+        named = settings.broker.access.name
+        if named not in (None, settings.client):
+            raise ConfigError(
+                f"The identity is {named}'s, and this device is called {settings.client}: let --user or --id be "
+                f"{named}."
+            )
         self._settings, self._open, self._consent = settings, open, consent
         self._source = HeldOut(source, settings.test_share, settings.client)
         self._data = self._source.split()
