@@ -90,8 +90,8 @@ class Device:
             **settings,
         )
         self._predictor: tuple[int, Predictor] | None = None
-        opener = in_this_process() if in_process else in_process_of_its_own
-        self._agent = Agent(self._settings, _source(data), open=opener, consent=consent)
+        self._opener = in_this_process() if in_process else in_process_of_its_own
+        self._agent = Agent(self._settings, _source(data), open=self._opener, consent=consent)
 
     def run(self) -> None:
         """Serve until the run ends (``once``) or for ever; raises as :meth:`edge_fl.agent.agent.Agent.run`."""
@@ -109,8 +109,9 @@ class Device:
         """
         settings, version = self._settings, model_version(self._settings.state)
         if self._predictor is None or self._predictor[0] != version:
-            found = Predictor(settings.state, settings.runtime, threads=settings.threads)
-            self._predictor = version, found
+            if self._predictor is not None:
+                self._predictor[1].close()
+            self._predictor = version, Predictor(settings, open=self._opener)
         return self._predictor[1](x)
 
 

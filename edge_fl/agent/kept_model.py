@@ -7,14 +7,12 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from edge_fl.agent.opening import Opener, in_process_of_its_own
+from edge_fl.agent.settings import AgentSettings
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import DataError, StateError
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.data.batcher import eval_batches
-from edge_fl.data.registry import Samples
-from edge_fl.runtimes.base import Runtime, open_runtime
-from edge_fl.training.evaluation import BATCH
 from edge_fl.wire.frame import decode_frame
 
 __all__ = ["KeptModel", "Predictor", "model_version", "read_model", "write_model"]
@@ -59,16 +57,14 @@ def model_version(state: Path) -> int:
 
 
 class Predictor:
-    """The model of a state folder, opened in a runtime.
+    """The model of a state folder, opened to predict.
 
     Parameters
     ----------
-    state
-        A device's state folder, which a device process may be using.
-    runtime
-        That of the device: the folder holds its programs.
-    threads
-        CPU threads.
+    settings
+        Those of the device: a device process may be using its state folder.
+    open
+        Opens the bundle; in a process of its own unless its programs are trusted.
 
     Attributes
     ----------
@@ -85,31 +81,29 @@ class Predictor:
         When its programs are damaged, do not fit it, or cannot be run here.
     """
 
-    def __init__(self, state: Path, runtime: str, *, threads: int = 1) -> None:
-        kept = read_model(state)
+    def __init__(self, settings: AgentSettings, *, open: Opener = in_process_of_its_own) -> None:
+        kept = read_model(settings.state)
         if kept is None:
-            raise StateError(f"'{state}' keeps no model: run the device with keep_model until a run ends.")
+            raise StateError(
+                f"'{settings.state}' keeps no model: run the device with keep_model until a run ends."
+            )
         self.run, self.width = kept.run, kept.width / 1000
-        bundle = Bundle.load(state / "bundles" / kept.manifest, runtime=runtime)
-        frame = decode_frame(kept.frame, bundle.layout)
-        self._weights = {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in bundle.layout.tensors}
-        frame.selection.scatter(frame.values, self._weights)
+        bundle = Bundle.load(settings.state / "bundles" / kept.manifest, runtime=settings.runtime)
+        decode_frame(kept.frame, bundle.layout)
         self._manifest, self._statistics = bundle.manifest, kept.statistics
-        self._runtime: Runtime = open_runtime(runtime, bundle, threads=threads)
+        self._work = open(bundle, settings)
+        self._work.keep(kept.frame)
 
     def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
         """The model's outputs ``[N, ...]`` for inputs ``x`` ``[N, ...]``; raises DataError where they do not fit."""
-        taken, target = self._manifest.input, self._manifest.target
+        taken = self._manifest.input
         given: NDArray[Any] = np.asarray(x)
         if given.shape[1:] != taken.shape or not given.ndim or not len(given):
             raise DataError(f"The model takes inputs of shape (N, {str(taken.shape)[1:-1]}), not {given.shape}.")
         if not np.can_cast(given.dtype, taken.dtype, "same_kind"):
             raise DataError(f"The model takes inputs of {taken.dtype}, not {given.dtype}.")
-        samples = Samples(given.astype(taken.dtype), np.zeros((len(given), *target.shape), target.dtype))
-        run = self._runtime.evaluator()
-        outputs = [
-            run(self._weights, batch, width=self._statistics)[1][batch.weight > 0]
-            for batch in eval_batches(samples, size=run.batch or min(BATCH, len(given)))
-        ]
-        self._runtime.settle()
-        return np.concatenate(outputs)
+        return self._work.predict(np.ascontiguousarray(given, taken.dtype), width=self._statistics)
+
+    def close(self) -> None:
+        """Nothing more is asked: end what was started."""
+        self._work.close()

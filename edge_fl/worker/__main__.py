@@ -30,7 +30,10 @@ from edge_fl.worker.messages import (
     Collected,
     Confinement,
     Hold,
+    KeepModel,
     Open,
+    Predict,
+    Predicted,
     Problem,
     Ready,
     Rehearse,
@@ -80,24 +83,31 @@ class _Server:
         work = self._work
         if work is None:
             raise ValueError("no bundle is open")
+        reply: Reply
         match ask:
-            case Hold():
+            case Hold() | KeepModel():
                 self._hold(ask, arrays, work)
                 return None
             case Train():
                 state = dict(zip(ask.state, arrays[1:], strict=True))
                 update = work.train(ask.task, _content(arrays), state, ask.secret)
-                contents = [_bytes(update.frame), _bytes(update.withheld)]
-                return Trained(update.loss, tuple(update.state)), [*contents, *update.state.values()]
+                reply = Trained(update.loss, tuple(update.state))
+                found = [_bytes(update.frame), _bytes(update.withheld), *update.state.values()]
             case Score():
                 answer, scores = work.score(ask.task, _content(arrays))
-                return Scored(answer.loss, answer.sums, dict(scores)), []
+                reply, found = Scored(answer.loss, answer.sums, dict(scores)), []
             case Collect():
-                return Collected(), [_bytes(work.collect(ask.task, _content(arrays)))]
+                reply, found = Collected(), [_bytes(work.collect(ask.task, _content(arrays)))]
             case Rehearse():
-                return Timed(work.rehearse(ask.task)), []
+                reply, found = Timed(work.rehearse(ask.task)), []
+            case Predict():
+                reply, found = Predicted(), [work.predict(arrays[0], width=ask.width)]
+        return reply, found
 
-    def _hold(self, ask: Hold, arrays: _Arrays, work: LocalWork) -> None:
+    def _hold(self, ask: Hold | KeepModel, arrays: _Arrays, work: LocalWork) -> None:
+        if isinstance(ask, KeepModel):
+            work.keep(_content(arrays))
+            return
         x, y, *owner = arrays
         samples = Samples(x, y, owner[0] if owner else None)
         train = ask.part == "train"

@@ -13,7 +13,10 @@ __all__ = [
     "Collected",
     "Confinement",
     "Hold",
+    "KeepModel",
     "Open",
+    "Predict",
+    "Predicted",
     "Problem",
     "Ready",
     "Rehearse",
@@ -87,7 +90,17 @@ class Rehearse(_Tagged, frozen=True):
     task: Task
 
 
-Ask = Open | Hold | Train | Score | Collect | Rehearse
+class KeepModel(_Tagged, frozen=True):
+    """Predict by the model whose frame is the array, from now on."""
+
+
+class Predict(_Tagged, frozen=True):
+    """Predict for the inputs in the array; ``width`` says which BatchNorm statistics count, in thousandths."""
+
+    width: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+
+
+Ask = Open | Hold | Train | Score | Collect | Rehearse | KeepModel | Predict
 """What an agent says."""
 
 
@@ -130,6 +143,10 @@ class Timed(_Tagged, frozen=True):
     seconds: float
 
 
+class Predicted(_Tagged, frozen=True):
+    """The array has the outputs."""
+
+
 class Problem(_Tagged, frozen=True):
     """What was asked cannot be done: the error's class, its code where it has one, and its sentence."""
 
@@ -138,5 +155,5 @@ class Problem(_Tagged, frozen=True):
     sentence: Annotated[str, msgspec.Meta(max_length=4000)]
 
 
-Reply = Ready | Trained | Scored | Collected | Timed | Problem
-"""What the process answers; nothing to :class:`Hold`."""
+Reply = Ready | Trained | Scored | Collected | Timed | Predicted | Problem
+"""What the process answers; nothing to :class:`Hold` and :class:`KeepModel`."""

@@ -47,7 +47,10 @@ from edge_fl.worker.messages import (
     Collected,
     Confinement,
     Hold,
+    KeepModel,
     Open,
+    Predict,
+    Predicted,
     Problem,
     Ready,
     Rehearse,
@@ -60,7 +63,7 @@ from edge_fl.worker.messages import (
 )
 from edge_fl.worker.pipe import Ends, Pipe, Silent
 from edge_fl.worker.shared import Shared, make_shared
-from edge_fl.worker.work import Content, Work
+from edge_fl.worker.work import Content, Inputs, Work
 
 __all__ = ["WorkerProcess", "WorkerSettings"]
 
@@ -71,11 +74,12 @@ _ERRORS: dict[str, type[EdgeFLError]] = {
 }
 """What a process may answer with: none that ends an agent, or makes it wait."""
 _ARRAYS_A_MODEL = 16  # what a method remembers is at most so many times as large as a model
+_INPUTS = 1000  # that are predicted at a time: their outputs have room
 _ROOM = 64 << 20  # bytes: and so much more
 _CRASH_SECONDS = 5.0  # for a process that has closed its pipes to be gone
 _Arrays = Sequence[NDArray[Any]]
-_Part = Literal["train", "test"]
-_Reply = TypeVar("_Reply", Ready, Trained, Scored, Collected, Timed)
+_Part = Literal["train", "test", "model"]
+_Reply = TypeVar("_Reply", Ready, Trained, Scored, Collected, Timed, Predicted)
 
 
 @dataclass(frozen=True)
@@ -132,6 +136,7 @@ class WorkerProcess(Work):
     def __init__(self, bundle: Bundle, settings: WorkerSettings) -> None:
         self.bundle, self._settings = bundle, settings
         self._data: Split | None = None
+        self._kept: Content = b""
         self._running: _Running | None = None
         RUNTIMES.check(settings.runtime)
         if sys.platform != "linux":
@@ -144,7 +149,7 @@ class WorkerProcess(Work):
         """Take these samples from now on."""
         self._data = data
         if self._running is not None:
-            self._running.held.clear()
+            self._running.held -= {"train", "test"}
 
     def train(self, task: Task, model: Content, state: State, secret: bytes | None = None) -> Update:
         """Train on the samples."""
@@ -176,6 +181,23 @@ class WorkerProcess(Work):
             raise RunError(f"The bundle's programs claim that a step takes {timed.seconds} s.")
         return timed.seconds
 
+    def keep(self, model: Content) -> None:
+        """Predict by this frame from now on."""
+        self._kept = model
+        if self._running is not None:
+            self._running.held.discard("model")
+
+    def predict(self, x: Inputs, *, width: int) -> NDArray[np.float32]:
+        """Outputs of the model that is kept."""
+        parts = [x[start : start + _INPUTS] for start in range(0, len(x), _INPUTS)]
+        return np.concatenate([self._outputs(part, width) for part in parts])
+
+    def _outputs(self, x: Inputs, width: int) -> NDArray[np.float32]:
+        _, (outputs,) = self._ask(Predict(width), [x], Predicted, part="model")
+        if outputs.dtype != np.float32 or outputs.shape[:1] != x.shape[:1]:
+            raise RunError("The bundle's programs give outputs that are none for these inputs.")
+        return outputs.copy()
+
     def close(self) -> None:
         """End the process."""
         if self._running is not None:
@@ -203,16 +225,19 @@ class WorkerProcess(Work):
     def _ask(
         self, ask: Ask, arrays: _Arrays, wanted: type[_Reply], *, part: _Part
     ) -> tuple[_Reply, list[NDArray[Any]]]:
-        """Ask, of samples that the process has by then; for its answer, which must be of the kind that is wanted."""
+        """Ask, once the process has the samples or the model; for its answer, which must be of the kind ``wanted``."""
         running = self._running or self._start()
         asks: list[tuple[Ask, _Arrays]] = [(ask, arrays)]
         if part not in running.held:
-            assert self._data is not None, "samples are held before anything is asked"
-            samples = self._data.train if part == "train" else self._data.test
-            each = (samples.x, samples.y, samples.owner)
-            asks.insert(0, (Hold(part), [array for array in each if array is not None]))
+            asks.insert(0, (KeepModel(), [_bytes(self._kept)]) if part == "model" else self._samples(part))
             running.held.add(part)
         return self._exchange(running, asks, wanted)
+
+    def _samples(self, part: Literal["train", "test"]) -> tuple[Ask, _Arrays]:
+        assert self._data is not None, "samples are held before anything is asked"
+        samples = self._data.train if part == "train" else self._data.test
+        each = (samples.x, samples.y, samples.owner)
+        return Hold(part), [array for array in each if array is not None]
 
     def _exchange(
         self, running: "_Running", asks: Sequence[tuple[Ask, _Arrays]], wanted: type[_Reply]
@@ -291,7 +316,7 @@ class _Running:
         """Say all and hear one answer; raises as :class:`edge_fl.worker.pipe.Pipe`."""
         self._pipe.within(seconds)
         for ask, arrays in asks:
-            self._pipe.say(ask, arrays, answered=not isinstance(ask, Hold))
+            self._pipe.say(ask, arrays, answered=not isinstance(ask, Hold | KeepModel))
         return self._pipe.hear()
 
     def resident(self) -> int:

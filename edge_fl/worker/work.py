@@ -3,22 +3,28 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edge_fl.core.bundle import Bundle
+from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import State
 from edge_fl.data.held_out import Split
 from edge_fl.runtimes.base import Runtime
 from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.training.evaluation import evaluated
+from edge_fl.training.prediction import full_weights, predicted
 from edge_fl.training.rehearsal import rehearse
 from edge_fl.training.update import Update, make_update
 from edge_fl.wire.downlink import decode_model
-from edge_fl.wire.frame import Frame
+from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import CollectStatistics, Evaluate, Evaluated, Task
 
-__all__ = ["Content", "LocalWork", "Work"]
+__all__ = ["Content", "Inputs", "LocalWork", "Work"]
 
 
 Content = bytes | memoryview
+Inputs = NDArray[np.float32] | NDArray[np.int64]
 
 
 class Work(ABC):
@@ -55,6 +61,14 @@ class Work(ABC):
     def rehearse(self, task: Task) -> float:
         """Seconds that a step takes, more than 0 (:func:`edge_fl.training.rehearsal.rehearse`)."""
 
+    @abstractmethod
+    def keep(self, model: Content) -> None:
+        """Predict by this frame from now on; it has been decoded once, without an error."""
+
+    @abstractmethod
+    def predict(self, x: Inputs, *, width: int) -> NDArray[np.float32]:
+        """Outputs ``[N, ...]`` of the model that is kept (:func:`edge_fl.training.prediction.predicted`)."""
+
     def close(self) -> None:  # noqa: B027  (in this process there is nothing to end)
         """Nothing more is asked: end what was started."""
 
@@ -73,6 +87,7 @@ class LocalWork(Work):
     def __init__(self, client: str, runtime: Runtime) -> None:
         self._client, self._runtime, self.bundle = client, runtime, runtime.bundle
         self._data: Split | None = None
+        self._kept: Weights | None = None
 
     def hold(self, data: Split) -> None:
         """Take these samples from now on."""
@@ -119,3 +134,12 @@ class LocalWork(Work):
     def rehearse(self, task: Task) -> float:
         """Seconds that a step takes."""
         return rehearse(task, client=self._client, runtime=self._runtime, samples=self._samples.train)
+
+    def keep(self, model: Content) -> None:
+        """Predict by this frame from now on."""
+        self._kept = full_weights(decode_frame(model, self.bundle.layout))
+
+    def predict(self, x: Inputs, *, width: int) -> NDArray[np.float32]:
+        """Outputs of the model that is kept."""
+        assert self._kept is not None, "a model is kept before anything is predicted"
+        return predicted(self._runtime, self._kept, x, width=width)

@@ -1,5 +1,7 @@
 """Devices that keep the final model of a run, and predict with it."""
 
+import os
+import signal
 import threading
 from pathlib import Path
 
@@ -13,11 +15,14 @@ from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.session import digest_of
 from edge_fl.agent.kept_model import KeptModel, Predictor, read_model, write_model
+from edge_fl.agent.opening import in_this_process
+from edge_fl.agent.settings import AgentSettings
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import DataError, StateError
+from edge_fl.core.errors import DataError, MemoryLimitError, StateError
 from edge_fl.data.registry import load_dataset
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.transport.address import BrokerAddress
+from edge_fl.worker.process import WorkerProcess
 
 WIDTHS = [1000, 500]
 
@@ -58,7 +63,7 @@ def test_devices_predict_with_the_final_model_at_their_width(
         outputs = devices[number].predict(x)
         np.testing.assert_allclose(outputs, plain_outputs(weights, width, x), atol=1e-5)
         np.testing.assert_array_equal(devices[number].predict(x[:7]), outputs[:7])
-        again = Predictor(tmp_path / f"state-{number}", "onnx")
+        again = Predictor(settings(tmp_path / f"state-{number}"), open=in_this_process())
         assert (again.run, again.width) == (config.run, width / 1000)
         np.testing.assert_array_equal(again(x), outputs)
     kept = [read_model(tmp_path / f"state-{number}") for number in range(3)]
@@ -86,10 +91,26 @@ def test_inputs_that_do_not_fit_are_refused(
         predictor(digits_bundle, tmp_path)(x)
 
 
+def test_programs_that_predict_have_a_process_of_their_own(digits_bundle: Bundle, tmp_path: Path) -> None:
+    """One that is killed costs the call, and the next is answered."""
+    found, x = predictor(digits_bundle, tmp_path), load_dataset("digits").test.x
+    outputs = found(x)
+    work = found._work
+    assert isinstance(work, WorkerProcess)
+    assert work.confinement.memory
+    assert work._running is not None
+    os.kill(work._running._process.pid, signal.SIGKILL)
+    with pytest.raises(MemoryLimitError, match="SIGKILL"):
+        found(x)
+    np.testing.assert_array_equal(found(x), outputs)
+    found.close()
+    assert not work.resident()
+
+
 def test_a_damaged_model_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "model.msgpack").write_bytes(b"\x85\xa3run")
     with pytest.raises(StateError, match=r"model\.msgpack' is damaged"):
-        Predictor(tmp_path, "onnx")
+        Predictor(settings(tmp_path))
 
 
 def predictor(bundle: Bundle, state: Path) -> Predictor:
@@ -98,4 +119,8 @@ def predictor(bundle: Bundle, state: Path) -> Predictor:
     write_model(state, KeptModel("r", digest_of(bundle), 1000, 1000, model.narrowed_frame(model.weights, 1000)))
     (state / "bundles").mkdir()
     (state / "bundles" / digest_of(bundle)).symlink_to(bundle.root)
-    return Predictor(state, "onnx")
+    return Predictor(settings(state))
+
+
+def settings(state: Path) -> AgentSettings:
+    return AgentSettings(broker=BrokerAddress("127.0.0.1", 1), client="d", state=state)
