@@ -22,14 +22,13 @@ from broker.intake import Intake
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.poll import Poll
+from broker.polling import Polling
 from broker.presence import Presence
 from broker.programs import missing_program
 from broker.refusals import Refusals
 from broker.registry import Registry
 from broker.rounds import Round
 from broker.run_folder import RunFolder
-from broker.secure_aggregation.masked_uploads import MaskedUploads
-from broker.secure_aggregation.polls import MaskedPoll
 from broker.store import Store
 from broker.tiers import Tiers
 from broker.turned_away import TurnedAway
@@ -44,7 +43,6 @@ from edge_fl.wire.messages import (
     DECLINED,
     LONGEST_REASON,
     PROTOCOL,
-    Answer,
     CollectedStatistics,
     Evaluated,
     Failed,
@@ -59,7 +57,6 @@ from edge_fl.wire.messages import (
     Refused,
     Register,
     Registered,
-    SendMasked,
     Shares,
     Task,
     ToDevice,
@@ -125,6 +122,8 @@ class Gateway:
         The devices known.
     sent
         Bytes of content published to each device since they were last asked for.
+    polling
+        The conversation about the newest poll.
     """
 
     outlives = True
@@ -168,6 +167,9 @@ class Gateway:
             send=self._send,
             reject=self.reject,
         )
+        self.polling = Polling(
+            folder=folder, registry=self.registry, observer=observer, send=self._send, sent=self.sent
+        )
         self._unheard: dict[str, float] = {}  # when those who have not been heard of since were sent their task
         self._sender = Sender(connection.publish, topics.chunk)
         self._ticked = 0.0  # monotonic seconds
@@ -180,8 +182,6 @@ class Gateway:
         self._over: Finished | None = None
         self._final: FinalModel | None = None
         self._served = -math.inf  # when a device asked for a part of it last
-        self._poll: Poll[Any, Any] | None = None  # the newest
-        self._masked: MaskedUploads | None = None  # while that asks for masked updates
 
     @staticmethod
     def subscriptions(topics: Topics) -> list[str]:
@@ -230,32 +230,13 @@ class Gateway:
         self._unheard[client] = time.monotonic()
         self._send(client, task)
 
-    def open_poll(self, current: Poll[Any, Any]) -> None:
-        """Ask the clients of ``current``, each again until it answers, and take what they answer."""
-        self._poll = current
-        if isinstance(current, MaskedPoll):
-            self._masked = MaskedUploads(current, self._folder.open_masked(current.number), self._send)
-        for client in current.tasks:
-            self._tell(client, current.statuses[0])
-            self._ask_again(current, client)
-
     def poll(self, current: Poll[Any, Any], *, deadline: float, gone_after: float) -> None:
-        """Open it and wait for answers: ``deadline`` seconds at most, and not for who is gone for ``gone_after``."""
-        self.open_poll(current)
+        """Ask its clients and wait: ``deadline`` seconds at most, and not for who is gone for ``gone_after``."""
+        self.polling.open(current)
         until = time.monotonic() + deadline
         while (now := time.monotonic()) < until and current.outstanding() - self.registry.lost(now, gone_after):
             self.pump()
-        current.closed = True
-        if self._masked is not None:
-            self._masked.close()
-            self._masked = None
-
-    def _ask_again(self, current: Poll[Any, Any], client: str) -> None:
-        current.sent_at[client] = time.monotonic()
-        request = current.tasks[client]
-        self._send(client, request)
-        if isinstance(request, SendMasked):  # other members' shares, which are content
-            self.sent[client] += sum(map(len, request.sealed.values()))
+        self.polling.close()
 
     def finish(self, rounds: int) -> None:
         """Tell all devices that the run is over, and every one that registers from now on; uploads are broken off."""
@@ -301,7 +282,8 @@ class Gateway:
 
         ``round`` is the one that it was for; None for the one that is under way.
         """
-        asking = self._intake.round or (None if self._poll is None or self._poll.closed else self._poll)
+        poll = self.polling.current
+        asking = self._intake.round or (None if poll is None or poll.closed else poll)
         number = round if round is not None else 0 if asking is None else asking.number
         known = client if self.registry.get(client) else ""  # strangers' names would fill the record
         self._refusals.add(number, known, code, reason, times)
@@ -335,9 +317,7 @@ class Gateway:
             self._ticked = now
             self._intake.tick()
             self._count_at_door()
-            if self._masked is not None:
-                self._masked.tick()
-            self._remind()
+            self._remind(now - _REMIND_SECONDS)
             self._settle_hello()
             self._presence.write()
 
@@ -350,8 +330,7 @@ class Gateway:
             case Connected():
                 self._publish(self._topics.all, self._hello)
                 self._intake.resume()
-                if self._masked is not None:
-                    self._masked.resume()
+                self.polling.resume()
             case Disconnected(reason=reason):
                 _log.warning("connection to the broker lost (%s); reconnecting", reason)
             case Message(topic=topic, payload=payload):
@@ -359,17 +338,14 @@ class Gateway:
             case Dropped(topic=topic, times=times):
                 self.reject(topic.rpartition("/")[2], "flood", "More came than there is room for.", times)
 
-    def _remind(self) -> None:
+    def _remind(self, overdue: float) -> None:
         """A lost task would cost the round its deadline, and so would a lost answer."""
-        overdue = time.monotonic() - _REMIND_SECONDS
         while self._unheard and next(iter(self._unheard.values())) < overdue:  # the oldest is first
             client = next(iter(self._unheard))
             del self._unheard[client]
             if (task := self._intake.task_of(client)) is not None:
                 self._say(client, task)
-        if self._poll is not None:
-            for client in self._poll.overdue(overdue):
-                self._ask_again(self._poll, client)
+        self.polling.tick(overdue)
 
     def _take(self, topic: str, payload: bytes) -> None:
         client = ""
@@ -382,7 +358,7 @@ class Gateway:
                 raise FrameError("flood", "More messages came than a client may send.")
             if chunk is not None:
                 self._presence_of(client)
-                taker = self._intake if self._masked is None else self._masked
+                taker = self.polling.incoming or self._intake
                 taker.chunk(client, *chunk, payload)
                 return
             message = self._open(topic, client, payload)
@@ -448,9 +424,9 @@ class Gateway:
             case Offer(attempt=0):
                 self._intake.consider(client, message)
             case Offer():
-                self._consider_masked(client, message)
+                self.polling.consider(client, message)
             case Evaluated() | CollectedStatistics() | Keys() | Shares() | Unmasked():
-                self._take_answer(client, message)
+                self.polling.take(client, message)
             case Failed():
                 self._take_failure(client, message)
             case Keep(run=run):
@@ -485,8 +461,7 @@ class Gateway:
             self._send(client, self._over)
         if (task := self._intake.task_of(client)) is not None:
             self.ask({client: task})
-        if self._poll is not None and self._poll.awaits(client):
-            self._ask_again(self._poll, client)
+        self.polling.registered(client)
 
     def _refusal(self, client: str, profile: Register) -> tuple[str, str] | None:
         if client not in self.registry and len(self.registry) >= self._most_devices:
@@ -524,16 +499,10 @@ class Gateway:
             self._served = time.monotonic()
             self._send(client, Final(run, self._contents.offer_change(frame), width, statistics))
 
-    def _consider_masked(self, client: str, offer: Offer) -> None:
-        device = self.registry.get(client)
-        if self._masked is None or device is None or offer.run != self._folder.run:
-            raise FrameError("late", f"Nobody waits for a masked update in attempt {offer.attempt}.")
-        self._masked.consider(client, offer, device.profile)
-
     # --- answers without an update
 
     def _take_failure(self, client: str, failed: Failed) -> None:
-        current, poll, reason = self._intake.round, self._poll, printable(failed.reason, _LONGEST_REASON)
+        current, reason = self._intake.round, printable(failed.reason, _LONGEST_REASON)
         word = "declined" if failed.code == DECLINED else "failed"
         late = FrameError("late", f"Nobody waits for what round {failed.round} of run '{failed.run}' came to.")
         if failed.run != self._folder.run:
@@ -546,38 +515,12 @@ class Gateway:
             current.excuse(client, f"{word}: {reason}")
             if word == "declined":
                 current.parts[client].rests_until = time.monotonic() + _REST_SECONDS
-        else:
-            if poll is None or client not in poll.tasks or failed.round != poll.number:
-                raise late
-            if not poll.awaits(client):
-                return
-            poll.excused.add(client)
+        elif not self.polling.fail(client, failed):
+            return
         _log.warning("round %d: '%s' %s to %s: %s", failed.round, client, word, failed.what, reason)
         self._observer.device(client, word)
 
-    def _take_answer(self, client: str, answer: Answer) -> None:
-        device, poll = self.registry.get(client), self._poll
-        if device is None:
-            raise FrameError("unregistered", "The client is not registered.")
-        if poll is None or answer.run != self._folder.run:
-            raise FrameError(
-                "late", f"Nobody waits for an answer after round {answer.round} of run '{answer.run}'."
-            )
-        awaited = poll.awaits(client)
-        try:
-            taken = poll.take(client, answer, device.profile)
-        except FrameError:
-            if awaited and not poll.awaits(client):
-                self._observer.device(client, "rejected")
-            raise
-        if taken:
-            self._tell(client, poll.statuses[1])
-
     # --- what goes out
-
-    def _tell(self, client: str, status: str) -> None:
-        if status:
-            self._observer.device(client, status)
 
     def _send(self, client: str, message: ToDevice) -> None:
         self._publish(self._topics.down(client), message)

@@ -1,16 +1,37 @@
-"""A question to devices after their training, whose answers are a message each. No network and no clock of its own."""
+"""A question to devices after their training, and its answers. No network and no clock of its own."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from broker.run_folder import RunFolder
 from edge_fl.core.errors import FrameError
-from edge_fl.wire.messages import Answer, Offer, Register, Request
+from edge_fl.wire.messages import Answer, Offer, Register, Request, ToDevice
 
-__all__ = ["Poll"]
+__all__ = ["Incoming", "Poll"]
 
 _Task = TypeVar("_Task", bound=Request)
 _Answer = TypeVar("_Answer", bound=Answer | Offer)
+
+
+class Incoming(Protocol):
+    """Where the updates come in that answer a poll."""
+
+    def consider(self, client: str, offer: Offer, profile: Register) -> None:
+        """Fetch an offered update; raises FrameError where it has no place."""
+
+    def chunk(self, client: str, digest: str, index: int, payload: bytes) -> None:
+        """Take a chunk in; raises FrameError where nobody asked for it."""
+
+    def resume(self) -> None:
+        """After a reconnect: ask at once for what is missing."""
+
+    def tick(self) -> None:
+        """Ask again for what has stalled."""
+
+    def close(self) -> None:
+        """Take no more."""
 
 
 @dataclass
@@ -75,6 +96,16 @@ class Poll(ABC, Generic[_Task, _Answer]):
             raise
         self.answers[client] = answer
         return True
+
+    def content_in(self, client: str) -> int:
+        """Bytes of content, beside what the message itself says, in what a client is asked."""
+        del client
+        return 0
+
+    def open_incoming(self, folder: RunFolder, send: Callable[[str, ToDevice], None]) -> Incoming | None:
+        """Where updates that answer come in, in a run's ``folder``; None where answers are messages."""
+        del folder, send
+        return None
 
     @abstractmethod
     def check(self, client: str, answer: _Answer, profile: Register) -> None:

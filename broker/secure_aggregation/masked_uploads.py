@@ -1,13 +1,16 @@
 """Masked updates on their way in: each is fetched in chunks, added to its cohort's sum, and acknowledged."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from broker.secure_aggregation.polls import MaskedPoll
 from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
 from edge_fl.core.content import Missing, Ref
 from edge_fl.core.errors import FrameError
 from edge_fl.wire.messages import Offer, Register, ToDevice, Verdict, Want
+
+if TYPE_CHECKING:
+    from broker.secure_aggregation.polls import MaskedPoll
 
 __all__ = ["MaskedUploads"]
 
@@ -25,7 +28,7 @@ class MaskedUploads:
         Publishes a message to a client.
     """
 
-    def __init__(self, poll: MaskedPoll, file: UpdateFile, send: Callable[[str, ToDevice], None]) -> None:
+    def __init__(self, poll: "MaskedPoll", file: UpdateFile, send: Callable[[str, ToDevice], None]) -> None:
         self._poll, self._file, self._send = poll, file, send
         self._offers: dict[str, Offer] = {}
         self._uploads = Uploads(self._want, self._place)

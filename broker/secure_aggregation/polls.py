@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from broker.poll import Poll
+from broker.run_folder import RunFolder
+from broker.secure_aggregation.masked_uploads import MaskedUploads
 from edge_fl.core.errors import FrameError
 from edge_fl.secure_aggregation.keys import SEALED, KeyPair
 from edge_fl.secure_aggregation.masking import Ring, add_vector, zeros
@@ -18,6 +20,7 @@ from edge_fl.wire.messages import (
     SendMasked,
     ShareKeys,
     Shares,
+    ToDevice,
     Unmask,
     Unmasked,
 )
@@ -84,6 +87,14 @@ class MaskedPoll(_AttemptPoll[SendMasked, Offer]):
     cohorts: Mapping[str, Cohort] = field(kw_only=True)
     places: Mapping[str, int] = field(kw_only=True)
     sums: dict[int, Ring] = field(default_factory=dict)
+
+    def content_in(self, client: str) -> int:
+        """Bytes of the other members' sealed shares."""
+        return sum(map(len, self.tasks[client].sealed.values()))
+
+    def open_incoming(self, folder: RunFolder, send: Callable[[str, ToDevice], None]) -> MaskedUploads:
+        """Masked updates come in chunks."""
+        return MaskedUploads(self, folder.open_masked(self.number), send)
 
     def size(self, client: str) -> int:
         """Bytes of a client's masked update."""

@@ -196,7 +196,7 @@ class _Case:
         ask = Evaluate(_RUN, _VERSION, ref_of(self._scene.model), 1000, 1000, 20)
         tasks = dict.fromkeys(_CLIENTS[:2], ask)
         current = ScoreRound(_VERSION, dict(tasks), dict.fromkeys(tasks, 0), manifest=self._scene.bundle.manifest)
-        self._gateway.open_poll(current)
+        self._gateway.polling.open(current)
 
     def _odd(self) -> Event:
         """What no device of ours says."""

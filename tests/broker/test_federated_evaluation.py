@@ -43,7 +43,7 @@ def asked(wire: Wire) -> ScoreRound:
     current = ScoreRound(
         ROUND, tasks={CLIENT: TASK}, tiers={CLIENT: 2}, metrics=(TopK(),), manifest=wire.bundle.manifest
     )
-    wire.gateway.open_poll(current)
+    wire.gateway.polling.open(current)
     wire.until(lambda: TASK in wire.received)
     return current
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from broker.gateway import Gateway
 from broker.observer import Observer
 from broker.poll import Poll
+from broker.polling import Polling
 from broker.secure_aggregation.polls import KeysPoll, MaskedPoll, SharesPoll, UnmaskPoll
 from broker.session import serve
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
@@ -64,15 +64,15 @@ def test_a_fleet_and_a_simulation_give_the_same_bits(
 
 def kill_at(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, victims: list[str], kind: type[Poll[Any, Any]]) -> None:
     """Kill these agents as soon as the coordinator has asked for that."""
-    ask = Gateway.open_poll
+    ask = Polling.open
 
-    def asked(gateway: Gateway, current: Poll[Any, Any]) -> None:
-        ask(gateway, current)
+    def asked(polling: Polling, current: Poll[Any, Any]) -> None:
+        ask(polling, current)
         if isinstance(current, kind):
             for victim in victims:
                 fleet.kill(victim)
 
-    monkeypatch.setattr(Gateway, "open_poll", asked)
+    monkeypatch.setattr(Polling, "open", asked)
 
 
 @pytest.mark.timeout(240)
