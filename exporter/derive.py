@@ -53,17 +53,17 @@ def derive(model: nn.Module, x: Tensor) -> Derivation:
     declared = declared_layout(model, adapted, x)
     if declared is not None:
         return Derivation(declared.layout, declared.scaled, declared.dense)
-    dense: dict[str, str] = {}
-    kept: list[Group] = []
-    candidates = list(propose_groups(model, x))
-    wished = declared_dense(model, {group.name: group.producers for group in candidates})
+    candidates, unfollowed = propose_groups(model, x)
+    dense, kept = dict(unfollowed), list[Group]()
+    proposed = {group.name: group.producers for group in candidates}
+    wished = declared_dense(model, {**{name: (name,) for name in unfollowed}, **proposed})
     for group in candidates:
         reason = "the model says so" if group.name in wished else None
         reason = reason or _conflict(group, candidates) or _differs(adapted, x, group)
         if reason is None:
             kept.append(group)
         dense.update(dict.fromkeys(group.producers, reason) if reason else {})
-    called = {name for group in candidates for name in group.producers}
+    called = {*unfollowed, *(name for group in candidates for name in group.producers)}
     for name, module in model.named_modules():
         if isinstance(module, (*PRODUCERS, nn.RNNBase)) and name not in called:
             dense[name] = "the forward pass does not call it"

@@ -5,8 +5,10 @@ through the model to everything that must shrink with them. It is taken as a pro
 keeps only what it finds to be true by running the model.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch_pruning as tp
@@ -17,13 +19,15 @@ from edge_fl.core.errors import UnsupportedModelError
 from exporter.recurrent import RecurrentAxes
 from exporter.sentence import first_line
 from exporter.stand_ins import PRUNERS, StandIn, with_stand_ins
+from exporter.time_limit import time_limit
 
-__all__ = ["PRODUCERS", "STATISTICS", "Group", "propose_groups"]
+__all__ = ["PRODUCERS", "STATISTICS", "Group", "Proposal", "propose_groups"]
 
 PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
 """Layers whose outputs are droppable units."""
 STATISTICS = ("running_mean", "running_var")
 """What BatchNorm's running statistics are called."""
+_LAYER_SECONDS, _MOST_SECONDS = 20.0, 60.0  # for which the units of a layer, and of all layers, are followed
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -50,8 +54,15 @@ class Group:
         return replace(self, size=self.size // width, owners=owners)
 
 
-def propose_groups(model: nn.Module, x: Tensor) -> Iterator[Group]:
-    """One group for each set of layers that share units, in the model's order.
+class Proposal(NamedTuple):
+    """Groups in the model's order; and layers whose units nobody could follow, each with the reason."""
+
+    groups: list[Group]
+    unfollowed: dict[str, str]
+
+
+def propose_groups(model: nn.Module, x: Tensor) -> Proposal:
+    """One group for each set of layers that share units.
 
     Parameters
     ----------
@@ -63,23 +74,28 @@ def propose_groups(model: nn.Module, x: Tensor) -> Iterator[Group]:
     Raises
     ------
     UnsupportedModelError
-        When the model cannot be followed.
+        When the model cannot be followed at all.
     """
     stood = with_stand_ins(model)
     graph = _graph(stood, x)
-    seen: set[str] = set()
+    found, seen, until = Proposal([], {}), set[str](), time.monotonic() + _MOST_SECONDS
     for name, module in stood.named_modules():
         if isinstance(module, StandIn):
-            yield from (_inner(axes) for axes in module.axes if axes.outputs is None)
+            found.groups.extend(_inner(axes) for axes in module.axes if axes.outputs is None)
         if not isinstance(module, (*PRODUCERS, StandIn)) or name in seen or module not in graph.module2node:
             continue
         for part in _parts(graph, module, name):
             try:
-                group = _group(graph, stood, module, part)
-            except IndexError as error:  # the graph counts other channels than the tensors have
-                raise _not_followed(f"it counts the units of '{name}' wrongly") from error
+                with time_limit(min(_LAYER_SECONDS, until - time.monotonic())):
+                    group = _group(graph, stood, module, part)
+            except (
+                Exception
+            ) as error:  # torch-pruning raises many types where it counts wrongly, or turns in circles
+                found.unfollowed[name] = f"its units cannot be followed ({first_line(error)})"
+                continue
             seen.update(group.producers)
-            yield group
+            found.groups.append(group)
+    return found
 
 
 @dataclass(frozen=True)
@@ -104,13 +120,14 @@ def _inner(axes: RecurrentAxes) -> Group:
 
 def _graph(model: nn.Module, x: Tensor) -> tp.DependencyGraph:
     try:
-        return tp.DependencyGraph().build_dependency(
-            model,
-            example_inputs=x,
-            forward_fn=lambda m, inputs: m(inputs),
-            customized_pruners=PRUNERS,
-            verbose=False,
-        )
+        with time_limit(_MOST_SECONDS):
+            return tp.DependencyGraph().build_dependency(
+                model,
+                example_inputs=x,
+                forward_fn=lambda m, inputs: m(inputs),
+                customized_pruners=PRUNERS,
+                verbose=False,
+            )
     except Exception as error:  # torch-pruning raises many types on operations it cannot follow
         raise _not_followed(first_line(error)) from error
 

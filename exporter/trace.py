@@ -5,7 +5,6 @@ a graph without any autograd, which is.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 import torch
@@ -23,12 +22,14 @@ from torch.export.graph_signature import (
     OutputSpec,
     TensorArgument,
 )
+from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, is_concrete_int
 
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
+from exporter.example_lengths import distinct_batch, distinct_counts
 from exporter.passes import optimise
 from exporter.passes.values import fill_values
 from exporter.recurrent.linear import FlatLinear
@@ -105,8 +106,8 @@ def trace_function(
     Every operation that the translator needs decomposed must be in ``table``.
     """
     graph = _traced(function, example, table, free)
-    if _holds_constants(graph) or _writes_in_place(graph):
-        # Makes inputs of constants, and takes out what is written in place, at the price of two more traces.
+    if _holds_constants(graph):
+        # Makes inputs of constants, at the price of two more traces.
         lifted: ExportedProgram = _exported(graph, example, free).run_decompositions({})
         return lifted
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
@@ -131,7 +132,7 @@ def _holds_constants(graph: GraphModule) -> bool:
 
 
 def _writes_in_place(graph: GraphModule) -> bool:
-    """Some of torch's own decompositions do."""
+    """Some of torch's own decompositions do, such as those of the gradients of SiLU and Mish."""
     operations = (node.target for node in graph.graph.nodes if isinstance(node.target, OpOverload))
     return any(operation._schema.is_mutable for operation in operations)
 
@@ -150,14 +151,24 @@ def _traced(
     table: Decompositions,
     free: Sequence[Sequence[int]] | None,
 ) -> GraphModule:
-    with FlatLinear():
-        if free is None:
-            graph = make_fx(function, decomposition_table=dict(table), tracing_mode="fake")(*example)
-        else:
-            traced = _symbolic(example, free)
-            graph = make_fx(function, decomposition_table=dict(table), tracing_mode="symbolic")(*traced)
+    graph = _graph_of(function, example, table, free)
+    if _writes_in_place(graph):  # to a buffer that another call with the same arguments may share once optimised
+        graph = _graph_of(functionalize(function, remove="mutations"), example, table, free)
     optimise(graph)
     return graph
+
+
+def _graph_of(
+    function: Callable[..., tuple[Tensor, ...]],
+    example: tuple[Tensor, ...],
+    table: Decompositions,
+    free: Sequence[Sequence[int]] | None,
+) -> GraphModule:
+    inputs = list(example) if free is None else _symbolic(example, free)
+    with FlatLinear():
+        return make_fx(
+            function, decomposition_table=dict(table), tracing_mode="fake" if free is None else "symbolic"
+        )(*inputs)
 
 
 def _symbolic(example: tuple[Tensor, ...], free: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -194,30 +205,8 @@ def _require_free(program: Traceable, exported: ExportedProgram) -> None:
 
 
 def _distinct(program: Traceable) -> tuple[dict[str, int], int]:
-    """Kept units and a batch that no two axes share: torch takes axes of one length for one symbol."""
-    if program.kind == "eval":
-        return program.source.full, _batch(program, program.source.full)
-    names = list(program.source.full)
-    for start in count(5, 2):
-        counts = {name: start + 4 * i for i, name in enumerate(names)}
-        if _independent(program, counts):
-            return counts, _batch(program, counts)
-    raise AssertionError("there are always larger numbers")
-
-
-def _independent(program: Traceable, counts: dict[str, int]) -> bool:
-    """Whether axes of equal length are always axes of equal segments."""
-    seen: dict[int, object] = dict.fromkeys(program.source.input.shape)
-    for tensor in program.source.layout.tensors:
-        for axis in tensor.units:
-            length = sum(segment.length(counts) for segment in axis)
-            key = axis if any(segment.block is not None for segment in axis) else None
-            if seen.setdefault(length, key) != key:
-                return False
-    return True
-
-
-def _batch(program: Traceable, counts: dict[str, int]) -> int:
-    lengths = {sum(s.length(counts) for s in axis) for t in program.source.layout.tensors for axis in t.units}
-    taken = lengths | set(program.source.input.shape)
-    return next(n for n in count(3) if n not in taken)
+    """Kept units and a batch that no two axes share."""
+    source = program.source
+    layout, shape = source.layout, source.input.shape
+    counts = source.full if program.kind == "eval" else distinct_counts(layout, list(source.full), shape)
+    return counts, distinct_batch(layout, counts, shape)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from edge_fl.core.errors import UnsupportedModelError
 from edge_fl.core.layout import Layout, Segment
+from exporter import groups
 from exporter.derive import derive
 from exporter.zoo import lstm, mlp
 from tests.exporter import models
@@ -103,16 +103,50 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_a_structure_that_is_counted_wrongly_is_refused_in_a_sentence() -> None:
-    class Repeating(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.hidden, self.out = nn.Linear(6, 6), nn.Linear(24, 3)
+class Repeating(nn.Module):
+    """Of which torch-pruning counts other units than there are."""
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            image = self.hidden(x).reshape(-1, 1, 2, 3)
-            out: torch.Tensor = self.out(nn.functional.interpolate(image, scale_factor=2).flatten(1))
-            return out
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.out = nn.Linear(6, 6), nn.Linear(24, 3)
 
-    with pytest.raises(UnsupportedModelError, match=r"'hidden' wrongly.*edge_fl_layout"):
-        derive(Repeating(), torch.randn(3, 6))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = self.hidden(x).reshape(-1, 1, 2, 3)
+        out: torch.Tensor = self.out(nn.functional.interpolate(image, scale_factor=2).flatten(1))
+        return out
+
+
+class Rotating(nn.Module):
+    """Halves change places, as in rotary embeddings: torch-pruning follows them in circles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.hidden, self.out = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.hidden(torch.relu(self.first(x)))
+        out: torch.Tensor = self.out(torch.relu(h + torch.cat([-h[..., 4:], h[..., :4]], -1)))
+        return out
+
+
+@pytest.mark.parametrize(
+    ("model", "blocks", "why"), [(Repeating, [], "IndexError"), (Rotating, ["first"], "took longer than")]
+)
+def test_a_layer_whose_units_cannot_be_followed_stays_dense(
+    model: type[nn.Module], blocks: list[str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "_LAYER_SECONDS", 0.5)
+    found = derive(model(), torch.randn(3, 6))
+    assert [block.name for block in found.layout.blocks] == blocks
+    assert "its units cannot be followed" in found.dense["hidden"]
+    assert why in found.dense["hidden"]
+
+
+@pytest.mark.parametrize("model", [Repeating, Rotating])
+def test_a_layer_that_cannot_be_followed_may_be_declared_dense(
+    model: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "_LAYER_SECONDS", 0.5)
+    declared = model()
+    declared.edge_fl_dense = ("hidden",)
+    assert "hidden" in derive(declared, torch.randn(3, 6)).dense

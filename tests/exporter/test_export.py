@@ -152,6 +152,26 @@ def test_numbers_that_forward_writes_down_and_gradients_written_in_place_compile
     assert bundle.manifest.parity["executorch"].weights <= LIMIT
 
 
+@pytest.mark.parametrize("activation", [nn.SiLU, nn.Mish])
+def test_gradients_written_in_place_are_not_shared(tmp_path: Path, activation: type[nn.Module]) -> None:
+    """Of two activations of one shape both gradients begin with the same buffer of ones."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.out = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+            self.activation = activation()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.activation(self.first(x))
+            result: Tensor = self.out(y + self.activation(self.second(y)))
+            return result
+
+    torch.manual_seed(0)
+    bundle = export_bundle(Twice(), target("executorch"), tmp_path / "bundle")
+    assert bundle.manifest.parity["executorch"].weights <= LIMIT
+
+
 def test_a_model_that_mixes_the_samples_of_a_batch_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     with pytest.raises(ParityError, match="influence one another"):
         export_bundle(models.BatchMixing(), target("onnx"), tmp_path / "bundle")
