@@ -38,7 +38,7 @@ from broker.tiers import open_tiers
 from broker.turned_away import TurnedAway
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, Bundle
-from edge_fl.core.errors import BundleError, ConfigError, StateError
+from edge_fl.core.errors import BrokerError, BundleError, ConfigError, StateError, SubscriptionRefusedError
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.methods.base import Method
 from edge_fl.methods.capabilities import ChecksBundle, MasksLabels, TrainsWidths
@@ -216,7 +216,13 @@ def _connected(
         client_id=f"coordinator-{run}",
         subscriptions=Gateway.subscriptions(topics),
     )
-    connection.open(timeout=timeout)
+    try:
+        connection.open(timeout=timeout)
+    except SubscriptionRefusedError as error:
+        raise BrokerError(
+            f"The broker at {found} lets this coordinator hear no device: it is another coordinator's own, or its "
+            "access list lacks this one."
+        ) from error
     try:
         yield _Line(connection, envelope, opened.turned_away)
     finally:

@@ -19,6 +19,7 @@ __all__ = [
     "RunError",
     "RuntimeMissingError",
     "StateError",
+    "SubscriptionRefusedError",
     "UnsupportedModelError",
     "printable",
     "said",
@@ -94,6 +95,10 @@ class BrokerError(EdgeFLError):
 
 class LoginRefusedError(BrokerError):
     """The broker does not let this client in: user or password are wrong."""
+
+
+class SubscriptionRefusedError(BrokerError):
+    """The broker lets this client in, and not hear what it has to."""
 
 
 class PortError(EdgeFLError):

@@ -17,7 +17,7 @@ from typing import Any
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from edge_fl.core.errors import BrokerError, LoginRefusedError
+from edge_fl.core.errors import BrokerError, LoginRefusedError, SubscriptionRefusedError
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.inbox import Inbox
 from edge_fl.transport.interface import Connected, Disconnected, Event
@@ -96,7 +96,8 @@ class Connection:
         """Connect and subscribe for the first time, retrying for ``timeout`` seconds.
 
         Raises BrokerError when no broker answers in that time, or at once when one refuses (LoginRefusedError where
-        it does not know the user or the password) or is not to be trusted.
+        it does not know the user or the password, SubscriptionRefusedError where it refuses a topic) or is not to be
+        trusted.
         """
         deadline, pause = time.monotonic() + timeout, 0.2
         while True:
@@ -161,7 +162,9 @@ class Connection:
         refused = [str(reason) for reason in reasons if reason.is_failure]
         if refused:
             self._first.put(
-                BrokerError(f"The broker at {self._address} refuses a subscription ({refused[0].lower()}).")
+                SubscriptionRefusedError(
+                    f"The broker at {self._address} refuses a subscription ({refused[0].lower()})."
+                )
             )
             self._inbox.put(Disconnected(refused[0]))
         else:

@@ -1,8 +1,9 @@
-"""A fleet with identities, on both brokers."""
+"""Fleets with identities, on both brokers."""
 
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from device_sim.emulation.mosquitto import Mosquitto, free_port, mosquitto_progr
 from edge_fl.identity.file import read_identity
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
+
+BROKERS = ["embedded", pytest.param("mosquitto", marks=pytest.mark.mosquitto)]
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,24 @@ class SecuredFleet:
             self.mosquitto.reload()
 
 
-def serve_embedded(folder: Path, port: int) -> list[str | Path]:
-    """Options of `serve` that open the embedded broker with the identity in a fleet's ``folder``, to all hosts."""
-    return ["--broker", "embedded", "--identity", folder / "broker.pem", "--host", "0.0.0.0", "--port", str(port)]
+@contextmanager
+def mosquitto_of(authority: Authority, port: int, *lines: str) -> Iterator[Mosquitto]:
+    """Mosquitto for a fleet, with further lines of configuration."""
+    if mosquitto_program() is None:
+        if os.environ.get("EDGE_FL_REQUIRE_MOSQUITTO"):
+            pytest.fail("mosquitto is not installed, and EDGE_FL_REQUIRE_MOSQUITTO is set")
+        pytest.skip("mosquitto is not installed (Debian: apt-get install mosquitto)")
+    config = write_mosquitto(authority.folder, port=port, fleet="edge-fl").read_text()
+    if os.geteuid() == 0:
+        config += "user root\n"  # root's own files, where it is root who tests
+    folder = authority.folder.parent / "mosquitto"
+    folder.mkdir()
+    config += "".join(f"{line}\n" for line in lines)
+    with Mosquitto(folder, address=BrokerAddress("127.0.0.1", port, "mqtts"), config=config) as mosquitto:
+        yield mosquitto
 
 
-@pytest.fixture(params=["embedded", pytest.param("mosquitto", marks=pytest.mark.mosquitto)])
+@pytest.fixture(params=BROKERS)
 def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredFleet]:
     port = free_port()
     authority = Authority.create(
@@ -61,17 +76,8 @@ def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SecuredF
             inside = replace(broker.address, access=access)
             yield _Embedded(authority, replace(broker.address, access=Access()), None, inside)
         return
-    if mosquitto_program() is None:
-        if os.environ.get("EDGE_FL_REQUIRE_MOSQUITTO"):
-            pytest.fail("mosquitto is not installed, and EDGE_FL_REQUIRE_MOSQUITTO is set")
-        pytest.skip("mosquitto is not installed (Debian: apt-get install mosquitto)")
-    config = write_mosquitto(authority.folder, port=port, fleet="edge-fl").read_text()
-    if os.geteuid() == 0:
-        config += "user root\n"  # root's own files, where it is root who tests
-    address = BrokerAddress("127.0.0.1", port, "mqtts")
-    (tmp_path / "mosquitto").mkdir()
-    with Mosquitto(tmp_path / "mosquitto", address=address, config=config) as mosquitto:
-        yield SecuredFleet(authority, address, mosquitto)
+    with mosquitto_of(authority, port) as mosquitto:
+        yield SecuredFleet(authority, mosquitto.address, mosquitto)
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,57 @@ class _Embedded(SecuredFleet):
     @property
     def coordinator(self) -> BrokerAddress:
         return self.inside
+
+
+@dataclass(frozen=True)
+class ServedFleet:
+    """A fleet of real processes, which run in ``folder``, with Mosquitto, or else with the broker of `serve`.
+
+    ``serve`` are the options of `serve` that lead to the broker, and ``address`` is how devices reach it.
+    """
+
+    folder: Path
+    authority: Authority
+    address: BrokerAddress
+    serve: list[str | Path]
+    mosquitto: Mosquitto | None = None
+
+    def devices(self, *names: str) -> dict[str, list[str | Path]]:
+        """Options of `device`, by the names of new devices."""
+        return {name: ["--identity", self.authority.device(name)] for name in names}
+
+    def reached_by(self, name: str) -> BrokerAddress:
+        """The broker as a new device of that name reaches it."""
+        return replace(self.address, access=read_identity(self.authority.device(name)).access)
+
+    @contextmanager
+    def before_serve(self, largest: int = 16 << 20) -> Iterator[BrokerAddress]:
+        """The broker, as whoever has the coordinator's identity reaches it while no `serve` runs."""
+        if self.mosquitto is not None:
+            yield replace(self.address, access=read_identity(self.authority.folder / "coordinator.pem").access)
+            return
+        own = self.authority.folder / "broker.pem"
+        with EmbeddedBroker(port=self.address.port, doors=Doors(cert=own, ca=own), largest=largest) as broker:
+            yield broker.address
+
+
+def embedded_in(folder: Path) -> ServedFleet:
+    """A fleet with the embedded broker."""
+    port = free_port()
+    authority = Authority.create(folder / "fleet", hosts=["localhost"], port=port)
+    serve: list[str | Path] = ["--broker", "embedded", "--identity", authority.folder / "broker.pem"]
+    serve += ["--host", "0.0.0.0"]  # its port is the one in the identities
+    return ServedFleet(folder, authority, BrokerAddress("localhost", port, "mqtts"), serve)
+
+
+@pytest.fixture(params=BROKERS)
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedFleet]:
+    fleet = embedded_in(tmp_path)
+    if request.param == "embedded":
+        yield fleet
+        return
+    with mosquitto_of(fleet.authority, fleet.address.port) as mosquitto:
+        yield replace(fleet, serve=["--identity", fleet.authority.folder / "coordinator.pem"], mosquitto=mosquitto)
 
 
 @pytest.fixture

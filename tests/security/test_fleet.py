@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
-from tests.security.conftest import SecuredFleet
+from tests.security.conftest import SecuredFleet, ServedFleet, embedded_in
 
 RUN = ["--rounds=2", "--clients-per-round=2", "--min-clients=2", "--local-steps=3", "--deadline=120", "--seed=3"]
 
@@ -82,34 +81,25 @@ def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
     return found.keys() == expected.keys() and all(np.array_equal(found[k], expected[k]) for k in found)
 
 
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
+@pytest.mark.parametrize("served", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
 def test_mosquitto_with_identities_has_the_bits_of_an_open_run(
-    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+    served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:
-    folder = tmp_path / "run-folder"
-    folder.mkdir()
-    fleet = secured.authority.folder
-    address = f"mqtts://localhost:{secured.address.port}"
-    own = fleet / "coordinator.pem"
-    devices = {name: ["--identity", secured.identity(name)] for name in ("tea", "coffee")}
-    printed = run(folder, [digits_bundle.root, "--identity", own], devices)
-    assert f"broker {address}" in printed
-    assert same(weights(folder), open_run)
+    printed = run(served.folder, [digits_bundle.root, *served.serve], served.devices("tea", "coffee"))
+    assert f"broker {served.address}" in printed
+    assert same(weights(served.folder), open_run)
 
 
 def test_embedded_with_identities_and_a_stranger_at_the_door(
     tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:
-    port = free_port()
-    authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
-    devices: dict[str, list[str | Path]] = {n: ["--identity", authority.device(n)] for n in ("tea", "coffee")}
-    serve = [digits_bundle.root, "--broker", "embedded", "--identity", tmp_path / "fleet" / "broker.pem"]
+    fleet = embedded_in(tmp_path)
     stranger = edge_fl(
-        *("device", "--broker", f"mqtts://localhost:{port}", "--ca", tmp_path / "fleet" / "ca.pem"),
+        *("device", "--broker", str(fleet.address), "--ca", tmp_path / "fleet" / "ca.pem"),
         *("--data", "digits", "--state", "stranger", "--connect-timeout", "120"),
         folder=tmp_path,
     )
-    run(tmp_path, [*serve, "--host", "0.0.0.0"], devices)  # its port is the one in the identities
+    run(tmp_path, [digits_bundle.root, *fleet.serve], fleet.devices("tea", "coffee"))
     said, _ = stranger.communicate(timeout=120)
     assert stranger.returncode == 16
     assert "--cert" in said
@@ -163,45 +153,37 @@ def test_the_doctor_leaves_an_agent_with_an_identity_alone(secured: SecuredFleet
         agent.kill()
 
 
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
-def test_a_second_coordinator_with_the_same_identity_ends(
-    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle
+def test_a_second_coordinator_ends_and_the_first_run_has_its_own_bits(
+    served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:
-    """The broker keeps one session of the two, so neither would hear the other."""
-    words = ["serve", digits_bundle.root, "--identity", secured.authority.folder / "coordinator.pem"]
-    words += ["--clients-per-round=1", "--local-steps=3", "--deadline=120", "--seed=3"]
-    first = edge_fl(*words, "--rounds=3", "--min-clients=1", "-o", "first", folder=tmp_path)
-    log, started = tmp_path / "first" / "config.json", [first]
-    try:
+    """Mosquitto keeps one session of the two, and the embedded broker lets its own coordinator alone hear devices."""
+    begun = served.folder / "run" / "config.json"
+    own = ["--broker", str(served.address), "--identity", served.authority.folder / "coordinator.pem"]
+    code, sentence = 19, "Another coordinator serves this fleet"
+    if served.mosquitto is None:
+        code, sentence = 16, "is another coordinator's own"
+
+    def second(_first: int) -> None:
         limit = time.monotonic() + 60
-        while not log.exists():
+        while not begun.exists():
             assert time.monotonic() < limit
             time.sleep(0.05)
-        second = edge_fl(*words, "--rounds=3", "-o", "second", folder=tmp_path)
-        started.append(second)
-        said, _ = second.communicate(timeout=120)
-        assert second.returncode == 19
-        assert "Another coordinator serves this fleet" in said
-        device = ["--identity", secured.identity("tea"), "--data", "digits", "--state", "state", "--once"]
-        started.append(edge_fl("device", *device, folder=tmp_path))
-        printed, _ = first.communicate(timeout=120)
-        assert first.returncode == 0, printed
-    finally:
-        for process in started:
-            process.kill()
+        other = edge_fl("serve", digits_bundle.root, *own, *RUN, "-o", "second", folder=served.folder)
+        said = " ".join(other.communicate(timeout=120)[0].split())
+        assert other.returncode == code, said
+        assert sentence in said
+
+    run(served.folder, [digits_bundle.root, *served.serve], served.devices("tea", "coffee"), second)
+    assert same(weights(served.folder), open_run)
 
 
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
+@pytest.mark.parametrize("served", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
 def test_secure_aggregation_with_identities_has_the_weights_of_an_open_run(
-    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+    served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:
-    folder = tmp_path / "run-folder"
-    folder.mkdir()
-    devices = {name: ["--identity", secured.identity(name)] for name in ("tea", "coffee")}
-    own = secured.authority.folder / "coordinator.pem"
     secure = ["--secure-aggregation", "--secure-holders", "2", "--quorum", "1"]
-    run(folder, [digits_bundle.root, "--identity", own, *secure], devices)
-    found = weights(folder)
+    run(served.folder, [digits_bundle.root, *served.serve, *secure], served.devices("tea", "coffee"))
+    found = weights(served.folder)
     assert found.keys() == open_run.keys()
     assert all(np.abs(found[name] - open_run[name]).max() < 1e-6 for name in found)
     assert not same(found, open_run)  # rounded to the ring

@@ -8,20 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pytest
 
-from broker.provision.authority import Authority
-from device_sim.emulation.mosquitto import free_port
 from edge_fl.agent.envelope import open_envelope
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError
-from edge_fl.identity.file import read_identity
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Message
 from edge_fl.wire.messages import PROTOCOL, Offer, Register, Topics, Want
-from tests.security.conftest import SecuredFleet, serve_embedded
+from tests.security.conftest import ServedFleet
 from tests.security.test_fleet import edge_fl, open_run, run, same, weights
 
 __all__ = ["open_run"]  # a fixture
@@ -91,14 +87,14 @@ class Resident(threading.Thread):
             time.sleep(0.1)
 
 
-def flooded(
-    address: BrokerAddress, folder: Path, serve: list[str | Path], devices: dict[str, list[str | Path]]
-) -> int:
-    """A run beside a flood: how many messages were sent, once all that must hold of the run was looked at."""
-    flooder, resident = Flooder(address, folder / "state-flood"), Resident()
+def test_a_flood_changes_no_bit(
+    served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+) -> None:
+    folder, devices, resident = served.folder, served.devices("tea", "coffee"), Resident()
+    flooder = Flooder(served.reached_by("flood"), folder / "state-flood")
     flooder.start()
     try:
-        printed = run(folder, serve, devices, resident.watch)
+        printed = run(folder, [digits_bundle.root, *served.serve], devices, resident.watch)
     finally:
         flooder.stop()
     status = edge_fl("status", "run", "--json", folder=folder)
@@ -109,30 +105,5 @@ def flooded(
     assert {"checksum", "flood", "unregistered", "runtime", "unknown-content"} <= counted.keys()
     assert 0 < resident.most < _MOST_RESIDENT
     assert printed.count("rejected") < 100  # a flood is not a line each
-    return flooder.sent
-
-
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
-def test_a_flood_on_mosquitto_changes_no_bit(
-    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
-) -> None:
-    folder = tmp_path / "run-folder"
-    folder.mkdir()
-    own = secured.authority.folder / "coordinator.pem"
-    devices: dict[str, list[str | Path]] = {n: ["--identity", secured.identity(n)] for n in ("tea", "coffee")}
-    address = secured.of(secured.identity("flood"))
-    assert flooded(address, folder, [digits_bundle.root, "--identity", own], devices) > 1000
+    assert flooder.sent > 1000
     assert same(weights(folder), open_run)
-
-
-def test_a_flood_on_the_embedded_broker_changes_no_bit(
-    tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
-) -> None:
-    port = free_port()
-    authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
-    devices: dict[str, list[str | Path]] = {n: ["--identity", authority.device(n)] for n in ("tea", "coffee")}
-    access = read_identity(authority.device("flood")).access
-    address = BrokerAddress("localhost", port, "mqtts", access=access)
-    options = [digits_bundle.root, *serve_embedded(authority.folder, port)]
-    assert flooded(address, tmp_path, options, devices) > 1000
-    assert same(weights(tmp_path), open_run)

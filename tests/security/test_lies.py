@@ -8,26 +8,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.provision.authority import Authority
-from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
 from tests.security import rogue_agent
-from tests.security.conftest import SecuredFleet, serve_embedded
+from tests.security.conftest import ServedFleet, embedded_in
 from tests.security.test_fleet import edge_fl, same, weights
 
 HONEST = [f"honest-{i}" for i in range(5)]
 TRAINING = ["--rounds=3", "--local-steps=100", "--lr=0.3", "--seed=3", "--deadline=120", "--wait=120"]
 
 
-def trained(
-    folder: Path, serve: list[str | Path], identities: dict[str, Path], lie: str = "", *options: str
-) -> float:
-    """The accuracy of a run in which ``rogue`` lies, if it is there; what is left is in ``folder``."""
+def trained(fleet: ServedFleet, bundle: Bundle, names: list[str], lie: str = "", *options: str) -> float:
+    """The accuracy of a run in which ``rogue`` lies, if it is there; what is left is in the fleet's folder."""
+    folder, identities = fleet.folder, fleet.devices(*names)
     count = len(identities)
     coordinator = edge_fl(
         *(
             "serve",
-            *serve,
+            bundle.root,
+            *fleet.serve,
             *TRAINING,
             *options,
             f"--clients-per-round={count}",
@@ -39,9 +37,9 @@ def trained(
         folder=folder,
     )
     started = [coordinator]
-    for number, (name, file) in enumerate(identities.items()):
+    for number, (name, identity) in enumerate(identities.items()):
         own = ["--data", f"digits:{number}/6", "--state", f"state-{name}", "--once", "--connect-timeout", "120"]
-        words = [*own, "--identity", str(file)]
+        words = [*own, *map(str, identity)]
         if name == "rogue":
             program = [sys.executable, rogue_agent.__file__, lie, *words]
             pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -57,19 +55,11 @@ def trained(
     return float(json.loads((folder / "run" / "metrics.jsonl").read_text().splitlines()[-1])["scores"]["accuracy"])
 
 
-def embedded(folder: Path) -> tuple[list[str | Path], Authority]:
-    port = free_port()
-    authority = Authority.create(folder / "fleet", hosts=["localhost"], port=port)
-    return serve_embedded(authority.folder, port), authority
-
-
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle) -> tuple[float, dict[str, np.ndarray]]:
     """Accuracy and weights of the five alone."""
-    folder = tmp_path_factory.mktemp("honest")
-    serve, authority = embedded(folder)
-    accuracy = trained(folder, [digits_bundle.root, *serve], {name: authority.device(name) for name in HONEST})
-    return accuracy, weights(folder)
+    fleet = embedded_in(tmp_path_factory.mktemp("honest"))
+    return trained(fleet, digits_bundle, HONEST), weights(fleet.folder)
 
 
 def clipped(folder: Path) -> int:
@@ -78,44 +68,22 @@ def clipped(folder: Path) -> int:
     return int({device["client"]: device["clipped"] for device in status["devices"]}["rogue"])
 
 
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
 @pytest.mark.parametrize("lie", ["999", "tenth", "boast"])
-def test_a_lie_on_mosquitto(
-    secured: SecuredFleet,
-    tmp_path: Path,
-    digits_bundle: Bundle,
-    honest: tuple[float, dict[str, np.ndarray]],
-    lie: str,
+def test_a_lie(
+    served: ServedFleet, digits_bundle: Bundle, honest: tuple[float, dict[str, np.ndarray]], lie: str
 ) -> None:
-    own = secured.authority.folder / "coordinator.pem"
-    identities = {name: secured.identity(name) for name in [*HONEST, "rogue"]}
-    accuracy = trained(tmp_path, [digits_bundle.root, "--identity", own], identities, lie)
+    accuracy = trained(served, digits_bundle, [*HONEST, "rogue"], lie)
     if lie == "999":
-        assert same(weights(tmp_path), honest[1])  # it was left out, to the bit
+        assert same(weights(served.folder), honest[1])  # it was left out, to the bit
     assert accuracy > honest[0] - 0.05
-    assert clipped(tmp_path) == {"999": 2, "tenth": 0, "boast": 0}[lie], accuracy
-
-
-@pytest.mark.parametrize("lie", ["999", "tenth", "boast"])
-def test_a_lie_on_the_embedded_broker(
-    tmp_path: Path, digits_bundle: Bundle, honest: tuple[float, dict[str, np.ndarray]], lie: str
-) -> None:
-    serve, authority = embedded(tmp_path)
-    identities = {name: authority.device(name) for name in [*HONEST, "rogue"]}
-    accuracy = trained(tmp_path, [digits_bundle.root, *serve], identities, lie)
-    if lie == "999":
-        assert same(weights(tmp_path), honest[1])
-    assert accuracy > honest[0] - 0.05
-    assert clipped(tmp_path) == {"999": 2, "tenth": 0, "boast": 0}[lie], accuracy  # and then it rested
+    assert clipped(served.folder) == {"999": 2, "tenth": 0, "boast": 0}[lie], accuracy  # and then it rested
 
 
 def test_a_round_that_ruins_the_model_is_made_again_without_who_did_it(
     tmp_path: Path, digits_bundle: Bundle, honest: tuple[float, dict[str, np.ndarray]]
 ) -> None:
-    serve, authority = embedded(tmp_path)
-    identities = {name: authority.device(name) for name in [*HONEST, "rogue"]}
-    options = ("--rounds=5", "--norm-bound=0")
-    accuracy = trained(tmp_path, [digits_bundle.root, *serve], identities, "late", *options)
+    fleet, options = embedded_in(tmp_path), ("--rounds=5", "--norm-bound=0")
+    accuracy = trained(fleet, digits_bundle, [*HONEST, "rogue"], "late", *options)
     assert accuracy > honest[0] - 0.02
     rounds = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [metrics.get("clipped", {}) for metrics in rounds] == [{}, {}, {}, {"rogue": 0.0}, {"rogue": 0.0}]

@@ -6,17 +6,11 @@ lives, stays under its limit, and ends in the bits of a run without them.
 
 import json
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from broker.provision.authority import Authority
-from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
-from edge_fl.identity.file import read_identity
-from edge_fl.transport.address import BrokerAddress
-from tests.security.conftest import SecuredFleet, serve_embedded
+from tests.security.conftest import ServedFleet
 from tests.security.raiders import EPOCHS, LATE, OUT_OF_RANGE, SAID, WRONG, Liar, Raider
 from tests.security.test_fleet import edge_fl, open_run, run, same, weights
 from tests.security.test_flood import Resident
@@ -27,24 +21,19 @@ MOST_RESIDENT = 350_000  # kB of the coordinator, which was seen to take 200,000
 FOUR = ("--clients-per-round=4", "--min-clients=4")
 
 
-def raided(
-    folder: Path,
-    serve: list[str | Path],
-    addresses: dict[str, BrokerAddress],
-    devices: dict[str, list[str | Path]],
-    bundle: Bundle,
+def test_a_raid_changes_no_bit(
+    served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:
-    """A run beside a raid, and all that must hold of it but its weights."""
-    files, programs = bundle.manifest.files, bundle.manifest.programs.values()
+    folder, files, programs = served.folder, digits_bundle.manifest.files, digits_bundle.manifest.programs.values()
     named = {program.file for several in programs for program in several}
     contents = {files[name].sha256: files[name].size for name in named}
-    liar = Liar(addresses["liar"], folder / "state-liar", bundle.layout)
-    raider = Raider(addresses["raider"], folder / "state-raider", contents, lambda: liar.done)
-    resident = Resident()
+    liar = Liar(served.reached_by("liar"), folder / "state-liar", digits_bundle.layout)
+    raider = Raider(served.reached_by("raider"), folder / "state-raider", contents, lambda: liar.done)
+    devices, resident = served.devices("tea", "coffee"), Resident()
     for rogue in (liar, raider):
         rogue.start()
     try:
-        printed = run(folder, serve, devices, resident.watch, FOUR)
+        printed = run(folder, [digits_bundle.root, *served.serve], devices, resident.watch, FOUR)
     finally:
         for rogue in (liar, raider):
             rogue.stop()
@@ -69,31 +58,4 @@ def raided(
     assert "owned" in printed
     assert not any(line.lstrip().startswith("forged line") for line in printed.splitlines())
     assert printed.count("rejected") < 300  # none costs a line each
-
-
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
-def test_a_raid_on_mosquitto_changes_no_bit(
-    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
-) -> None:
-    folder = tmp_path / "run-folder"
-    folder.mkdir()
-    own = secured.authority.folder / "coordinator.pem"
-    devices: dict[str, list[str | Path]] = {n: ["--identity", secured.identity(n)] for n in ("tea", "coffee")}
-    addresses = {name: secured.of(secured.identity(name)) for name in ("liar", "raider")}
-    raided(folder, [digits_bundle.root, "--identity", own], addresses, devices, digits_bundle)
     assert same(weights(folder), open_run)
-
-
-def test_a_raid_on_the_embedded_broker_changes_no_bit(
-    tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
-) -> None:
-    port = free_port()
-    authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
-    devices: dict[str, list[str | Path]] = {n: ["--identity", authority.device(n)] for n in ("tea", "coffee")}
-    serve = [digits_bundle.root, *serve_embedded(authority.folder, port)]
-    addresses = {
-        name: BrokerAddress("localhost", port, "mqtts", access=read_identity(authority.device(name)).access)
-        for name in ("liar", "raider")
-    }
-    raided(tmp_path, serve, addresses, devices, digits_bundle)
-    assert same(weights(tmp_path), open_run)

@@ -12,13 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
 from tests.security import rogue_agent
-from tests.security.conftest import SecuredFleet
+from tests.security.conftest import ServedFleet
 from tests.security.test_fleet import RUN, edge_fl, same, weights
-from tests.security.test_lies import embedded
 
 LIES = {"milk": "shares", "rogue": "keys"}
 SECURE = ["--secure-aggregation", "--secure-holders=2", "--secure-threshold=0.6"]
@@ -60,11 +58,11 @@ def honest(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle) -> d
     return weights(folder)
 
 
-def attacked(folder: Path, serve: list[str | Path], authority: Authority) -> None:
-    devices: dict[str, list[str | Path]] = {
-        name: ["--identity", authority.device(name)] for name in ("tea", "coffee", "milk", "rogue")
-    }
-    printed = summed(folder, serve, devices, LIES)
+def test_lies_in_secure_aggregation(
+    served: ServedFleet, digits_bundle: Bundle, honest: dict[str, np.ndarray]
+) -> None:
+    folder, devices = served.folder, served.devices("tea", "coffee", "milk", "rogue")
+    printed = summed(folder, [digits_bundle.root, *served.serve], devices, LIES)
     assert "rejected milk (share" in printed
     status = json.loads(edge_fl("status", "run", "--json", folder=folder).communicate(timeout=60)[0])
     counted = {(refused["round"], refused["client"], refused["code"]) for refused in status["rejected"]}
@@ -73,22 +71,4 @@ def attacked(folder: Path, serve: list[str | Path], authority: Authority) -> Non
     assert {client for _, client, _ in counted} <= {"rogue", "milk", ""}
     rounds = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [sorted(one["uplink"]) for one in rounds] == [["coffee", "milk", "tea"]] * 2
-
-
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
-def test_lies_in_secure_aggregation_on_mosquitto(
-    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, honest: dict[str, np.ndarray]
-) -> None:
-    folder = tmp_path / "run-folder"
-    folder.mkdir()
-    own = secured.authority.folder / "coordinator.pem"
-    attacked(folder, [digits_bundle.root, "--identity", own], secured.authority)
     assert same(weights(folder), honest)
-
-
-def test_lies_in_secure_aggregation_on_the_embedded_broker(
-    tmp_path: Path, digits_bundle: Bundle, honest: dict[str, np.ndarray]
-) -> None:
-    serve, authority = embedded(tmp_path)
-    attacked(tmp_path, [digits_bundle.root, *serve], authority)
-    assert same(weights(tmp_path), honest)

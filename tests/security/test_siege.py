@@ -9,19 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import pytest
-
-from broker.provision.authority import Authority
-from device_sim.emulation.mosquitto import free_port
 from edge_fl.agent.envelope import open_envelope
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import FrameError
-from edge_fl.identity.file import read_identity
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Message
 from edge_fl.wire.messages import PROTOCOL, Register, Topics
-from tests.security.conftest import SecuredFleet
+from tests.security.conftest import ServedFleet
 from tests.security.test_fleet import edge_fl
 
 TOPICS, ROUNDS = Topics(), 7
@@ -77,29 +72,24 @@ def damage(root: Path) -> int:
     return finished
 
 
-def besieged(
-    folder: Path, serve: list[str | Path], bundle: Bundle, address: BrokerAddress, identity: Callable[[str], Path]
-) -> None:
-    """All that must hold of the run; ``identity`` makes the file of a device."""
-    mute = Mute(
-        BrokerAddress(address.host, address.port, "mqtts", access=read_identity(identity("mute")).access),
-        folder / "m",
-    )
+def test_a_siege(served: ServedFleet, digits_bundle: Bundle) -> None:
+    folder, mute = served.folder, Mute(served.reached_by("mute"), served.folder / "m")
+    identities = served.devices("tea", "coffee", "late")
     own = {
         n: ["--data", f"digits:{n}/2", "--state", f"s{n}", "--once", "--connect-timeout", "120"] for n in (0, 1)
     }
     options = [f"--rounds={ROUNDS}", "--local-steps=3", "--method=fedbiad", *RUN, "-o", "run"]
-    started = [edge_fl("serve", bundle.root, *serve, *options, folder=folder)]
+    started = [edge_fl("serve", digits_bundle.root, *served.serve, *options, folder=folder)]
     try:
         mute.start()
         devices = [
-            edge_fl("device", "--identity", identity(name), *own[number], folder=folder)
+            edge_fl("device", *identities[name], *own[number], folder=folder)
             for number, name in enumerate(("tea", "coffee"))
         ]
         started += devices
         metrics = folder / "run" / "metrics.jsonl"
         until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 1)
-        late = edge_fl("device", "--identity", identity("late"), *own[0][:2], "--state", "late", folder=folder)
+        late = edge_fl("device", *identities["late"], *own[0][:2], "--state", "late", folder=folder)
         said, _ = late.communicate(timeout=60)
         assert late.returncode == 22, said
         assert "takes no more" in said
@@ -109,7 +99,7 @@ def besieged(
         finished = damage(folder / "run")
         (remembered,) = (folder / "s1" / "method").glob("*/accepted.npz")
         remembered.write_bytes(b"no memory")
-        again = edge_fl("serve", *serve, "--resume", "run", folder=folder)
+        again = edge_fl("serve", *served.serve, "--resume", "run", folder=folder)
         started.append(again)
         said, _ = again.communicate(timeout=200)
         assert again.returncode == 0, said
@@ -129,19 +119,3 @@ def besieged(
     assert rounds[-1]["loss"] < rounds[0]["loss"]
     asked = ["mute" in one["tiers"] for one in rounds]
     assert not all(asked[2:])  # who is silent rests
-
-
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
-def test_a_siege_on_mosquitto(secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle) -> None:
-    folder = tmp_path / "run-folder"
-    folder.mkdir()
-    own = secured.authority.folder / "coordinator.pem"
-    besieged(folder, ["--identity", own], digits_bundle, secured.address, secured.identity)
-
-
-def test_a_siege_on_the_embedded_broker(tmp_path: Path, digits_bundle: Bundle) -> None:
-    port = free_port()
-    authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
-    serve = ["--broker", "embedded", "--identity", authority.folder / "broker.pem", "--port", str(port)]
-    address = BrokerAddress("localhost", port, "mqtts")
-    besieged(tmp_path, serve, digits_bundle, address, authority.device)

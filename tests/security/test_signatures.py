@@ -3,7 +3,6 @@
 import json
 import os
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +16,6 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import ConfigError, FrameError, StateError
 from edge_fl.identity import signing
-from edge_fl.identity.file import read_identity
 from edge_fl.transport.access import Access
 from edge_fl.wire.messages import (
     PROTOCOL,
@@ -31,7 +29,7 @@ from edge_fl.wire.messages import (
     encode_message,
 )
 from edge_fl.wire.signed import decode_signed, encode_signed
-from tests.security.conftest import SecuredFleet
+from tests.security.conftest import ServedFleet
 from tests.security.hostile_broker import Operator
 from tests.security.keys import key
 from tests.security.test_fleet import edge_fl, open_run, run, same, weights
@@ -268,23 +266,19 @@ def test_identities_that_cannot_sign_say_so(pair: Pair, tmp_path: Path) -> None:
         pair.authority.rotate("coordinator")
 
 
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
+@pytest.mark.parametrize("served", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
 def test_who_runs_the_broker_can_neither_forge_nor_replay(
-    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+    served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:
     """The operator may read and say everything, and has a key of its own alone."""
-    folder = tmp_path / "run-folder"
-    folder.mkdir()
-    own = secured.authority.folder / "coordinator.pem"
-    devices: dict[str, list[str | Path]] = {n: ["--identity", secured.identity(n)] for n in ("tea", "coffee")}
-    with (secured.authority.folder / "mosquitto.acl").open("a") as access_list:
+    with (served.authority.folder / "mosquitto.acl").open("a") as access_list:
         access_list.write(f"\nuser operator\ntopic readwrite {TOPICS.root}/#\n")
-    entry = read_identity(secured.identity("operator")).access
-    secured.reload()
-    operator = Operator(replace(secured.address, access=entry))
+    assert served.mosquitto is not None
+    served.mosquitto.reload()
+    folder, operator = served.folder, Operator(served.reached_by("operator"))
     operator.start()
     try:
-        printed = run(folder, [digits_bundle.root, "--identity", own], devices)
+        printed = run(folder, [digits_bundle.root, *served.serve], served.devices("tea", "coffee"))
     finally:
         operator.stop()
     assert same(weights(folder), open_run)
