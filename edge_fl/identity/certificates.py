@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from edge_fl.core.errors import FrameError
 
-__all__ = ["Authority", "Holder", "refused"]
+__all__ = ["COORDINATOR", "Authority", "Holder", "refused"]
+
+COORDINATOR = "coordinator"
+"""The name of the coordinator's identity, which no device has."""
 
 
 class Holder(NamedTuple):
@@ -30,7 +33,7 @@ class Authority:
         self.certificate = x509.load_pem_x509_certificates(file.read_bytes())[-1]
 
     def holder(self, client: str, der: bytes) -> Holder:
-        """What ``client`` shows; raises FrameError (``certificate``) unless it is its own, and holds now."""
+        """What a device, ``client``, shows; raises FrameError (``certificate``) unless it is its own, and holds now."""
         from cryptography import x509
         from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -42,6 +45,8 @@ class Authority:
             names = found.subject.get_attributes_for_oid(x509.OID_COMMON_NAME)
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
             raise refused(client, "is not of this fleet") from error
+        if client == COORDINATOR:  # in secure aggregation it would be a member whose secrets it knows
+            raise refused(client, "is the coordinator's, and no device's")
         now = dt.datetime.now(dt.UTC)
         if not isinstance(key, Ed25519PublicKey) or [name.value for name in names] != [client]:
             raise refused(client, "is another device's, or of another kind")

@@ -6,7 +6,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import onnx
@@ -20,10 +20,27 @@ from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Message
 from edge_fl.transport.transfer import Sender, cut
-from edge_fl.wire.messages import Failed, FromDevice, Hello, Register, Registered, Task, ToDevice, Topics, Want
+from edge_fl.wire.messages import (
+    AggregationRequest,
+    Failed,
+    FromDevice,
+    Hello,
+    Keys,
+    Offer,
+    Register,
+    Registered,
+    Shares,
+    Task,
+    ToDevice,
+    Topics,
+    Unmasked,
+    Want,
+)
 from tests.agent.stage import frame
 
 TOPICS = Topics()
+Asked = Task | AggregationRequest
+Heard = TypeVar("Heard", Offer, Keys, Shares, Unmasked, Failed)
 
 
 class HostileCoordinator:
@@ -86,27 +103,31 @@ class HostileCoordinator:
         self.say("all", Hello("hostile"))
         self.until(lambda: {c for c, m in self.heard if isinstance(m, Register)} >= set(clients))
 
-    def fails(self, client: str, run: str, bundle: Bundle, manifest: bytes, **changes: Any) -> str:
-        """Have ``client`` train with a manifest; the reason that it gives for not doing so."""
-        registered = Registered(run, self.give(manifest))
-        task = task_of(run, self.give(frame(bundle, "model", 0, bundle.weights(), run=run)), **changes)
-        told = 0.0
+    def ask(self, client: str, request: Asked, kind: type[Heard], sentence: str = "") -> Heard:
+        """Say it, and again, until ``client`` answers by a message of that kind; a failure has the ``sentence``."""
+        began, told = len(self.heard), 0.0
 
-        def failure() -> Failed | None:
-            return next((m for c, m in self.heard if c == client and isinstance(m, Failed) and m.run == run), None)
+        def answers() -> list[Heard]:
+            said = [
+                m for c, m in self.heard[began:] if c == client and isinstance(m, kind) and m.run == request.run
+            ]
+            return [m for m in said if sentence in getattr(m, "reason", "")]
 
-        def failed() -> bool:
+        def answered() -> bool:
             nonlocal told
             if time.monotonic() > told + 5:
-                self.say(client, registered)
-                self.say(client, task)
+                self.say(client, request)
                 told = time.monotonic()
-            return failure() is not None
+            return bool(answers())
 
-        self.until(failed)
-        found = failure()
-        assert found is not None
-        return found.reason
+        self.until(answered)
+        return answers()[0]
+
+    def fails(self, client: str, run: str, bundle: Bundle, manifest: bytes, sentence: str, **changes: Any) -> None:
+        """Have ``client`` train with a manifest, and give this reason for not doing so."""
+        self.say(client, Registered(run, self.give(manifest)))
+        model = self.give(frame(bundle, "model", 0, bundle.weights(), run=run))
+        self.ask(client, task_of(run, model, **changes), Failed, sentence)
 
 
 def task_of(run: str, model: Ref, **changes: Any) -> Task:

@@ -1,31 +1,31 @@
 """A coordinator gone bad, against real agents over TLS on both brokers: each deed costs its task or its message.
 
-Afterwards the same two processes serve an honest coordinator, and end in the bits of a run that nobody disturbed.
+Afterwards the same three processes serve an honest coordinator, and end in the bits of a run that nobody disturbed.
 """
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from broker.doors import Doors
-from broker.embedded import EmbeddedBroker
 from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.content import Ref
-from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Registered, Verdict, Want
 from tests.security import hostile_coordinator as deeds
-from tests.security.conftest import SecuredFleet, serve_embedded
+from tests.security.conftest import ServedFleet
 from tests.security.hostile_coordinator import HostileCoordinator, task_of
+from tests.security.hostile_sum import spy_on_a_sum
 from tests.security.test_fleet import RUN, edge_fl, run, same, weights
 from tests.security.test_large_message import memory
-from tests.security.test_programs import HOSTILE, endless, hungry, step_of, with_program
+from tests.security.test_programs import HOSTILE, crashing, endless, hungry, step_of, with_program
 from tests.worker.hostile import DEEDS
 
-RUNTIMES = {"tea": "onnx", "coffee": "torch_eager"}
+RUNTIMES = {"tea": "onnx", "coffee": "torch_eager", "milk": "executorch"}
+SECURE = ["--clients-per-round=3", "--min-clients=3", "--quorum=1", "--secure-aggregation", "--secure-holders=2"]
 MOST_RESIDENT = 150_000_000  # bytes of an agent, seen to take 73 MB; its programs have a process of their own
 
 
@@ -36,26 +36,26 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle)
         name: ["--broker", f"mqtt://127.0.0.1:{port}", "--id", name, "--runtime", runtime]
         for name, runtime in RUNTIMES.items()
     }
-    run(folder, [digits_bundle.root, "--port", str(port)], devices)
+    run(folder, [digits_bundle.root, "--port", str(port)], devices, options=SECURE)
     return weights(folder)
 
 
-def agents(folder: Path, authority: Authority) -> dict[str, subprocess.Popen[str]]:
+@pytest.fixture(scope="module")
+def crashes(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle) -> Bundle:
+    return crashing(digits_bundle, tmp_path_factory.mktemp("crashing"))
+
+
+def agents(fleet: ServedFleet) -> dict[str, subprocess.Popen[str]]:
     started = {}
-    for number, (name, runtime) in enumerate(RUNTIMES.items()):
-        words = ["--data", f"digits:{number}/2", "--state", f"state-{name}", "--once", "--runtime", runtime]
-        words += ["--identity", str(authority.device(name)), "--connect-timeout", "120"]
-        words += [
-            "--task-limit",
-            "10",
-            "--method",
-            f"{HOSTILE}:Hostile",
-        ]  # its own code is hostile, where asked for
-        started[name] = edge_fl("device", *words, folder=folder)
+    for number, (name, identity) in enumerate(fleet.devices(*RUNTIMES).items()):
+        words = ["--data", f"digits:{number}/3", "--state", f"state-{name}", "--once", "--connect-timeout", "120"]
+        words += ["--runtime", RUNTIMES[name], "--task-limit", "10"]
+        words += ["--method", f"{HOSTILE}:Hostile"]  # its own code is hostile, where asked for
+        started[name] = edge_fl("device", *identity, *words, folder=fleet.folder)
     return started
 
 
-def attack(hostile: HostileCoordinator, bundle: Bundle, folder: Path) -> None:
+def attack(hostile: HostileCoordinator, bundle: Bundle, crashes: Bundle, folder: Path) -> None:
     """All that a coordinator can do to its devices, but end them: that it may."""
     hostile.gather(*RUNTIMES)
     evil, files = folder / "evil", {name: step_of(bundle, runtime).file for name, runtime in RUNTIMES.items()}
@@ -66,6 +66,7 @@ def attack(hostile: HostileCoordinator, bundle: Bundle, folder: Path) -> None:
         "reading": with_program(bundle, files["tea"], reading, folder / "reading"),
         "endless": with_program(bundle, files["tea"], endless(bundle), folder / "endless"),
         "hungry": with_program(bundle, files["tea"], hungry(bundle), folder / "hungry"),
+        "crashes": crashes,
     }
     for held in (bundle, *made.values()):
         for runtime in RUNTIMES.values():
@@ -81,15 +82,14 @@ def attack(hostile: HostileCoordinator, bundle: Bundle, folder: Path) -> None:
             ("coffee", made["pickle"].read(MANIFEST), "step-plain.pt2"),
             ("tea", made["endless"].read(MANIFEST), "took longer than 10 s"),
             ("tea", made["hungry"].read(MANIFEST), "onnx cannot run 'onnx/step"),
+            ("milk", crashes.read(MANIFEST), "ended by SIGSEGV"),
         ]
     ):
-        assert sentence in hostile.fails(client, f"hostile-{number}", bundle, manifest), (client, number)
+        hostile.fails(client, f"hostile-{number}", bundle, manifest, sentence)
     assert not evil.exists()
     segfault = [deed.__name__ for deed in DEEDS].index("segfault")
-    crashed = hostile.fails(
-        "tea", "hostile-crash", bundle, bundle.read(MANIFEST), method="hostile", parameters={}, seed=segfault
-    )
-    assert "ended by SIGSEGV" in crashed
+    deed = {"method": "hostile", "parameters": {}, "seed": segfault}
+    hostile.fails("tea", "hostile-crash", bundle, bundle.read(MANIFEST), "ended by SIGSEGV", **deed)
     nowhere = Ref("4" * 64, 1000)
     for client in RUNTIMES:
         hostile.say(client, Registered("old", nowhere), old=True)  # a rollback
@@ -108,13 +108,36 @@ def wants(hostile: HostileCoordinator, client: str, ref: Ref) -> bool:
     return any(c == client and isinstance(m, Want) and m.digest == ref.digest for c, m in hostile.heard)
 
 
-def honest(folder: Path, serve: list[str | Path], started: dict[str, subprocess.Popen[str]]) -> None:
-    """Another coordinator finds both agents as if nothing had been."""
+@pytest.fixture
+def attacked(
+    served: ServedFleet, digits_bundle: Bundle, crashes: Bundle, other_authority: Authority
+) -> Iterator[tuple[dict[str, subprocess.Popen[str]], list[str]]]:
+    """The agents, once all was done to them, and why `tea` did not help to spy on it."""
+    own, started = served.authority.folder / "coordinator.pem", agents(served)
+    try:
+        with served.before_serve() as address, HostileCoordinator(address, own) as hostile:
+            attack(hostile, digits_bundle, crashes, served.folder)
+            reasons = spy_on_a_sum(hostile, digits_bundle, own=own, foreign=other_authority.device("spy"))
+        yield started, reasons
+    except BaseException:
+        for process in started.values():
+            process.kill()
+            print(process.communicate()[0])
+        raise
+
+
+def test_agents_outlive_a_bad_coordinator_and_serve_the_next(
+    served: ServedFleet,
+    attacked: tuple[dict[str, subprocess.Popen[str]], list[str]],
+    digits_bundle: Bundle,
+    undisturbed: dict[str, np.ndarray],
+) -> None:
+    started, reasons = attacked
     for process in started.values():
         assert process.poll() is None
         assert memory(process.pid, "VmHWM") < MOST_RESIDENT
-    coordinator = edge_fl("serve", *serve, *RUN, "-o", "run", folder=folder)
-    processes = {"serve": coordinator, **started}
+    serve = [digits_bundle.root, *served.serve, *RUN, *SECURE, "-o", "run"]
+    processes = {"serve": edge_fl("serve", *serve, folder=served.folder), **started}
     try:
         printed = {name: process.communicate(timeout=240)[0] for name, process in processes.items()}
     finally:
@@ -125,44 +148,5 @@ def honest(folder: Path, serve: list[str | Path], started: dict[str, subprocess.
         assert "ignored a message: The message is an old one" in printed[name], printed[name]
         assert printed[name].count("ignored a message: The message cannot be read") >= 11, printed[name]
         assert "Traceback" not in printed[name]
-
-
-def attacked(
-    address: BrokerAddress, authority: Authority, bundle: Bundle, folder: Path
-) -> dict[str, subprocess.Popen[str]]:
-    """Both agents, once all was done to them."""
-    started = agents(folder, authority)
-    try:
-        with HostileCoordinator(address, authority.folder / "coordinator.pem") as hostile:
-            attack(hostile, bundle, folder)
-    except BaseException:
-        for process in started.values():
-            process.kill()
-            print(process.communicate()[0])
-        raise
-    return started
-
-
-@pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
-def test_agents_outlive_a_bad_coordinator_on_mosquitto(
-    secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle, undisturbed: dict[str, np.ndarray]
-) -> None:
-    folder = tmp_path / "run-folder"
-    folder.mkdir()
-    started = attacked(secured.coordinator, secured.authority, digits_bundle, folder)
-    own = secured.authority.folder / "coordinator.pem"
-    honest(folder, [digits_bundle.root, "--identity", own], started)
-    assert same(weights(folder), undisturbed)
-
-
-def test_agents_outlive_a_bad_coordinator_on_the_embedded_broker(
-    tmp_path: Path, digits_bundle: Bundle, undisturbed: dict[str, np.ndarray]
-) -> None:
-    port = free_port()
-    authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=port)
-    own = authority.folder / "broker.pem"
-    with EmbeddedBroker(port=port, doors=Doors(cert=own, ca=own)) as broker:
-        started = attacked(broker.address, authority, digits_bundle, tmp_path)
-    serve = [digits_bundle.root, *serve_embedded(authority.folder, port)]
-    honest(tmp_path, serve, started)
-    assert same(weights(tmp_path), undisturbed)
+    assert all(f"{reason}\n" in printed["tea"] for reason in reasons)
+    assert same(weights(served.folder), undisturbed)

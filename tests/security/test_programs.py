@@ -140,26 +140,6 @@ def test_programs_that_crash_and_misbehave_cost_their_tasks_and_the_agent_lives_
     end(stage)
 
 
-def test_an_executorch_program_that_crashes_costs_its_task(
-    digits_bundle: Bundle, broker: EmbeddedBroker, tmp_path: Path
-) -> None:
-    bundle = crashing(digits_bundle, tmp_path / "made")
-    stage = Stage(
-        bundle, broker.address, tmp_path, "digits:0/10", open=in_process_of_its_own, runtime="executorch"
-    )
-    stage.join()
-    stage.say(stage.task(model=stage.give(frame(bundle, "model", 0, digits_bundle.weights()))))
-    stage.hears(Failed)
-    failed = stage.heard[-1]
-    assert isinstance(failed, Failed)
-    assert failed.reason.startswith("The process of the bundle's programs ended by SIGSEGV")
-    later = stage.give(frame(bundle, "model", 1, digits_bundle.weights()))
-    narrow = {"method": "fjord", "parameters": {"widths": [500]}}  # by another program, which is whole
-    stage.say(stage.task(round=2, model=later, **narrow))
-    stage.offered(2)
-    end(stage)
-
-
 @pytest.mark.parametrize(
     ("made", "sentence"),
     [(endless, "took longer than 2 s"), (hungry, "onnx cannot run 'onnx/step")],
