@@ -39,26 +39,31 @@ def run(
     **environment: str,
 ) -> str:
     """All that was printed; ``watch`` is told the coordinator's process id, and ``options`` overrule those of RUN."""
-    coordinator = edge_fl("serve", *serve, *RUN, *options, "-o", "run", folder=folder, **environment)
-    watch(coordinator.pid)
-    started = [coordinator]
+    started = [edge_fl("serve", *serve, *RUN, *options, "-o", "run", folder=folder, **environment)]
+    watch(started[0].pid)
+    return ended([*started, *agents(folder, devices, **environment)])
+
+
+def agents(
+    folder: Path, devices: dict[str, list[str | Path]], **environment: str
+) -> list[subprocess.Popen[str]]:
+    """One for each name and its options, which share the digits."""
+    started = []
+    for number, (name, words) in enumerate(devices.items()):
+        own = ["--data", f"digits:{number}/{len(devices)}", "--state", f"state-{name}", "--once"]
+        own += ["--connect-timeout", "120"]
+        started.append(edge_fl("device", *own, *words, folder=folder, **environment))
+    return started
+
+
+def ended(processes: list[subprocess.Popen[str]]) -> str:
+    """All that they printed, once each has ended well."""
     try:
-        for number, (name, words) in enumerate(devices.items()):
-            own = [
-                "--data",
-                f"digits:{number}/{len(devices)}",
-                "--state",
-                f"state-{name}",
-                "--once",
-                "--connect-timeout",
-                "120",
-            ]
-            started.append(edge_fl("device", *own, *words, folder=folder, **environment))
-        printed = [process.communicate(timeout=240)[0] for process in started]
+        printed = [process.communicate(timeout=240)[0] for process in processes]
     finally:
-        for process in started:
+        for process in processes:
             process.kill()
-    assert [process.returncode for process in started] == [0] * len(started), "\n".join(printed)
+    assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(printed)
     return "\n".join(printed)
 
 
@@ -66,11 +71,10 @@ def weights(folder: Path) -> dict[str, np.ndarray]:
     return load_file(folder / "run" / "weights.safetensors")
 
 
-@pytest.fixture
-def open_run(tmp_path: Path, digits_bundle: Bundle) -> dict[str, np.ndarray]:
+@pytest.fixture(scope="module")
+def open_run(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle) -> dict[str, np.ndarray]:
     """The weights of the same run without any door."""
-    folder, port = tmp_path / "open", free_port()
-    folder.mkdir()
+    folder, port = tmp_path_factory.mktemp("open"), free_port()
     broker = f"mqtt://127.0.0.1:{port}"
     devices = {name: ["--broker", broker, "--id", name] for name in ("tea", "coffee")}
     run(folder, [digits_bundle.root, "--port", str(port)], devices)
