@@ -49,16 +49,22 @@ class _TooLargeError(Exception):
     """A client announced a message of more bytes than it may send."""
 
 
-class _BoundedReader(StreamReaderAdapter):
-    """Ends a session that announces a larger message than edge-fl has, before memory is taken for it."""
+def _host_of(writer: Any) -> str:
+    return str((writer.get_peer_info() or ("nowhere",))[0])
 
-    def __init__(self, reader: asyncio.StreamReader, largest: int) -> None:
+
+class _BoundedReader(StreamReaderAdapter):
+    """Ends a session that announces a larger message than edge-fl has, before memory is taken for it, and counts it."""
+
+    def __init__(self, reader: asyncio.StreamReader, largest: int, host: str, turned_away: TurnedAway) -> None:
         super().__init__(reader)
-        self._largest = largest
+        self._largest, self._host, self._turned_away = largest, host, turned_away
 
     async def read(self, n: int = -1) -> bytes:
         """``n`` bytes; _TooLargeError, on which amqtt closes the session, where ``n`` is too large."""
         if n > self._largest:
+            said = f"A client from {self._host} announced a message of {n} bytes."
+            self._turned_away.add("", "flood", said)
             raise _TooLargeError(f"a message of {n} bytes")
         data: bytes = await super().read(n)
         return data
@@ -107,9 +113,9 @@ class _Broker(Broker):
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, listener_name: str
     ) -> None:
         """Hear a client, with a bound on its messages."""
-        await self._client_connected(
-            listener_name, _BoundedReader(reader, self._largest), StreamWriterAdapter(writer)
-        )
+        writing = StreamWriterAdapter(writer)
+        bounded = _BoundedReader(reader, self._largest, _host_of(writing), self._turned_away)
+        await self._client_connected(listener_name, bounded, writing)
 
     def _create_ssl_context(self, _listener: Any) -> ssl.SSLContext | None:
         return self._tls
@@ -137,8 +143,8 @@ class _Broker(Broker):
         if self._doors.asks:
             session.username = await self._identity(session, writer)
             if session.username is None:
-                host = (writer.get_peer_info() or ("nowhere",))[0]
-                self._turned_away.add("", "login", f"A client from {host} had no identity of this fleet.")
+                said = f"A client from {_host_of(writer)} had no identity of this fleet."
+                self._turned_away.add("", "login", said)
                 await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
                 await writer.close()
                 raise AMQTTError("a stranger is not let in")

@@ -1,5 +1,6 @@
-"""One message of 100 MB by an admitted device: the coordinator refuses it, and gives the memory back."""
+"""One message of 100 MB by an admitted device: the coordinator counts it, and gives the memory back."""
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,12 @@ def until(holds: Callable[[], bool], seconds: float) -> bool:
     return holds()
 
 
+def counted(folder: Path) -> set[tuple[str, str]]:
+    """Whom the run turned away, and by which code."""
+    status = json.loads(edge_fl("status", "run", "--json", folder=folder).communicate(timeout=60)[0])
+    return {(one["client"], one["code"]) for one in status["rejected"]}
+
+
 def test_a_message_of_100_mb_costs_its_memory_for_a_while(served: ServedFleet, digits_bundle: Bundle) -> None:
     folder = served.folder
     coordinator = edge_fl("serve", digits_bundle.root, *served.serve, *RUN, "-o", "run", folder=folder)
@@ -37,7 +44,7 @@ def test_a_message_of_100_mb_costs_its_memory_for_a_while(served: ServedFleet, d
         time.sleep(5)  # a coordinator first makes sure that it is alone
         before = memory(coordinator.pid, "VmRSS")
         device.publish(TOPICS.up("large"), bytes(LARGE))
-        until(lambda: memory(coordinator.pid, "VmHWM") > before + LARGE, 8)
+        assert until(lambda: counted(folder) == {("", "flood")}, 60), counted(folder)
         until(lambda: memory(coordinator.pid, "VmRSS") < before + SPARE, 20)
         most, after = memory(coordinator.pid, "VmHWM"), memory(coordinator.pid, "VmRSS")
         assert coordinator.poll() is None
@@ -50,4 +57,4 @@ def test_a_message_of_100_mb_costs_its_memory_for_a_while(served: ServedFleet, d
         device.close()
         coordinator.terminate()
         said, _ = coordinator.communicate(timeout=60)
-        print(said)
+    assert "(flood): " in said
