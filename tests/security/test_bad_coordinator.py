@@ -19,7 +19,7 @@ from tests.security import hostile_coordinator as deeds
 from tests.security.conftest import ServedFleet
 from tests.security.hostile_coordinator import HostileCoordinator, task_of
 from tests.security.hostile_sum import spy_on_a_sum
-from tests.security.test_fleet import RUN, edge_fl, run, same, weights
+from tests.security.test_fleet import RUN, agents, edge_fl, ended, run, same, weights
 from tests.security.test_large_message import memory
 from tests.security.test_programs import HOSTILE, crashing, endless, hungry, step_of, with_program
 from tests.worker.hostile import DEEDS
@@ -43,16 +43,6 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle)
 @pytest.fixture(scope="module")
 def crashes(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle) -> Bundle:
     return crashing(digits_bundle, tmp_path_factory.mktemp("crashing"))
-
-
-def agents(fleet: ServedFleet) -> dict[str, subprocess.Popen[str]]:
-    started = {}
-    for number, (name, identity) in enumerate(fleet.devices(*RUNTIMES).items()):
-        words = ["--data", f"digits:{number}/3", "--state", f"state-{name}", "--once", "--connect-timeout", "120"]
-        words += ["--runtime", RUNTIMES[name], "--task-limit", "10"]
-        words += ["--method", f"{HOSTILE}:Hostile"]  # its own code is hostile, where asked for
-        started[name] = edge_fl("device", *identity, *words, folder=fleet.folder)
-    return started
 
 
 def attack(hostile: HostileCoordinator, bundle: Bundle, crashes: Bundle, folder: Path) -> None:
@@ -111,39 +101,42 @@ def wants(hostile: HostileCoordinator, client: str, ref: Ref) -> bool:
 @pytest.fixture
 def attacked(
     served: ServedFleet, digits_bundle: Bundle, crashes: Bundle, other_authority: Authority
-) -> Iterator[tuple[dict[str, subprocess.Popen[str]], list[str]]]:
+) -> Iterator[tuple[list[subprocess.Popen[str]], list[str]]]:
     """The agents, once all was done to them, and why `tea` did not help to spy on it."""
-    own, started = served.authority.folder / "coordinator.pem", agents(served)
+    hostile_code = ["--method", f"{HOSTILE}:Hostile"]  # which runs where it is asked for
+    devices = {
+        name: [*identity, "--runtime", RUNTIMES[name], "--task-limit", "10", *hostile_code]
+        for name, identity in served.devices(*RUNTIMES).items()
+    }
+    own, started = served.authority.folder / "coordinator.pem", agents(served.folder, devices)
     try:
         with served.before_serve() as address, HostileCoordinator(address, own) as hostile:
             attack(hostile, digits_bundle, crashes, served.folder)
             reasons = spy_on_a_sum(hostile, digits_bundle, own=own, foreign=other_authority.device("spy"))
         yield started, reasons
     except BaseException:
-        for process in started.values():
+        for process in started:
             process.kill()
             print(process.communicate()[0])
         raise
+    finally:
+        for process in started:
+            process.kill()
 
 
 def test_agents_outlive_a_bad_coordinator_and_serve_the_next(
     served: ServedFleet,
-    attacked: tuple[dict[str, subprocess.Popen[str]], list[str]],
+    attacked: tuple[list[subprocess.Popen[str]], list[str]],
     digits_bundle: Bundle,
     undisturbed: dict[str, np.ndarray],
 ) -> None:
     started, reasons = attacked
-    for process in started.values():
+    for process in started:
         assert process.poll() is None
         assert memory(process.pid, "VmHWM") < MOST_RESIDENT
     serve = [digits_bundle.root, *served.serve, *RUN, *SECURE, "-o", "run"]
-    processes = {"serve": edge_fl("serve", *serve, folder=served.folder), **started}
-    try:
-        printed = {name: process.communicate(timeout=240)[0] for name, process in processes.items()}
-    finally:
-        for process in processes.values():
-            process.kill()
-    assert not any(process.returncode for process in processes.values()), printed
+    *said, _ = ended([*started, edge_fl("serve", *serve, folder=served.folder)])
+    printed = dict(zip(RUNTIMES, said, strict=True))
     for name in RUNTIMES:
         assert "ignored a message: The message is an old one" in printed[name], printed[name]
         assert printed[name].count("ignored a message: The message cannot be read") >= 11, printed[name]

@@ -41,12 +41,10 @@ def run(
     """All that was printed; ``watch`` is told the coordinator's process id, and ``options`` overrule those of RUN."""
     started = [edge_fl("serve", *serve, *RUN, *options, "-o", "run", folder=folder, **environment)]
     watch(started[0].pid)
-    return ended([*started, *agents(folder, devices, **environment)])
+    return "\n".join(ended([*started, *agents(folder, devices, **environment)]))
 
 
-def agents(
-    folder: Path, devices: dict[str, list[str | Path]], **environment: str
-) -> list[subprocess.Popen[str]]:
+def agents(folder: Path, devices: dict[str, list[str | Path]], **environment: str) -> list[subprocess.Popen[str]]:
     """One for each name and its options, which share the digits."""
     started = []
     for number, (name, words) in enumerate(devices.items()):
@@ -56,15 +54,15 @@ def agents(
     return started
 
 
-def ended(processes: list[subprocess.Popen[str]]) -> str:
-    """All that they printed, once each has ended well."""
+def ended(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """What each printed, once all have ended well."""
     try:
         printed = [process.communicate(timeout=240)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(printed)
-    return "\n".join(printed)
+    return printed
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:

@@ -51,5 +51,5 @@ def test_a_broker_with_a_limit_of_128_kb_is_told_of_and_its_devices_wait(
     finally:
         for process in waiting:
             process.kill()
-    assert "Traceback" not in printed
+    assert "Traceback" not in "".join(printed)
     assert same(weights(folder), open_run)

@@ -6,7 +6,6 @@ import pytest
 
 from broker.embedded import EmbeddedBroker
 from device_sim.emulation.mosquitto import Mosquitto, free_port, mosquitto_program
-from edge_fl.core.errors import BrokerError
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.probe import round_trip
 
@@ -15,20 +14,6 @@ def test_a_chunk_comes_back() -> None:
     with EmbeddedBroker(port=0) as broker:
         seconds = round_trip(broker.address, client="a", topic="edge-fl/2/doctor/a", timeout=30)
     assert seconds is not None
-
-
-@pytest.mark.mosquitto
-@pytest.mark.parametrize("limit", ["message_size_limit 131072", "max_packet_size 131072"])
-def test_a_broker_with_a_limit_is_told_of(tmp_path: Path, limit: str) -> None:
-    if mosquitto_program() is None:
-        pytest.skip("mosquitto is not installed (Debian: apt-get install mosquitto)")
-    where = BrokerAddress("127.0.0.1", free_port())
-    config = f"listener {where.port} 127.0.0.1\nallow_anonymous true\n{limit}\n"
-    with (
-        Mosquitto(tmp_path, address=where, config=config),
-        pytest.raises(BrokerError, match="lets no message of 256 KiB through"),
-    ):
-        round_trip(where, client="a", topic="edge-fl/2/doctor/a", timeout=30)
 
 
 @pytest.mark.mosquitto
