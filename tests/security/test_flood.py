@@ -1,9 +1,7 @@
 """An admitted client that floods the coordinator: the honest run ends in its own bits, and the flood is counted."""
 
-import json
 import threading
 import time
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +16,8 @@ from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Message
 from edge_fl.wire.messages import PROTOCOL, Offer, Register, Topics, Want
 from tests.security.conftest import ServedFleet
-from tests.security.test_fleet import edge_fl, open_run, run, same, weights
+from tests.security.test_fleet import open_run, run, same, weights
+from tests.security.test_large_message import counted, until
 
 __all__ = ["open_run"]  # a fixture
 
@@ -93,17 +92,18 @@ def test_a_flood_changes_no_bit(
     folder, devices, resident = served.folder, served.devices("tea", "coffee"), Resident()
     flooder = Flooder(served.reached_by("flood"), folder / "state-flood")
     flooder.start()
+
+    def under_way(coordinator: int) -> None:
+        resident.watch(coordinator)
+        assert until((folder / "run" / "metrics.jsonl").exists, 120)
+        assert until(lambda: flooder.sent > 1000 and ("", "flood") in counted(folder), 120)
+
     try:
-        printed = run(folder, [digits_bundle.root, *served.serve], devices, resident.watch)
+        printed = run(folder, [digits_bundle.root, *served.serve], devices, under_way)
     finally:
         flooder.stop()
-    status = edge_fl("status", "run", "--json", folder=folder)
-    found = json.loads(status.communicate(timeout=60)[0])
-    counted: Counter[str] = Counter()
-    for refused in found["rejected"]:
-        counted[refused["code"]] += refused["count"]
-    assert {"checksum", "flood", "unregistered", "runtime", "unknown-content"} <= counted.keys()
+    codes = {code for _, code in counted(folder)}
+    assert {"checksum", "flood", "unregistered", "runtime", "unknown-content"} <= codes
     assert 0 < resident.most < _MOST_RESIDENT
     assert printed.count("rejected") < 100  # a flood is not a line each
-    assert flooder.sent > 1000
     assert same(weights(folder), open_run)
