@@ -141,9 +141,10 @@ class _Broker(Broker):
             await writer.close()  # it was looked at by yesterday's list; it comes again in a moment
             raise AMQTTError("the list of revoked certificates has changed")
         if self._doors.asks:
-            session.username = await self._identity(session, writer)
+            user, session.username = session.username, await self._identity(session, writer)
             if session.username is None:
-                said = f"A client from {_host_of(writer)} had no identity of this fleet."
+                who = "A client" if user is None else f"'{printable(user, 100)}'"
+                said = f"{who} from {_host_of(writer)} had no certificate or password of this fleet."
                 self._turned_away.add("", "login", said)
                 await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
                 await writer.close()

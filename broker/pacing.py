@@ -143,9 +143,12 @@ class Synchronous:
             return "close"
         _log.warning("round %d is short of devices (attempt %d)", current.number, self._attempt + 1)
         if self._attempt == self._last:
+            why = "".join(
+                f" '{client}' {reason.rstrip('.')}." for client, reason in list(current.excused.items())[:1]
+            )
             raise RunError(
                 f"Round {current.number} got {len(current.reports)} of the {current.quorum} updates it needs in "
-                f"{ATTEMPTS} attempts."
+                f"{ATTEMPTS} attempts.{why}"
             )
         self._attempt, self._next = self._attempt + 1, "devices"
         return self.decide(current, there, now)

@@ -7,7 +7,7 @@ from broker.privacy import TOLD
 from broker.statistics_round import collects
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.errors import ConfigError
-from edge_fl.methods.capabilities import DrawsWithoutData, LearnsFromReports
+from edge_fl.methods.capabilities import LearnsFromReports
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
 
@@ -35,7 +35,7 @@ def _of_recipe(config: RunConfig, recipe: Recipe, manifest: Manifest) -> Iterato
         )
     if isinstance(method, LearnsFromReports):
         yield f"the server of '{name}' learns from what single devices report: choose another method"
-    if recipe.sends_entries or not isinstance(method, DrawsWithoutData):
+    if recipe.compressor is None and not recipe.draws_without_data:
         yield f"in '{name}' devices choose units by their data, and the choice has no noise: choose another method"
     if collects(method, manifest):
         yield f"'{name}' collects BatchNorm's statistics, which have no noise: set static=false"

@@ -198,6 +198,7 @@ class _Line(NamedTuple):
     connection: Transport
     envelope: Envelope
     turned_away: TurnedAway
+    signed: bool
 
 
 @contextmanager
@@ -224,7 +225,7 @@ def _connected(
             "access list lacks this one."
         ) from error
     try:
-        yield _Line(connection, envelope, opened.turned_away)
+        yield _Line(connection, envelope, opened.turned_away, found.access.signing is not None)
     finally:
         connection.close()
 
@@ -271,6 +272,10 @@ def _coordinate(
     plan = plan_of(config, recipe, bundle.layout)
     secure = None
     if plan is not None:
+        if not line.signed:
+            _log.warning(
+                "secure aggregation without identities: the broker's operator can pose as devices and read updates"
+            )
         secure = SecureAggregator(
             config=config,
             fleet=gateway,

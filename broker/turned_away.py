@@ -24,7 +24,7 @@ class TurnedAway:
         self._counted: dict[tuple[str, str], AtDoor] = {}
 
     def add(self, client: str, code: str, reason: str) -> None:
-        """Count one; a client and code beyond 10,000 that wait count as a stranger's."""
+        """Count one; once 10,000 pairs wait, new clients count as strangers."""
         with self._lock:
             if (client, code) not in self._counted and len(self._counted) >= _MOST:
                 client = ""

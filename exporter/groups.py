@@ -5,7 +5,6 @@ through the model to everything that must shrink with them. It is taken as a pro
 keeps only what it finds to be true by running the model.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -16,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edge_fl.core.errors import UnsupportedModelError
+from exporter.call_limit import call_limit
 from exporter.recurrent import RecurrentAxes
 from exporter.sentence import first_line
 from exporter.stand_ins import PRUNERS, StandIn, with_stand_ins
-from exporter.time_limit import time_limit
 
 __all__ = ["PRODUCERS", "STATISTICS", "Group", "Proposal", "propose_groups"]
 
@@ -27,7 +26,10 @@ PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
 """Layers whose outputs are droppable units."""
 STATISTICS = ("running_mean", "running_var")
 """What BatchNorm's running statistics are called."""
-_LAYER_SECONDS, _MOST_SECONDS = 20.0, 60.0  # for which the units of a layer, and of all layers, are followed
+_LAYER_CALLS, _GRAPH_CALLS = (
+    3_000_000,
+    300_000_000,
+)  # many times what large models take: see tests/exporter/test_derive
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -78,7 +80,7 @@ def propose_groups(model: nn.Module, x: Tensor) -> Proposal:
     """
     stood = with_stand_ins(model)
     graph = _graph(stood, x)
-    found, seen, until = Proposal([], {}), set[str](), time.monotonic() + _MOST_SECONDS
+    found, seen = Proposal([], {}), set[str]()
     for name, module in stood.named_modules():
         if isinstance(module, StandIn):
             found.groups.extend(_inner(axes) for axes in module.axes if axes.outputs is None)
@@ -86,7 +88,7 @@ def propose_groups(model: nn.Module, x: Tensor) -> Proposal:
             continue
         for part in _parts(graph, module, name):
             try:
-                with time_limit(min(_LAYER_SECONDS, until - time.monotonic())):
+                with call_limit(_LAYER_CALLS):
                     group = _group(graph, stood, module, part)
             except (
                 Exception
@@ -95,7 +97,7 @@ def propose_groups(model: nn.Module, x: Tensor) -> Proposal:
                 continue
             seen.update(group.producers)
             found.groups.append(group)
-    return found
+    return Proposal(found.groups, {name: why for name, why in found.unfollowed.items() if name not in seen})
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def _inner(axes: RecurrentAxes) -> Group:
 
 def _graph(model: nn.Module, x: Tensor) -> tp.DependencyGraph:
     try:
-        with time_limit(_MOST_SECONDS):
+        with call_limit(_GRAPH_CALLS):
             return tp.DependencyGraph().build_dependency(
                 model,
                 example_inputs=x,

@@ -153,7 +153,7 @@ def _traced(
 ) -> GraphModule:
     graph = _graph_of(function, example, table, free)
     if _writes_in_place(graph):  # to a buffer that another call with the same arguments may share once optimised
-        graph = _graph_of(functionalize(function, remove="mutations"), example, table, free)
+        graph = _graph_of(functionalize(graph, remove="mutations"), example, table, free)
     optimise(graph)
     return graph
 

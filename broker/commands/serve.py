@@ -154,8 +154,8 @@ def serve(
         typer.Option(
             min=0,
             max=65535,
-            help="Port of the embedded broker; 0 takes a free one [default: as --identity says; else 1883, with --cert "
-            "8883].",
+            help="Port of the embedded broker; 0 takes a free one [default: the one in --identity; without, 1883, with "
+            "--cert 8883].",
             show_default=False,
         ),
     ] = None,

@@ -226,7 +226,7 @@ def _refusal(authority: Authority, kept: Kept, key: Ed25519PublicKey | None) -> 
             return "used"
         if authority.remembers(kept.certificate):  # an answer may be lost
             return None
-    elif kept.expired:
+    if kept.expired:
         return "expired"
     try:
         authority.check_free(kept.name)

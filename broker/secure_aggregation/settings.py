@@ -48,5 +48,6 @@ def check_secure(config: RunConfig, recipe: Recipe, manifest: Manifest) -> None:
     if config.needed < secure.holders:
         raise ConfigError(
             f"Secure aggregation wants {secure.holders} devices that hold a row, and a round may close with "
-            f"{config.needed}: raise --clients-per-round or --quorum, or lower --secure-holders."
+            f"{config.needed}: ask more (serve --clients-per-round and --quorum, simulate --clients and --fraction), "
+            "or lower --secure-holders."
         )

@@ -97,12 +97,7 @@ class Agent:
         open: Opener = in_process_of_its_own,
         consent: Callable[[], None] = lambda: None,
     ) -> None:
-        named = settings.broker.access.name
-        if named not in (None, settings.client):
-            raise ConfigError(
-                f"The identity is {named}'s, and this device is called {settings.client}: let --user or --id be "
-                f"{named}."
-            )
+        _check_identity(settings)
         self._settings, self._open, self._consent = settings, open, consent
         self._source = HeldOut(source, settings.test_share, settings.client)
         self._data = self._source.split()
@@ -118,7 +113,9 @@ class Agent:
         self._unusable: tuple[Registered, Exception] | None = None
         self._measured: Measured | None = None  # of the newest rehearsals
         self._model = HeldModel()
-        self._aggregation = Aggregation(settings.state, settings.broker.access.signing)
+        self._aggregation = Aggregation(
+            settings.state, settings.broker.access.signing, holders=settings.demands.holders or 2
+        )
         self._over: Finished | None = None  # of the run whose final model was asked for
 
     def run(self) -> None:
@@ -144,7 +141,7 @@ class Agent:
                     continue
                 if self._talk.finished is not None and self._settings.once:
                     return
-        except KeyboardInterrupt:
+        except BaseException:  # a coordinator that heard nothing would wait for this device
             self._talk.leave()
             raise
         finally:
@@ -382,3 +379,17 @@ class Agent:
 def _check_fit(data: Split, manifest: Manifest) -> None:
     for part in (data.train, data.test):
         check_fit(part, manifest)
+
+
+def _check_identity(settings: AgentSettings) -> None:
+    access = settings.broker.access
+    if access.name not in (None, settings.client):
+        raise ConfigError(
+            f"The identity is {access.name}'s, and this device is called {settings.client}: start it with --id "
+            f"{access.name}, or with that --user."
+        )
+    if settings.demands.holders is not None and access.signing is None:
+        raise ConfigError(
+            "--require-secure-aggregation needs --identity: without signed keys a coordinator could make up the other "
+            "devices."
+        )

@@ -40,10 +40,12 @@ class Aggregation:
         Keeps which round was unmasked.
     signing
         The device's identity, which signs its keys; None without one.
+    holders
+        How many devices of a cohort must hold each row at least.
     """
 
-    def __init__(self, folder: Path, signing: Path | None) -> None:
-        self._path, self._signing = folder / _FILE, signing
+    def __init__(self, folder: Path, signing: Path | None, *, holders: int = 2) -> None:
+        self._path, self._signing, self._holders = folder / _FILE, signing, holders
         self._participant: Participant | None = None
         self._layout: Layout | None = None
 
@@ -65,7 +67,8 @@ class Aggregation:
         """Hold an update whose values the frame withholds."""
         signatory = None if self._signing is None else FleetSignatory(self._signing)
         frame = decode_frame(update.frame, layout)
-        self._participant, self._layout = Participant(frame, update.withheld, layout, signatory), layout
+        self._participant = Participant(frame, update.withheld, layout, signatory, holders=self._holders)
+        self._layout = layout
 
     def answer(
         self, request: MakeKeys | ShareKeys | Unmask, fetch: Callable[[Ref, int], bytes]

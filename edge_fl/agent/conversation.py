@@ -46,6 +46,7 @@ _SHORT_SECONDS, _MANY_SESSIONS = 10.0, 3  # a session taken over again and again
 _REGISTER_SECONDS = (5.0, 30.0)  # pauses between two registrations, before the first answer and after
 _OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
 _SILENCE_SECONDS = 120.0  # without a chunk of what is fetched, after which nobody seems to give it out
+_UNANSWERED_SECONDS = 30.0  # after which the owner hears that nobody answers
 
 
 class Superseded(Exception):  # noqa: N818  (not an error: something newer is wanted)
@@ -111,6 +112,7 @@ class Conversation:
         self._verdict: Verdict | None = None
         self._connected_at, self._short_sessions = 0.0, 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
+        self._unanswered: float | None = None  # since when it has, without an answer
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
 
     def open(self, timeout: float) -> None:
@@ -136,9 +138,18 @@ class Conversation:
             When the coordinator does not want this device.
         """
         self._pump()
-        pause = _REGISTER_SECONDS[0 if self.registered is None else 1]
-        if time.monotonic() - self._asked > pause:
+        now, pause = time.monotonic(), _REGISTER_SECONDS[0 if self.registered is None else 1]
+        if now - self._asked > pause:
             self.register()
+        if self.registered is None:
+            self._unanswered = now if self._unanswered is None else self._unanswered
+            if now - self._unanswered > _UNANSWERED_SECONDS:
+                self._unanswered = math.inf  # once
+                _log.warning(
+                    "connected, and no coordinator answers '%s': start one, or see in its log why it turns this device "
+                    "away",
+                    self._client,
+                )
 
     # --- what the device says
 
@@ -254,6 +265,7 @@ class Conversation:
             case Connected():
                 _log.info("connected to %s as '%s'", self._broker, self._client)
                 self._connected_at = time.monotonic()
+                self._envelope.begin()
                 self.register()
                 self._fetcher.resume()
                 self._next_offer = 0.0
@@ -275,10 +287,10 @@ class Conversation:
         short = time.monotonic() - self._connected_at < _SHORT_SECONDS
         self._short_sessions = self._short_sessions + 1 if short else 0
         _log.warning("connection lost (%s); reconnecting", reason)
-        if self._short_sessions >= _MANY_SESSIONS:
+        if self._short_sessions == _MANY_SESSIONS:
             _log.warning(
-                "the broker keeps ending this session: does another device use the id '%s'? Give each its own --id "
-                "or --identity",
+                "the broker keeps ending this session: does another device use the id '%s'? Give each its own --id, or "
+                "enrol one of them anew",
                 self._client,
             )
 
@@ -293,7 +305,7 @@ class Conversation:
             case Hello():
                 self.register()
             case Registered() as message:
-                self.registered, self.finished = message, None
+                self.registered, self.finished, self._unanswered = message, None, None
                 if (
                     self.task is not None and self.task.run != message.run
                 ):  # which may be fetched for minutes, in vain

@@ -1,5 +1,6 @@
 """``edge_fl.Device``: an agent to embed in a program."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ class Device:
             **settings,
         )
         self._predictor: tuple[int, Predictor] | None = None
+        self._lock = threading.RLock()
         self._opener = in_this_process() if in_process else in_process_of_its_own
         self._agent = Agent(self._settings, _source(data), open=self._opener, consent=consent)
 
@@ -107,12 +109,19 @@ class Device:
         DataError
             When ``x`` does not fit the model.
         """
-        settings, version = self._settings, model_version(self._settings.state)
-        if self._predictor is None or self._predictor[0] != version:
+        with self._lock:
+            version = model_version(self._settings.state)
+            if self._predictor is None or self._predictor[0] != version:
+                self.close()
+                self._predictor = version, Predictor(self._settings, open=self._opener)
+            return self._predictor[1](x)
+
+    def close(self) -> None:
+        """End the process that predicts, if there is one; :meth:`predict` starts another."""
+        with self._lock:
             if self._predictor is not None:
                 self._predictor[1].close()
-            self._predictor = version, Predictor(settings, open=self._opener)
-        return self._predictor[1](x)
+                self._predictor = None
 
 
 def _source(data: Any) -> DataSource:

@@ -156,7 +156,10 @@ def _data(agent: Examined) -> _Seen:
 def _state(agent: Examined) -> _Seen:
     owner = owner_of(agent.state)
     if owner not in (None, agent.client):
-        raise StateError(f"The state folder '{agent.state}' belongs to client '{owner}', not to '{agent.client}'.")
+        raise StateError(
+            f"The state folder '{agent.state}' belongs to client '{owner}', not to '{agent.client}': "
+            "take another --state, or remove the folder."
+        )
     folder = _nearest(agent.state)
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:

@@ -23,6 +23,9 @@ _TRUST = "coordinator.json"
 class Envelope(Protocol):
     """What messages travel in."""
 
+    def begin(self) -> None:
+        """A session with the broker begins."""
+
     def seal(self, topic: str, message: FromDevice) -> bytes:
         """``message`` as it travels on ``topic``."""
 
@@ -32,6 +35,9 @@ class Envelope(Protocol):
 
 class BareEnvelope:
     """Messages as they are: whoever may publish on a device's topics is believed."""
+
+    def begin(self) -> None:
+        """Nothing changes."""
 
     def seal(self, topic: str, message: FromDevice) -> bytes:
         """``message`` as it travels."""
@@ -50,7 +56,7 @@ class BareEnvelope:
 class _Trust(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whom a device believes: ``key``, to which the identity's ``first`` one led, and no epoch before ``epoch``.
 
-    ``own`` is the epoch of the device's last process. Keys are in hexadecimal.
+    ``own`` is the epoch of the device's last session. Keys are in hexadecimal.
     """
 
     first: str
@@ -89,15 +95,19 @@ class SignedEnvelope:
             )
         self._path = state / _TRUST
         self._trust = _kept(self._path, first.hex())
-        signer = Signer(SigningKey.read(file), max(now_ms(), self._trust.own + 1))
-        self._signer, self._newest = signer, Newest()
-        self._keep(msgspec.structs.replace(self._trust, own=signer.epoch))
+        self._key, self._newest = SigningKey.read(file), Newest()
+        self.begin()
+
+    def begin(self) -> None:
+        """Sign in a later epoch: another machine with a copy of the identity may have spoken in one meanwhile."""
+        self._signer = Signer(self._key, max(now_ms(), self._trust.own + 1))
+        self._keep(msgspec.structs.replace(self._trust, own=self._signer.epoch))
 
     def seal(self, topic: str, message: FromDevice) -> bytes:
         """``message`` as it travels on ``topic``. The broker says Gone in the device's name, and has no key."""
         if isinstance(message, Gone):
             return encode_message(message)
-        certificate = self._signer.key.certificate if isinstance(message, Register) else b""
+        certificate = self._key.certificate if isinstance(message, Register) else b""
         return self._signer.seal(topic, message, towards=self._trust.epoch, certificate=certificate)
 
     def open(self, topic: str, payload: bytes) -> ToDevice:

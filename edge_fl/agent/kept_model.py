@@ -1,5 +1,6 @@
 """The final model that a device keeps in its state folder, and what it predicts."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,7 +58,9 @@ def model_version(state: Path) -> int:
 
 
 class Predictor:
-    """The model of a state folder, opened to predict.
+    """The model of a state folder, opened to predict; several threads may call it.
+
+    One thread has the programs' process, for the kernel ends that with the thread that started it.
 
     Parameters
     ----------
@@ -91,8 +94,13 @@ class Predictor:
         bundle = Bundle.load(settings.state / "bundles" / kept.manifest, runtime=settings.runtime)
         decode_frame(kept.frame, bundle.layout)
         self._manifest, self._statistics = bundle.manifest, kept.statistics
-        self._work = open(bundle, settings)
-        self._work.keep(kept.frame)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictor")
+        try:
+            self._work = self._thread.submit(open, bundle, settings).result()
+            self._thread.submit(self._work.keep, kept.frame).result()
+        except BaseException:
+            self._thread.shutdown()
+            raise
 
     def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
         """The model's outputs ``[N, ...]`` for inputs ``x`` ``[N, ...]``; raises DataError where they do not fit."""
@@ -102,8 +110,10 @@ class Predictor:
             raise DataError(f"The model takes inputs of shape (N, {str(taken.shape)[1:-1]}), not {given.shape}.")
         if not np.can_cast(given.dtype, taken.dtype, "same_kind"):
             raise DataError(f"The model takes inputs of {taken.dtype}, not {given.dtype}.")
-        return self._work.predict(np.ascontiguousarray(given, taken.dtype), width=self._statistics)
+        inputs = np.ascontiguousarray(given, taken.dtype)
+        return self._thread.submit(self._work.predict, inputs, width=self._statistics).result()
 
     def close(self) -> None:
         """Nothing more is asked: end what was started."""
-        self._work.close()
+        self._thread.submit(self._work.close).result()
+        self._thread.shutdown()

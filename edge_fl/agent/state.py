@@ -63,7 +63,10 @@ class StateFolder:
             write_atomically(identity, json.dumps({"client": client}).encode())
         owner = owner_of(self.root)
         if owner != client:
-            raise StateError(f"The state folder '{self.root}' belongs to client '{owner}', not to '{client}'.")
+            raise StateError(
+                f"The state folder '{self.root}' belongs to client '{owner}', not to '{client}': "
+                "take another --state, or remove the folder."
+            )
 
     def bundle(self, digest: str, besides: str | None = None) -> Path:
         """Where the bundle is kept whose manifest hashes to ``digest``; others are removed, but for the one

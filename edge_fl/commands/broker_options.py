@@ -68,7 +68,7 @@ def access_of(
 
 
 def broker_of(identity: Path | None) -> str:
-    """The broker's address that an identity's file names; empty where there is none."""
+    """The broker's address that an identity's file names; empty where there is none, or it is the broker's own."""
     from edge_fl.identity.file import read_identity
 
     return "" if identity is None else read_identity(identity).broker or ""

@@ -34,6 +34,7 @@ from edge_fl.commands.device_options import (
 from edge_fl.commands.doctor import doctor
 from edge_fl.commands.enrol import enrol
 from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
+from edge_fl.core.errors import ConfigError
 
 __all__ = ["app"]
 
@@ -80,7 +81,7 @@ def device(
         float | None, typer.Option(min=0, max=1, help="Decline while others use more of the CPUs than this share.")
     ] = None,
     require_noise: RequireNoise = None,
-    require_secure_aggregation: RequireSecureAggregation = False,
+    require_secure_aggregation: RequireSecureAggregation = None,
     in_process: InProcess = False,
     task_limit: Annotated[
         float, typer.Option(min=1, help="Seconds after which a bundle's programs are ended, and the task fails.")
@@ -112,6 +113,8 @@ def device(
     if context.invoked_subcommand is not None:
         return
     broker = broker or broker_of(identity)
+    if identity is not None and not broker:
+        raise ConfigError(f"'{identity}' is the broker's file: take the file of this device.")
     for options, value in (("'--broker' or '--identity'", broker), ("'--data'", data)):
         if not value:  # typer would ask a subcommand for it too, were it declared as required
             raise typer.BadParameter("it is required.", param_hint=options)

@@ -64,8 +64,12 @@ RequireNoise = Annotated[
     ),
 ]
 RequireSecureAggregation = Annotated[
-    bool,
-    typer.Option("--require-secure-aggregation", help="Fail tasks whose update the coordinator would see alone."),
+    int | None,
+    typer.Option(
+        min=2,
+        help="Fail tasks whose update is not masked, and masked rows that fewer devices hold (needs --identity).",
+        show_default=False,
+    ),
 ]
 ConnectTimeout = Annotated[float, typer.Option(help="Seconds to try the first connection for.")]
 Fleet = Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")]

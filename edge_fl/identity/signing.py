@@ -77,14 +77,14 @@ class SigningKey:
 
 
 class Signer:
-    """Signs what one process says: each message has its epoch, and a number that grows.
+    """Signs what one side says in an epoch: each message has that, and a number that grows.
 
     Parameters
     ----------
     key
         Whose signature it is.
     epoch
-        When the process began, in milliseconds since 1970.
+        When the process, or a device's session, began: milliseconds since 1970.
     """
 
     def __init__(self, key: SigningKey, epoch: int) -> None:

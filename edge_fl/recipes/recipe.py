@@ -22,7 +22,7 @@ from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import Change, PrunesModel, State, Stateful, UpdatesModel
 from edge_fl.core.share import in_thousandths
 from edge_fl.methods.base import METHODS, Method, method_names, open_method
-from edge_fl.methods.capabilities import ClientReport, LearnsFromReports, SendsEntries
+from edge_fl.methods.capabilities import ClientReport, DrawsWithoutData, LearnsFromReports, SendsEntries
 from edge_fl.recipes.presets import PRESETS
 from edge_fl.wire.context import Decoder
 from edge_fl.wire.sparse import SPARSE
@@ -98,6 +98,11 @@ class Recipe:
     def final_weights(self, weights: Weights) -> Weights:
         """What a run that ended now would give of the model ``weights``."""
         return self.method.final_weights(weights) if isinstance(self.method, PrunesModel) else weights
+
+    @property
+    def draws_without_data(self) -> bool:
+        """Whether which units and entries a device sends tells nothing of its data."""
+        return self.compressor is None and not self.sends_entries and isinstance(self.method, DrawsWithoutData)
 
     def state_dict(self) -> State:
         """What both parts have learned on the server."""

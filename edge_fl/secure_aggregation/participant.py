@@ -70,6 +70,8 @@ class Participant:
         The model's.
     signatory
         Signs keys, and checks those of other members; None without identities.
+    holders
+        How many members must hold each row at least, whatever the roster says.
 
     Raises
     ------
@@ -77,11 +79,13 @@ class Participant:
         ``values`` when they are not those of the update.
     """
 
-    def __init__(self, update: Frame, values: bytes, layout: Layout, signatory: Signatory | None = None) -> None:
+    def __init__(
+        self, update: Frame, values: bytes, layout: Layout, signatory: Signatory | None = None, *, holders: int = 2
+    ) -> None:
         if len(values) != values_size(update.selection):
             raise FrameError("values", "The values are those of another update.")
         self._update, self._layout, self._signatory = update, layout, signatory
-        self._values = _split(values, update.selection)
+        self._values, self._holders = _split(values, update.selection), holders
         self._secrets: _Secrets | None = None
         self._cohort: Cohort | None = None
         self._shares: tuple[bytes, Shares] | None = None  # of the attempt, and the roster that they are for
@@ -231,6 +235,12 @@ class Participant:
             raise FrameError("roster", "The roster gives this device other keys or samples than its own.")
         if cohort.patterns[self._own] != self._update.pattern:
             raise FrameError("roster", "The roster gives this device another pattern than its own.")
+        if cohort.roster.holders < self._holders:
+            raise FrameError(
+                "roster",
+                f"The sum is of rows that {cohort.roster.holders} devices hold, and this device requires "
+                f"{self._holders}.",
+            )
         if self._signatory is not None:
             for member in cohort.roster.members:
                 _check_signature(self._signatory, cohort, member)

@@ -150,8 +150,7 @@ class Connection:
         if reason.is_failure:
             self._first.put(
                 LoginRefusedError(
-                    f"The broker at {self._address} refuses this client ({str(reason).lower()}): "
-                    "see --identity, --cert, --user and --password-file."
+                    f"The broker at {self._address} refuses this client ({str(reason).lower()}): {self._credential}."
                 )
             )
             self._inbox.put(Disconnected(str(reason)))
@@ -174,11 +173,7 @@ class Connection:
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._early_ends += 1
         if self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
-            likely = (
-                "it may refuse this client's certificate, or miss one; see --cert and --key"
-                if self._address.encrypted
-                else "it may want mqtts:// (TLS)"
-            )
+            likely = self._credential if self._address.encrypted else "it may want mqtts:// (TLS)"
             self._first.put(
                 BrokerError(f"What listens at {self._address} ends sessions before it answers: {likely}.")
             )
@@ -192,9 +187,21 @@ class Connection:
             self._first.put(
                 BrokerError(
                     f"The broker at {self._address} refuses this client's certificate, or misses one "
-                    f"({alert[0].strip()}): see --cert and --key."
+                    f"({alert[0].strip()}): {self._credential}."
                 )
             )
+
+    @property
+    def _credential(self) -> str:
+        """What to look at where a broker does not let this side in."""
+        access = self._address.access
+        if access.user is not None:
+            return f"user '{access.user}' or its password may be wrong; see --user and --password-file"
+        if access.signing is not None:
+            return "the identity may be revoked, expired or another fleet's; have a new one made"
+        if access.cert is not None:
+            return "it may not take this certificate; see --cert and --key"
+        return "it may want a certificate or a password; see --identity, --cert, --user and --password-file"
 
 
 def _open_doors(client: mqtt.Client, address: BrokerAddress) -> None:
@@ -221,6 +228,8 @@ def _distrusted(address: BrokerAddress, error: ssl.SSLError) -> str:
         return f"{where} does not hold now ({said}): see this machine's clock, or have the broker's renewed."
     if code in _NAMES:
         return f"{where} is another host's ({said}): connect by a name that it has."
+    if address.access.signing is not None and address.access.ca == address.access.signing:
+        return f"{where} is not of the fleet of '{address.access.signing}' ({said}): enrol in the broker's fleet."
     trusted = "an authority of this system" if address.access.ca is None else f"'{address.access.ca}'"
     return f"{where} does not come from {trusted} ({said}): name its authority's file with --ca."
 

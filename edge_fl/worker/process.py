@@ -74,7 +74,7 @@ _ERRORS: dict[str, type[EdgeFLError]] = {
 }
 """What a process may answer with: none that ends an agent, or makes it wait."""
 _ARRAYS_A_MODEL = 16  # what a method remembers is at most so many times as large as a model
-_INPUTS = 1000  # that are predicted at a time: their outputs have room
+_INPUTS = 1000  # that are predicted at a time, if their outputs have room
 _ROOM = 64 << 20  # bytes: and so much more
 _CRASH_SECONDS = 5.0  # for a process that has closed its pipes to be gone
 _Arrays = Sequence[NDArray[Any]]
@@ -189,14 +189,18 @@ class WorkerProcess(Work):
 
     def predict(self, x: Inputs, *, width: int) -> NDArray[np.float32]:
         """Outputs of the model that is kept."""
-        parts = [x[start : start + _INPUTS] for start in range(0, len(x), _INPUTS)]
-        return np.concatenate([self._outputs(part, width) for part in parts])
+        first = self._outputs(x[:1], width)
+        most = max(1, min(_INPUTS, _ROOM // max(1, first.nbytes)))
+        parts = [self._outputs(x[start : start + most], width) for start in range(0, len(x), most)]
+        if any(part.shape[1:] != first.shape[1:] for part in parts):
+            raise _no_outputs()
+        return np.concatenate(parts)
 
     def _outputs(self, x: Inputs, width: int) -> NDArray[np.float32]:
-        _, (outputs,) = self._ask(Predict(width), [x], Predicted, part="model")
-        if outputs.dtype != np.float32 or outputs.shape[:1] != x.shape[:1]:
-            raise RunError("The bundle's programs give outputs that are none for these inputs.")
-        return outputs.copy()
+        _, arrays = self._ask(Predict(width), [x], Predicted, part="model")
+        if len(arrays) != 1 or arrays[0].dtype != np.float32 or arrays[0].shape[:1] != x.shape[:1]:
+            raise _no_outputs()
+        return arrays[0]
 
     def close(self) -> None:
         """End the process."""
@@ -346,6 +350,10 @@ def _stop(process: "subprocess.Popen[bytes]", pipe: Pipe[Ask, Reply]) -> None:
     process.kill()
     process.wait()
     pipe.close()
+
+
+def _no_outputs() -> RunError:
+    return RunError("The bundle's programs give outputs that are none for these inputs.")
 
 
 def _crash(code: int) -> EdgeFLError:

@@ -13,7 +13,7 @@ from edge_fl.agent.agent import Agent, AgentSettings
 from edge_fl.compressors.base import DECODERS
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref, ref_of
-from edge_fl.core.errors import RefusedError
+from edge_fl.core.errors import DataError, RefusedError
 from edge_fl.core.pattern import Pattern
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
@@ -29,6 +29,7 @@ from edge_fl.wire.messages import (
     Evaluated,
     Failed,
     Finished,
+    Gone,
     Offer,
     Refused,
     Register,
@@ -82,6 +83,27 @@ def moody(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Stage]:
         stage.say(Finished(RUN, 1))
         stage.until(lambda: bool(stage.ended))
         stage.close()
+
+
+def test_a_device_whose_data_does_not_fit_says_that_it_goes(digits_bundle: Bundle, tmp_path: Path) -> None:
+    """A coordinator that heard nothing would wait for it, round by round."""
+    (tmp_path / "a.csv").write_text("x,label\n1,0\n")
+    with EmbeddedBroker(port=0) as broker:
+        stage = Stage(digits_bundle, broker.address, tmp_path, f"csv:{tmp_path / 'a.csv'}")
+        stage.join()
+        stage.hears(Gone)
+        stage.until(lambda: bool(stage.ended))
+        assert isinstance(stage.ended[0], DataError)
+        stage.close()
+
+
+def test_a_device_that_nobody_answers_says_so_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_fl.agent.conversation._UNANSWERED_SECONDS", 0.3)
+    stage.until(lambda: "no coordinator answers 'client-1'" in caplog.text)
+    stage.hears(Register, 2)
+    assert caplog.text.count("no coordinator answers") == 1
 
 
 def test_an_unanswered_registration_is_repeated(stage: Stage) -> None:
@@ -362,7 +384,7 @@ def test_two_devices_of_one_id_are_told(stage: Stage, tmp_path: Path, caplog: py
     other = threading.Thread(target=Agent(settings, open_source("digits:1/10")).run)
     other.start()
     stage.until(
-        lambda: "does another device use the id 'client-1'? Give each its own --id or" in caplog.text, limit=60
+        lambda: "does another device use the id 'client-1'? Give each its own --id, or" in caplog.text, limit=60
     )
 
     def over() -> bool:

@@ -6,10 +6,14 @@ from typing import Any
 import pytest
 
 from broker.embedded import EmbeddedBroker
+from edge_fl.agent.agent import Agent
 from edge_fl.agent.demands import Demands
+from edge_fl.agent.settings import AgentSettings
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import ConfigError
+from edge_fl.data.sources.base import open_source
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Clipping, CollectStatistics, Evaluate, Failed, Finished, Task
 from tests.agent.stage import RUN, Stage, frame
 
@@ -19,7 +23,8 @@ COLLECT = CollectStatistics(RUN, 1, MODEL, width=1000, batch=20, seed=0)
 
 
 def task(**changes: Any) -> Task:
-    return Task(RUN, 1, 0, MODEL, "fedavg", {}, 1, 1, 0.1, 0, 0, **changes)
+    fields = {"method": "fedavg", "parameters": {}, **changes}
+    return Task(RUN, 1, accepted=0, model=MODEL, steps=1, batch=1, lr=0.1, seed=0, tier=0, **fields)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +32,8 @@ def task(**changes: Any) -> Task:
     [
         (Demands(), [task(), SCORE, COLLECT]),
         (Demands(noise=0.1), [task(clipping=Clipping(0.3, 0.1 * 0.3)), task(clipping=Clipping(1.0, 5.0))]),
-        (Demands(secure_aggregation=True), [task(withheld=True), SCORE]),
+        (Demands(noise=0.1), [task(method="feddrop", parameters={"dropout": [500]}, clipping=Clipping(1.0, 0.1))]),
+        (Demands(holders=5), [task(withheld=True), task(method="fedbiad", withheld=True)]),
     ],
 )
 def test_what_meets_them_is_done(demands: Demands, met: list[Any]) -> None:
@@ -41,10 +47,14 @@ def test_what_meets_them_is_done(demands: Demands, met: list[Any]) -> None:
         (Demands(noise=0.5), task(), "noise of 0 times the clip, and this device requires 0.5"),
         (Demands(noise=0.5), task(clipping=Clipping(2.0, 0.9)), "noise of 0.45 times the clip"),
         (Demands(noise=0.5), task(withheld=True), "requires 0.5"),
-        (Demands(noise=0.5), SCORE, "tells nothing of its data without noise"),
-        (Demands(noise=0.5), COLLECT, "tells nothing of its data without noise"),
-        (Demands(secure_aggregation=True), task(clipping=Clipping(1.0, 9.0)), "requires secure aggregation"),
-        (Demands(secure_aggregation=True), COLLECT, "requires secure aggregation"),
+        (Demands(noise=0.5), task(clipping=Clipping(1.0, 0.5, tell=True)), "whether the update was clipped"),
+        (Demands(noise=0.5), task(method="fedbiad", clipping=Clipping(1.0, 0.5)), "data choose what it sends"),
+        (Demands(noise=0.5), task(method="fedavg+topk", clipping=Clipping(1.0, 0.5)), "data choose what it sends"),
+        (Demands(noise=0.5), SCORE, "no scores and no statistics"),
+        (Demands(noise=0.5), COLLECT, "no scores and no statistics"),
+        (Demands(holders=5), task(clipping=Clipping(1.0, 9.0)), "requires secure aggregation"),
+        (Demands(holders=5), SCORE, "no scores and no statistics"),
+        (Demands(holders=5), COLLECT, "no scores and no statistics"),
     ],
 )
 def test_what_does_not_is_refused(demands: Demands, asked: Any, sentence: str) -> None:
@@ -56,6 +66,18 @@ def test_what_does_not_is_refused(demands: Demands, asked: Any, sentence: str) -
 def test_no_noise_is_no_demand(noise: float) -> None:
     with pytest.raises(ConfigError, match="--require-noise"):
         Demands(noise=noise)
+
+
+@pytest.mark.parametrize("holders", [1, 0, -5])
+def test_a_sum_of_one_is_no_demand(holders: int) -> None:
+    with pytest.raises(ConfigError, match="--require-secure-aggregation"):
+        Demands(holders=holders)
+
+
+def test_secure_aggregation_is_demanded_with_an_identity(tmp_path: Path) -> None:
+    settings = AgentSettings(BrokerAddress("127.0.0.1", 1), "tea", tmp_path, demands=Demands(holders=5))
+    with pytest.raises(ConfigError, match="needs --identity"):
+        Agent(settings, open_source("digits:0/10"))
 
 
 def test_a_task_with_too_little_noise_fails_and_the_next_is_done(digits_bundle: Bundle, tmp_path: Path) -> None:

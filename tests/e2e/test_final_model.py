@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,25 @@ def test_programs_that_predict_have_a_process_of_their_own(digits_bundle: Bundle
     np.testing.assert_array_equal(found(x), outputs)
     found.close()
     assert not work.resident()
+
+
+def test_threads_that_come_and_go_may_predict_at_once(digits_bundle: Bundle, tmp_path: Path) -> None:
+    found, x = predictor(digits_bundle, tmp_path), load_dataset("digits").test.x
+    expected = found(x)
+    for _ in range(2):
+        with ThreadPoolExecutor(3) as pool:
+            assert all(np.array_equal(outputs, expected) for outputs in pool.map(found, [x] * 6))
+    found.close()
+
+
+def test_outputs_that_have_no_room_come_in_parts(
+    digits_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, x = predictor(digits_bundle, tmp_path), load_dataset("digits").test.x
+    expected = found(x)
+    monkeypatch.setattr("edge_fl.worker.process._ROOM", 20 * 10 * 4)
+    np.testing.assert_array_equal(found(x), expected)
+    found.close()
 
 
 def test_a_damaged_model_is_one_sentence(tmp_path: Path) -> None:

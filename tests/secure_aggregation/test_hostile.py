@@ -19,8 +19,10 @@ from edge_fl.identity.signatory import FleetSignatory
 from edge_fl.measure.models import mlp_layout, random_weights
 from edge_fl.runs.config import SecureAggregation
 from edge_fl.secure_aggregation.keys import KeyPair
+from edge_fl.secure_aggregation.participant import Participant
 from edge_fl.secure_aggregation.roster import Roster, decode_roster, encode_roster
 from edge_fl.training.update import Update
+from edge_fl.wire.frame import decode_frame
 from edge_fl.wire.messages import Keys, MakeKeys, SendMasked, ShareKeys, Shares, Task, Unmask, Unmasked
 from tests.secure_aggregation.crowd import ROUND, RUN, Crowd, plain, plan, summed, update
 
@@ -92,6 +94,25 @@ def test_a_device_refuses_a_roster_that_is_not_about_its_update() -> None:
             own.shares(1, content)
         assert refused.value.code in ("roster", "mask"), what
     assert sorted(own.shares(1, encode_roster(roster)).sealed) == [f"d{i:03}" for i in range(1, CLIENTS)]
+
+
+def test_a_device_may_require_more_holders_than_the_roster_names() -> None:
+    devices = crowd()
+    roster, _ = rosters(devices)
+    one = devices.updates["d000"]
+    own = Participant(decode_frame(one.frame, LAYOUT), one.values, LAYOUT, holders=roster.holders + 1)
+    own.keys(1)
+    made = own._secrets
+    assert made is not None
+    told = changed(
+        roster,
+        0,
+        encryption=made.public.encryption,
+        masking=made.public.masking,
+        commitment=made.public.commitment,
+    )
+    with pytest.raises(FrameError, match=f"this device requires {roster.holders + 1}"):
+        own.shares(1, told)
 
 
 def test_secrets_are_shared_once_and_masked_once() -> None:

@@ -132,8 +132,8 @@ def test_nobody_ends_a_neighbours_session(secured: SecuredFleet, other_authority
 def test_strangers_stay_outside(secured: SecuredFleet, other_authority: Authority) -> None:
     device = secured.of(secured.identity("tea"))
     trusting = Access(ca=device.access.ca)
-    assert "--cert" in refused(replace(device, access=trusting))
-    assert "--cert" in refused(
+    assert "it may want a certificate or a password" in refused(replace(device, access=trusting))
+    assert "may be revoked, expired or another fleet's" in refused(
         replace(device, access=replace(read_identity(other_authority.device("tea")).access, ca=trusting.ca))
     )
     assert "it may want mqtts:// (TLS)" in refused(replace(device, scheme="mqtt", access=Access()))
@@ -145,7 +145,7 @@ def test_strangers_stay_outside(secured: SecuredFleet, other_authority: Authorit
 def test_an_identity_that_ran_out_or_was_revoked_is_refused(secured: SecuredFleet) -> None:
     late = secured.of(secured.authority.device("late", days=0))
     time.sleep(1.1)
-    assert "--cert" in refused(late)
+    assert "may be revoked, expired or another fleet's" in refused(late)
     file = secured.identity("tea")
     kept = file.with_name("kept.pem")
     kept.write_bytes(file.read_bytes())
@@ -155,13 +155,13 @@ def test_an_identity_that_ran_out_or_was_revoked_is_refused(secured: SecuredFlee
     secured.authority.revoke("tea")
     secured.reload()
     time.sleep(0.5)
-    assert "--cert" in refused(device)
+    assert "may be revoked, expired or another fleet's" in refused(device)
     again = secured.of(secured.identity("tea"))
     secured.reload()
     time.sleep(0.5)
     with Client(again, "tea"):
         pass
-    assert "--cert" in refused(device)
+    assert "may be revoked, expired or another fleet's" in refused(device)
 
 
 def test_the_embedded_broker_counts_certificates_that_it_refuses(
@@ -177,7 +177,7 @@ def test_the_embedded_broker_counts_certificates_that_it_refuses(
     with EmbeddedBroker(port=0, doors=Doors(cert=own, ca=own)) as broker:
         for file in (*files, kept):
             access = replace(read_identity(file).access, ca=trusted)
-            assert "--cert" in refused(replace(broker.address, access=access))
+            assert "may be revoked, expired or another fleet's" in refused(replace(broker.address, access=access))
             ((found, counted),) = broker.turned_away.take().items()
             assert found == ("", "handshake")
             assert counted.times >= 1
@@ -193,6 +193,8 @@ def test_a_device_trusts_no_other_broker(secured: SecuredFleet, other_authority:
     device = secured.of(secured.identity("tea"))
     other = replace(device, access=replace(device.access, ca=other_authority.folder / "ca.pem"))
     assert "does not come from" in refused(other)
+    foreign = read_identity(other_authority.device("tea")).access
+    assert "is not of the fleet of" in refused(replace(device, access=foreign))
     assert "does not come from an authority of this system" in refused(
         replace(device, access=replace(device.access, ca=None))
     )

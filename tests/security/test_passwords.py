@@ -3,6 +3,7 @@
 import select
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -63,7 +64,7 @@ def test_who_knows_the_password_comes_in(address: BrokerAddress) -> None:
         said = outcome(address, user, password)
         assert "refuses this client" in said
         assert "--password-file" in said
-        assert "wrong" not in said
+        assert password is None or f"'{password}'" not in said
 
 
 def test_who_is_taken_out_of_the_file_stays_out(passwords: Path) -> None:
@@ -139,11 +140,12 @@ def test_who_is_turned_away_is_counted(passwords: Path) -> None:
         connection = Connection(address=known, client_id="tea", subscriptions=[TOPICS.all])
         connection.open(timeout=10)
         connection.publish(TOPICS.up("coffee"), b"forged")
-        counted = dict(broker.turned_away.take())
-        while ("tea", "topic") not in counted:
+        counted, until = dict(broker.turned_away.take()), time.monotonic() + 10
+        while ("tea", "topic") not in counted and time.monotonic() < until:
+            time.sleep(0.05)
             counted |= broker.turned_away.take()
         connection.close()
-    assert counted["", "login"] == AtDoor(3, "A client from 127.0.0.1 had no identity of this fleet.")
+    assert counted["", "login"] == AtDoor(3, "'tea' from 127.0.0.1 had no certificate or password of this fleet.")
     assert counted["tea", "topic"] == AtDoor(1, "It may not publish on 'edge-fl/2/up/0/coffee'.")
 
 

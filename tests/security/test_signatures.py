@@ -99,6 +99,19 @@ def test_what_is_signed_comes_through_once(pair: Pair) -> None:
     assert refused_by(pair.device, DOWN, down) == "replayed"
 
 
+def test_a_device_is_heard_again_after_a_copy_of_its_identity_spoke(pair: Pair) -> None:
+    """The copy's epoch is later; the device's next session has one that is later still."""
+    pair.meet()
+    copy = OfDevice(pair.file, pair.folder / "copy")
+    pair.now += 10
+    copy.begin()
+    assert pair.coordinator.open(UP, "tea", copy.seal(UP, REGISTER)) == REGISTER
+    assert refused_by(pair.coordinator, UP, pair.device.seal(UP, REGISTER)) == "replayed"
+    pair.now += 10
+    pair.device.begin()
+    assert pair.coordinator.open(UP, "tea", pair.device.seal(UP, REGISTER)) == REGISTER
+
+
 def test_an_older_message_is_refused_after_a_newer_one(pair: Pair) -> None:
     pair.meet()
     first, second = pair.coordinator.seal(DOWN, REGISTERED), pair.coordinator.seal(DOWN, REGISTERED)

@@ -82,4 +82,4 @@ def test_the_embedded_broker_asks_for_both(
     assert "refuses this client" in stranger.communicate(timeout=60)[0]
     assert same(weights(tmp_path), open_run)
     status = json.loads(edge_fl("status", "run", "--json", folder=tmp_path).communicate(timeout=60)[0])
-    assert {one["code"] for one in status["rejected"]} == {"login"}
+    assert "login" in {one["code"] for one in status["rejected"]}
