@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
-from tests.security.conftest import SecuredFleet, ServedFleet, embedded_in
+from tests.security.conftest import SecuredFleet, ServedFleet
 
 RUN = ["--rounds=2", "--clients-per-round=2", "--min-clients=2", "--local-steps=3", "--deadline=120", "--seed=3"]
 
@@ -40,8 +41,13 @@ def run(
 ) -> str:
     """All that was printed; ``watch`` is told the coordinator's process id, and ``options`` overrule those of RUN."""
     started = [edge_fl("serve", *serve, *RUN, *options, "-o", "run", folder=folder, **environment)]
-    watch(started[0].pid)
-    return "\n".join(ended([*started, *agents(folder, devices, **environment)]))
+    try:
+        watch(started[0].pid)
+        started += agents(folder, devices, **environment)
+    except BaseException:
+        started[0].kill()
+        raise
+    return "\n".join(ended(started))
 
 
 def agents(folder: Path, devices: dict[str, list[str | Path]], **environment: str) -> list[subprocess.Popen[str]]:
@@ -83,32 +89,55 @@ def same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> bool:
     return found.keys() == expected.keys() and all(np.array_equal(found[k], expected[k]) for k in found)
 
 
-@pytest.mark.parametrize("served", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
-def test_mosquitto_with_identities_has_the_bits_of_an_open_run(
-    served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+SENTENCES = (
+    "it may want a certificate or a password",
+    *["the identity may be revoked"] * 2,
+    "it may not take this",
+)
+"""What each of the strangers says."""
+
+
+def strangers(served: ServedFleet, other_authority: Authority) -> dict[str, list[str | Path]]:
+    """Options of devices that may not come in: without a certificate, and with one that holds no more, or elsewhere."""
+    authority, where = served.authority, ["--broker", str(served.address)]
+    revoked = served.folder / "revoked.pem"
+    revoked.write_bytes(authority.device("lost").read_bytes())
+    authority.revoke("lost")
+    if served.mosquitto is not None:
+        served.mosquitto.reload()
+    late, foreign = authority.device("late", days=0), other_authority.device("foreign")
+    time.sleep(1.1)  # then the certificate of no day has run out
+    ca = ["--ca", authority.folder / "ca.pem"]
+    return {
+        "nobody": [*where, *ca],
+        "late": ["--identity", late],
+        "lost": ["--identity", revoked],
+        "foreign": [*where, *ca, "--cert", foreign],
+    }
+
+
+def test_a_fleet_with_identities_has_the_bits_of_an_open_run_and_strangers_stay_outside(
+    served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray], other_authority: Authority
 ) -> None:
-    printed = run(served.folder, [digits_bundle.root, *served.serve], served.devices("tea", "coffee"))
-    assert f"broker {served.address}" in printed
+    own = ["--data", "digits", "--connect-timeout", "120"]
+    outside = [
+        edge_fl("device", *words, *own, "--state", f"outside-{name}", folder=served.folder)
+        for name, words in strangers(served, other_authority).items()
+    ]
+    try:
+        printed = run(served.folder, [digits_bundle.root, *served.serve], served.devices("tea", "coffee"))
+        said = [process.communicate(timeout=120)[0] for process in outside]
+    finally:
+        for process in outside:
+            process.kill()
+    assert [process.returncode for process in outside] == [16] * len(outside), said
+    for sentence, one in zip(SENTENCES, said, strict=True):
+        assert sentence in one
+    assert served.mosquitto is None or f"broker {served.address}" in printed
     assert same(weights(served.folder), open_run)
-
-
-def test_embedded_with_identities_and_a_stranger_at_the_door(
-    tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
-) -> None:
-    fleet = embedded_in(tmp_path)
-    stranger = edge_fl(
-        *("device", "--broker", str(fleet.address), "--ca", tmp_path / "fleet" / "ca.pem"),
-        *("--data", "digits", "--state", "stranger", "--connect-timeout", "120"),
-        folder=tmp_path,
-    )
-    run(tmp_path, [digits_bundle.root, *fleet.serve], fleet.devices("tea", "coffee"))
-    said, _ = stranger.communicate(timeout=120)
-    assert stranger.returncode == 16
-    assert "it may want a certificate or a password" in said
-    assert same(weights(tmp_path), open_run)
-    status = edge_fl("status", "run", "--json", folder=tmp_path)
-    turned_away = json.loads(status.communicate(timeout=60)[0])["rejected"]
-    assert ("", "login") in {(one["client"], one["code"]) for one in turned_away}
+    status = edge_fl("status", "run", "--json", folder=served.folder)
+    counted = {one["code"] for one in json.loads(status.communicate(timeout=60)[0])["rejected"]}
+    assert served.mosquitto is not None or {"login", "handshake"} <= counted
 
 
 def test_passwords_are_in_no_log_and_no_record(
