@@ -21,11 +21,11 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.transport.access import Access, load_own, trusting
 from edge_fl.wire.messages import check_id
 
-__all__ = ["COORDINATOR", "Doors", "Entrance", "Login", "hashed"]
+__all__ = ["OF_THE_HOUSE", "Doors", "Entrance", "Login", "hashed"]
 
 _log = logging.getLogger(__name__)
 
-COORDINATOR = "$coordinator"
+OF_THE_HOUSE = "$coordinator"
 """The identity of the coordinator whose broker it is, which no device's id can be."""
 
 _LINE = re.compile(r"([^:]+):\$7\$([1-9][0-9]{0,6})\$([A-Za-z0-9+/=]{8,100})\$([A-Za-z0-9+/=]{88})")
@@ -149,14 +149,14 @@ class Doors:
 
     def access(self) -> Access:
         """What lets the coordinator in."""
-        login = (COORDINATOR, self.key_of_the_house) if self.asks else (None, None)
+        login = (OF_THE_HOUSE, self.key_of_the_house) if self.asks else (None, None)
         return Access(ca=self.cert, user=login[0], password=login[1], pinned=self.cert is not None)
 
     def identity(self, login: Login) -> str | None:
         """Who the client is, None where it may not come in. It takes milliseconds where there are passwords."""
-        if login.user == COORDINATOR:
+        if login.user == OF_THE_HOUSE:
             given = (login.password or "").encode()
-            return COORDINATOR if hmac.compare_digest(given, self.key_of_the_house.encode()) else None
+            return OF_THE_HOUSE if hmac.compare_digest(given, self.key_of_the_house.encode()) else None
         name = login.user
         if self.ca is not None:
             name = _common_name(login.certificate)

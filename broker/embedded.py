@@ -22,7 +22,7 @@ from amqtt.mqtt.connack import NOT_AUTHORIZED, ConnackPacket
 from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.session import Session
 
-from broker.doors import COORDINATOR, Doors, Entrance, Login
+from broker.doors import OF_THE_HOUSE, Doors, Entrance, Login
 from broker.turned_away import TurnedAway
 from edge_fl.core.errors import BrokerError, PortError, printable
 from edge_fl.transport.address import BrokerAddress
@@ -149,7 +149,7 @@ class _Broker(Broker):
                 await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
                 await writer.close()
                 raise AMQTTError("a stranger is not let in")
-            if session.username != COORDINATOR:
+            if session.username != OF_THE_HOUSE:
                 session.client_id = session.username if self._doors.one_session else secrets.token_hex(16)
         if session.will_flag and not await self._topic_filtering(session, session.will_topic, Action.PUBLISH):
             session.will_flag = False
@@ -169,7 +169,7 @@ class _Broker(Broker):
 
     async def _topic_filtering(self, session: Session, topic: str, action: Action) -> bool:
         """Whether the topic is the client's; what it receives it was let subscribe to."""
-        if not self._doors.asks or session.username == COORDINATOR or action is Action.RECEIVE:
+        if not self._doors.asks or session.username == OF_THE_HOUSE or action is Action.RECEIVE:
             return True
         name = str(session.username)
         own = self._topics.writable if action is Action.PUBLISH else self._topics.readable

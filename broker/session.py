@@ -16,7 +16,7 @@ from broker.buffered import check_buffered
 from broker.coordinator import Coordinator
 from broker.database import local_url
 from broker.defence import Defence
-from broker.doors import COORDINATOR
+from broker.doors import OF_THE_HOUSE
 from broker.envelope import Envelope, open_envelope
 from broker.gateway import Gateway
 from broker.lease import claim
@@ -210,7 +210,7 @@ def _connected(
     envelope = open_envelope(found.access.signing)
     # Where the coordinator may not read its own messages, nothing is known, and a small one does not return either.
     round_trip(found, client=f"probe-{run}", topic=topics.doctor("coordinator"), timeout=timeout)
-    if found.access.identity not in (None, COORDINATOR):
+    if found.access.identity not in (None, OF_THE_HOUSE):
         claim(found, topic=topics.all, timeout=timeout)
     connection = Connection(
         address=found,

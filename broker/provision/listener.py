@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from broker.doors import COORDINATOR, Doors, Login
+from broker.doors import OF_THE_HOUSE, Doors, Login
 from broker.embedded import EmbeddedBroker
 from broker.provision.authority import BROKER, Authority
 from broker.provision.lock import locked_authority
@@ -118,11 +118,11 @@ class EnrolDoors:
 
     def access(self) -> Access:
         """What lets the authority's own session in."""
-        return replace(self.inside.access(), user=COORDINATOR, password=self.inside.key_of_the_house)
+        return replace(self.inside.access(), user=OF_THE_HOUSE, password=self.inside.key_of_the_house)
 
     def identity(self, login: Login) -> str | None:
         """The token's id, where the password is its secret."""
-        if login.user == COORDINATOR:
+        if login.user == OF_THE_HOUSE:
             return self.inside.identity(login)
         host = login.host or "nowhere"
         if self._guesses.too_many(host):

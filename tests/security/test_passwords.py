@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.doors import COORDINATOR, Doors, Login, hashed
+from broker.doors import OF_THE_HOUSE, Doors, Login, hashed
 from broker.embedded import EmbeddedBroker
 from broker.turned_away import AtDoor
 from device_sim.emulation.mosquitto import Mosquitto, free_port, mosquitto_program
@@ -80,11 +80,11 @@ def test_who_is_taken_out_of_the_file_stays_out(passwords: Path) -> None:
 
 def test_only_the_key_of_the_house_makes_a_coordinator(passwords: Path) -> None:
     doors = Doors(passwords=passwords)
-    assert doors.identity(Login(COORDINATOR, doors.key_of_the_house, None)) == COORDINATOR
+    assert doors.identity(Login(OF_THE_HOUSE, doors.key_of_the_house, None)) == OF_THE_HOUSE
     for password in (None, "", "right", Doors(passwords=passwords).key_of_the_house):
-        assert doors.identity(Login(COORDINATOR, password, None)) is None
-    passwords.write_text(f"{COORDINATOR}:{hashed('mine')}\na/b:{hashed('mine')}\n+:{hashed('mine')}\n")
-    for user in (COORDINATOR, "a/b", "+"):
+        assert doors.identity(Login(OF_THE_HOUSE, password, None)) is None
+    passwords.write_text(f"{OF_THE_HOUSE}:{hashed('mine')}\na/b:{hashed('mine')}\n+:{hashed('mine')}\n")
+    for user in (OF_THE_HOUSE, "a/b", "+"):
         assert doors.identity(Login(user, "mine", None)) is None
 
 
