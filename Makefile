@@ -34,8 +34,11 @@ test-rest: $(READY) $(ORT_READY) docs sbom audit
 	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal -m 'packaging or matrix'
 
 # Ten million cases, for an hour or two; then every property at 20,000 examples.
-fuzz: $(READY)
+fuzz: $(READY) $(ORT_READY)
 	$(BIN)/python -m fuzz
+	rm -rf $(ORT)/fuzz-bundle
+	$(WITH_ORT) $(BIN)/edge-fl export zoo:digits-mlp --runtime ort_training -o $(ORT)/fuzz-bundle
+	$(ORT)/bin/python -m fuzz.ort_training $(ORT)/fuzz-bundle
 	EDGE_FL_EXAMPLES=20000 $(BIN)/pytest -n 2 --timeout 3600 tests/core tests/wire tests/compressors tests/transport tests/data
 
 lint: $(READY)
