@@ -1,6 +1,6 @@
 """The program loader of onnxruntime-training, which has an environment of its own and no coverage guidance there.
 
-``make fuzz`` runs it there: ``python -m fuzz.ort_training BUNDLE [CASES]``. Each thousand cases have a process, with limits
+``make fuzz`` runs ``python -m fuzz.ort_training BUNDLE [CASES]`` there. Each thousand cases have a process, with limits
 on memory and on the time of a case. The command ends with 1 where a case raises an undeclared error, crashes, or takes
 too long.
 """
