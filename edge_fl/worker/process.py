@@ -137,6 +137,9 @@ class WorkerProcess(Work):
         self.bundle, self._settings = bundle, settings
         self._data: Split | None = None
         self._kept: Content = b""
+        self._output: NDArray[np.float32] | None = (
+            None  # of one input: its shape is the bundle's, and says how large
+        )
         self._running: _Running | None = None
         RUNTIMES.check(settings.runtime)
         if sys.platform != "linux":
@@ -189,10 +192,11 @@ class WorkerProcess(Work):
 
     def predict(self, x: Inputs, *, width: int) -> NDArray[np.float32]:
         """Outputs of the model that is kept."""
-        first = self._outputs(x[:1], width)
-        most = max(1, min(_INPUTS, _ROOM // max(1, first.nbytes)))
+        if self._output is None:
+            self._output = self._outputs(x[:1], width)
+        most = max(1, min(_INPUTS, _ROOM // max(1, self._output.nbytes)))
         parts = [self._outputs(x[start : start + most], width) for start in range(0, len(x), most)]
-        if any(part.shape[1:] != first.shape[1:] for part in parts):
+        if any(part.shape[1:] != self._output.shape[1:] for part in parts):
             raise _no_outputs()
         return np.concatenate(parts)
 
