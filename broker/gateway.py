@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from broker.allowance import Allowance
+from broker.broker_log import is_broker_log, read_refusal
 from broker.contents import Contents
 from broker.envelope import BareEnvelope, Envelope
 from broker.final_model import FinalModel
@@ -333,6 +334,9 @@ class Gateway:
                 self.polling.resume()
             case Disconnected(reason=reason):
                 _log.warning("connection to the broker lost (%s); reconnecting", reason)
+            case Message(topic=topic, payload=payload) if is_broker_log(topic):
+                if (refusal := read_refusal(payload)) is not None:
+                    self.reject("", refusal.code, refusal.reason)
             case Message(topic=topic, payload=payload):
                 self._take(topic, payload)
             case Dropped(topic=topic, times=times):

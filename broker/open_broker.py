@@ -26,7 +26,8 @@ _LOOPBACK, _PORT, _TLS_PORT = "127.0.0.1", 1883, 8883
 class OpenBroker:
     """``address`` is how the coordinator reaches it, ``listens`` where devices find it.
 
-    ``turned_away`` counts who did not come in; a broker that runs elsewhere has its own log.
+    ``turned_away`` counts who did not come in; of a broker that runs elsewhere its log tells
+    (:mod:`broker.broker_log`).
     """
 
     address: BrokerAddress

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from broker.accountant import settled
+from broker.broker_log import BROKER_LOG
 from broker.buffered import check_buffered
 from broker.coordinator import Coordinator
 from broker.database import local_url
@@ -216,6 +217,7 @@ def _connected(
         address=found,
         client_id=f"coordinator-{run}",
         subscriptions=Gateway.subscriptions(topics),
+        optional=[BROKER_LOG],
     )
     try:
         connection.open(timeout=timeout)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from broker.broker_log import BROKER_LOG
 from broker.provision.authority import BROKER, COORDINATOR
 from edge_fl.core.atomic import write_atomically
 from edge_fl.wire.messages import Topics
@@ -35,6 +36,9 @@ acl_file {here / _ACL}
 persistence false
 # Mosquitto drops what waits beyond 1,000 messages by default, although it has acknowledged them.
 max_queued_messages 0
+# The coordinator counts whom this broker turned away, and `edge-fl status` shows it.
+log_dest stderr
+log_dest topic
 """
     write_atomically(folder / _CONFIG, config.encode())
     return folder / _CONFIG
@@ -42,7 +46,7 @@ max_queued_messages 0
 
 def _acl(topics: Topics) -> str:
     """``%u`` is who a client's certificate says that it is."""
-    lines = [f"user {COORDINATOR}", f"topic readwrite {topics.root}/#", ""]
+    lines = [f"user {COORDINATOR}", f"topic readwrite {topics.root}/#", f"topic read {BROKER_LOG}", ""]
     lines += [f"pattern write {allowed}" for allowed in topics.writable("%u")]
     lines += [f"pattern read {allowed}" for allowed in topics.readable("%u")]
     return "\n".join(lines) + "\n"

@@ -45,6 +45,8 @@ class Connection:
         The MQTT client id; a second session with the same id ends the first.
     subscriptions
         Topic filters, subscribed anew on every connect.
+    optional
+        Further ones, which the broker may refuse.
     will
         Topic and payload that the broker publishes when the session is lost.
     keepalive
@@ -62,13 +64,15 @@ class Connection:
         address: BrokerAddress,
         client_id: str,
         subscriptions: Sequence[str],
+        optional: Sequence[str] = (),
         will: tuple[str, bytes] | None = None,
         keepalive: int = 20,
     ) -> None:
         self._inbox = Inbox()
         self._first: queue.SimpleQueue[BrokerError | None] = queue.SimpleQueue()
         self._address, self._keepalive = address, keepalive
-        self._subscriptions = [(topic, _QOS) for topic in subscriptions]
+        self._subscriptions = [(topic, _QOS) for topic in (*subscriptions, *optional)]
+        self._needed = len(subscriptions)
         self._early_ends = 0  # sessions that ended; only those before the first answer matter
         self._client = client = mqtt.Client(
             CallbackAPIVersion.VERSION2,
@@ -158,7 +162,7 @@ class Connection:
             self._client.subscribe(self._subscriptions)
 
     def _on_subscribe(self, _client: Any, _userdata: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
-        refused = [str(reason) for reason in reasons if reason.is_failure]
+        refused = [str(reason) for reason in reasons[: self._needed] if reason.is_failure]
         if refused:
             self._first.put(
                 SubscriptionRefusedError(

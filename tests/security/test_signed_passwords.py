@@ -13,7 +13,7 @@ from broker.provision.mosquitto import write_mosquitto
 from device_sim.emulation.mosquitto import Mosquitto, free_port, mosquitto_program
 from edge_fl.core.bundle import Bundle
 from edge_fl.transport.address import BrokerAddress
-from tests.security.test_fleet import edge_fl, open_run, run, same, weights
+from tests.security.test_fleet import edge_fl, open_run, run, same, turned_away, wait_until_it_hears, weights
 
 __all__ = ["open_run"]  # a fixture
 
@@ -64,7 +64,16 @@ def test_passwords_at_mosquitto_and_signed_messages(
     with Mosquitto(tmp_path / "mosquitto", address=BrokerAddress("127.0.0.1", port, "mqtts"), config=config):
         refused = edge_fl(*stranger, folder=tmp_path)
         serve = [digits_bundle.root, "--identity", fleet / "coordinator.pem", *login("coordinator")]
-        run(tmp_path, serve, devices)
+
+        def come(_serving: int) -> None:
+            wait_until_it_hears(tmp_path)
+            wrong = ["--user", "coffee", "--password-file", "tea.password"]
+            words = ["--identity", authority.device("coffee"), *wrong, "--data", "digits", "--state", "w"]
+            guess = edge_fl("device", *words, folder=tmp_path)
+            assert "password may be wrong" in guess.communicate(timeout=60)[0]
+
+        run(tmp_path, serve, devices, come)
+    assert turned_away(tmp_path) == {"login": 1}
     assert "The identity is milk's, and this device is called tea" in refused.communicate(timeout=60)[0]
     assert same(weights(tmp_path), open_run)
 
