@@ -30,7 +30,7 @@ class Contents:
         self.manifest = ref_of(raw)
         self._held = {self.manifest.digest: cut(raw)}
         files = bundle.manifest.files
-        names = [p.file for programs in bundle.manifest.programs.values() for p in programs]
+        names = {name for runtime in bundle.manifest.programs for name in bundle.manifest.program_files(runtime)}
         self._held |= {files[name].sha256: cut(bundle.read(name)) for name in names}
         self._current: dict[str, tuple[bytes, ...]] = {}
         self.size = self._bundle_size = _size(self._held)

@@ -84,7 +84,7 @@ class Uploads:
         if content is not None:
             self.drop(client)
             self._begin()
-        return content
+        return None if content is None else bytes(content)
 
     def drop(self, client: str) -> None:
         """Forget the client's update, whatever has arrived of it."""

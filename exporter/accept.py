@@ -52,8 +52,12 @@ def example_inputs(fit: Fit, batch: int) -> Tensor:
     return torch.randn(batch, *fit.input.shape, generator=generator)
 
 
-def accept(model: nn.Module, fit: Fit) -> None:
+def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
     """Check that ``model`` maps ``[B, *input]`` to ``[B, *outputs]`` in a way that can be traced.
+
+    Returns
+    -------
+    The names of the parameters and buffers that the forward pass reads.
 
     Raises
     ------
@@ -79,7 +83,7 @@ def accept(model: nn.Module, fit: Fit) -> None:
             "The model gives two outputs for one input: remove what draws random numbers or keeps state."
         )
     _no_side_effects(model, before)
-    _traceable(model, x)
+    return _read(model, x)
 
 
 def _no_side_effects(model: nn.Module, before: State) -> None:
@@ -114,16 +118,13 @@ def _modules(model: nn.Module) -> None:
 
 def _parameters(model: nn.Module) -> None:
     parameters = dict(model.named_parameters())
-    if not parameters:
-        raise UnsupportedModelError("The model has no parameters: there is nothing to train.")
+    if not any(parameter.requires_grad for parameter in parameters.values()):
+        what = "every parameter of the model is frozen" if parameters else "the model has no parameters"
+        raise UnsupportedModelError(f"There is nothing to train: {what}.")
     for name, parameter in parameters.items():
         if parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
             raise UnsupportedModelError(f"The parameter '{name}' is {kind}: {_instead_of(parameter)}.")
-        if not parameter.requires_grad:
-            raise UnsupportedModelError(
-                f"The parameter '{name}' is frozen: every parameter is trained, so set requires_grad on it."
-            )
         if not torch.isfinite(parameter).all():
             raise UnsupportedModelError(
                 f"The parameter '{name}' holds NaN or infinity: repair its values where the model is built."
@@ -150,7 +151,8 @@ def _forward(model: nn.Module, x: Tensor) -> object:
         ) from error
 
 
-def _traceable(model: nn.Module, x: Tensor) -> None:
+def _read(model: nn.Module, x: Tensor) -> frozenset[str]:
+    """Trace the forward pass; the names of the parameters and buffers that it reads."""
     adapted = adapt(model)
     held = {**dict(adapted.named_parameters()), **dict(adapted.named_buffers())}
 
@@ -161,7 +163,7 @@ def _traceable(model: nn.Module, x: Tensor) -> None:
     running = Running(adapted)
     try:
         with running:
-            make_fx(forward, tracing_mode="fake")(x, *(t.detach() for t in held.values()))
+            graph = make_fx(forward, tracing_mode="fake")(x, *(t.detach() for t in held.values())).graph
     except UnsupportedModelError:
         raise
     except Exception as error:  # torch raises many types for control flow that hangs on values
@@ -171,3 +173,5 @@ def _traceable(model: nn.Module, x: Tensor) -> None:
             f"({first_line(error)}): let no Python branch or number hang on the values of tensors; use torch.where "
             "instead."
         ) from error
+    _, *tensors = graph.find_nodes(op="placeholder")
+    return frozenset(name for name, node in zip(held, tensors, strict=True) if node.users)

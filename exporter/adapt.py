@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from edge_fl.core.bundle import BatchNormPolicy
 from edge_fl.core.layout import Tensor as Spec
+from exporter.frozen import is_frozen
 from exporter.recurrent import replace_recurrent
 
 __all__ = ["adapt", "momenta", "new_statistics"]
@@ -25,7 +26,7 @@ def adapt(model: nn.Module, *, batch_norm: BatchNormPolicy = "tracked") -> nn.Mo
     ----------
     batch_norm
         Whether BatchNorm layers normalise by the batch in training (``tracked``, ``static``, ``per-width``), or by
-        their running statistics (``frozen``).
+        their running statistics (``frozen``), as those always do whose parameters are all frozen.
     """
     model = replace_recurrent(model)
     done: dict[int, nn.Module] = {}
@@ -77,7 +78,7 @@ def momenta(model: nn.Module, tracked: Iterable[Spec]) -> dict[str, float]:
 
 def _replaced(module: nn.Module, *, frozen: bool) -> nn.Module:
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-        return _BatchNorm(module, frozen=frozen)
+        return _BatchNorm(module, frozen=frozen or is_frozen(module))
     if isinstance(module, nn.GroupNorm):
         return _GroupNorm(module)
     if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups == module.in_channels > 1:

@@ -12,6 +12,7 @@ from edge_fl.core.bundle import BatchNormPolicy, Bundle, Input, Optimizer
 from edge_fl.core.errors import ModelError, said
 from edge_fl.core.share import parse_width
 from exporter.export import export_bundle
+from exporter.fine_tuning import train_only
 from exporter.losses import find_loss
 from exporter.target import Target
 
@@ -35,6 +36,7 @@ def export(
     class_names: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
     scores: Sequence[str] = (),
+    train: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
     """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
@@ -57,6 +59,9 @@ def export(
         Kept shares of each block in (0, 1], for runtimes whose programs are static.
     scores
         Metrics that a run computes unless told otherwise.
+    train
+        What is trained, such as ``["head.*"]`` or ``["lora:q_proj,v_proj:r=8"]``
+        (:func:`exporter.fine_tuning.train_only`); the rest is frozen. None: what the model does not freeze.
     progress
         Told of each stage.
 
@@ -71,7 +76,7 @@ def export(
     targets = find_loss(loss, target=target or "int64").target
     shape = outputs if targets == "float32" else outputs[:-1]
     return export_bundle(
-        model,
+        train_only(model, train),
         Target(
             name=name or type(model).__name__.lower(),
             dataset="",

@@ -6,6 +6,7 @@ LayerNorm over the units, a shape written into the forward pass, the output laye
 (:mod:`exporter.declared`).
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from edge_fl.core.layout import Tensor as Spec
 from exporter.adapt import adapt
 from exporter.declared import declared_dense, declared_layout
 from exporter.equivalence import every_other_unit, layout_tensors, role_of, why_different
+from exporter.frozen import freeze, frozen_names, plain_buffers
 from exporter.groups import PRODUCERS, Group, propose_groups
 from exporter.segments import FREE, find_segments
 
@@ -36,30 +38,32 @@ class Derivation:
     dense: dict[str, str]
 
 
-def derive(model: nn.Module, x: Tensor) -> Derivation:
+def derive(model: nn.Module, x: Tensor, read: Collection[str] = ()) -> Derivation:
     """Derive blocks and axes of a model that :func:`exporter.accept.accept` let through.
 
     Parameters
     ----------
     x
         ``[B, ...]``, an input to run the model with.
+    read
+        The names of the tensors that its forward pass reads.
 
     Raises
     ------
     UnsupportedModelError
         When the model's structure cannot be followed, or what it declares is not so.
     """
-    adapted = adapt(model).train()
+    adapted, frozen, buffers = adapt(model).train(), frozen_names(model), plain_buffers(model, read)
     declared = declared_layout(model, adapted, x)
     if declared is not None:
-        return Derivation(declared.layout, declared.scaled, declared.dense)
+        return Derivation(freeze(declared.layout, frozen, buffers), declared.scaled, declared.dense)
     candidates, unfollowed = propose_groups(model, x)
     dense, kept = dict(unfollowed), list[Group]()
     proposed = {group.name: group.producers for group in candidates}
     wished = declared_dense(model, {**{name: (name,) for name in unfollowed}, **proposed})
     for group in candidates:
         reason = "the model says so" if group.name in wished else None
-        reason = reason or _conflict(group, candidates) or _differs(adapted, x, group)
+        reason = reason or _frozen(group, frozen) or _conflict(group, candidates) or _differs(adapted, x, group)
         if reason is None:
             kept.append(group)
         dense.update(dict.fromkeys(group.producers, reason) if reason else {})
@@ -68,12 +72,18 @@ def derive(model: nn.Module, x: Tensor) -> Derivation:
         if isinstance(module, (*PRODUCERS, nn.RNNBase)) and name not in called:
             dense[name] = "the forward pass does not call it"
     scaled = tuple(p for group in kept for p in group.producers if not _depthwise(model.get_submodule(p)))
-    return Derivation(_layout(adapted, kept), scaled, dense)
+    return Derivation(freeze(_layout(adapted, kept), frozen, buffers), scaled, dense)
 
 
 def _depthwise(module: nn.Module) -> bool:
     """Its units are those of the layer before it, which are scaled already."""
     return getattr(module, "groups", 1) > 1
+
+
+def _frozen(group: Group, frozen: Collection[str]) -> str | None:
+    """Of a dropped unit nothing may be left, so a device trains all of its rows or none."""
+    name = next((name for name, _ in sorted(group.own) if name in frozen), None)
+    return None if name is None else f"'{name}' is frozen"
 
 
 def _conflict(group: Group, others: list[Group]) -> str | None:

@@ -60,7 +60,7 @@ def why_different(
     full = _run(model, zeroed, x)
     try:
         compact = run_compact(model, x, pattern)
-    except (RuntimeError, ValueError, IndexError) as error:
+    except Exception as error:  # the forward pass is the user's code
         if normalised_by is not None:
             return f"'{normalised_by}' normalises over its units"
         return f"the model does not run without some of its units ({str(error).strip().splitlines()[0]})"

@@ -14,6 +14,7 @@ from torch import nn
 
 from edge_fl.core.bundle import SCHEMA, WEIGHTS, Bundle, Manifest, Parity, Program
 from edge_fl.core.errors import ConfigError, UnsupportedModelError
+from edge_fl.core.frozen import FROZEN, pack_frozen
 from edge_fl.core.layout import Tensor
 from edge_fl.core.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
@@ -21,6 +22,7 @@ from exporter.adapt import adapt, momenta
 from exporter.derive import Derivation, derive
 from exporter.extract.forward import FORWARD, save_forward
 from exporter.forward import build_evaluation
+from exporter.frozen import arrays_of
 from exporter.kernels import refuse_missing_kernels
 from exporter.losses import find_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
@@ -93,6 +95,8 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     lowered = _lowered(source, target, report)
     files = {program.file: data for programs in lowered.values() for program, data in programs}
     files[WEIGHTS] = _weights(model, found)
+    if found.layout.frozen:
+        files[FROZEN] = pack_frozen(found.layout, arrays_of(model, found.layout))
     report("forward program")
     files[FORWARD] = save_forward(replace(source, layout=without_rows(source.layout)))
     manifest = _manifest(target, source, found, lowered)
@@ -109,8 +113,8 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
 def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Derivation]:
     report("reading the model")
     check_target(target)
-    accept(model, target.fit)
-    derivation = derive(model, example_inputs(target.fit, 3))
+    read = accept(model, target.fit)
+    derivation = derive(model, example_inputs(target.fit, 3), read)
     if target.batch_norm == "per-width":
         derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
     return _source(model, target, derivation), derivation

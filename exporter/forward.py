@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from exporter.adapt import new_statistics
-from exporter.source import Source, Traceable, batch_ports, tensor_ports
+from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
 
 __all__ = ["build_evaluation", "training_forward", "training_loss", "weighted_mean"]
 
@@ -52,11 +52,11 @@ def weighted_mean(losses: Tensor, sample_weight: Tensor) -> Tensor:
 
 
 def build_evaluation(source: Source) -> Traceable:
-    """Build ``(tensors..., x, y, sample_weight) -> (loss, outputs [B, ...])`` of the full model.
+    """Build ``(tensors..., frozen..., x, y, sample_weight) -> (loss, outputs [B, ...])`` of the full model.
 
     ``width`` comes last where BatchNorm has statistics for each, and says which it normalises by.
     """
-    names = [tensor.name for tensor in source.layout.tensors]
+    names = [tensor.name for tensor in (*source.layout.tensors, *source.layout.frozen)]
     module = copy.deepcopy(source.module).eval()
     # What a loss takes besides the targets is about a client's training, not about the model's quality.
     free = source.loss.inputs
@@ -68,7 +68,7 @@ def build_evaluation(source: Source) -> Traceable:
         ones = [outputs.new_ones(source.classes) for _ in free]
         return weighted_mean(source.loss.per_sample(outputs, y, *ones), sample_weight), outputs
 
-    ports = (*tensor_ports(source.layout), *batch_ports(source))
+    ports = (*tensor_ports(source.layout), *frozen_ports(source.layout), *batch_ports(source))
     return Traceable(source, "eval", evaluate, ports, ("loss", "outputs"))
 
 

@@ -76,7 +76,7 @@ def propose_groups(model: nn.Module, x: Tensor) -> Proposal:
     UnsupportedModelError
         When the model cannot be followed at all.
     """
-    stood = with_stand_ins(model)
+    stood = with_stand_ins(model).requires_grad_()  # the graph is read from gradients' edges, of frozen layers too
     graph = _graph(stood, x)
     found, seen = Proposal([], {}), set[str]()
     for name, module in stood.named_modules():

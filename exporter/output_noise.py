@@ -18,8 +18,8 @@ __all__ = ["describe_outputs", "layer_of"]
 def describe_outputs(source: Source) -> tuple[Spec, ...]:
     """The outputs of every Linear and Conv2d layer, without their batch axis, by the name of the layer's weight.
 
-    Left out is a layer that a forward pass calls more than once or never, one whose weight is another's too, and one
-    whose outputs do not begin with the batch axis.
+    Left out is a layer that a forward pass calls more than once or never, one whose weight is frozen or another's too,
+    and one whose outputs do not begin with the batch axis.
     """
     seen: dict[str, list[tuple[int, ...]]] = {}
     hooks = []
@@ -27,7 +27,8 @@ def describe_outputs(source: Source) -> tuple[Spec, ...]:
         id(parameter) for module in source.module.modules() for parameter in module._parameters.values()
     )
     for name, module in source.module.named_modules():
-        if type(module) in (nn.Linear, nn.Conv2d) and owners[id(module.weight)] == 1:
+        trained = type(module) in (nn.Linear, nn.Conv2d) and module.weight.requires_grad
+        if trained and owners[id(module.weight)] == 1:
             hooks.append(module.register_forward_hook(_noting(seen.setdefault(name, []))))
     batch = next(number for number in count(3) if number not in source.input.shape)  # to know its axis by
     ports = (*tensor_ports(source.layout), *batch_ports(source), scalar("scale"))

@@ -229,7 +229,7 @@ def _any_width(bundle: Bundle, runtime: str) -> bool:
 
 def _run(runtime: Runtime, model: LocalModel, given: Given, number: int) -> float:
     selection = Selection.of(given.pattern, "units")
-    program = runtime.train_step(given.pattern.counts, len(given.batch.x), given.variant)
+    program = runtime.train_step(given.pattern, len(given.batch.x), given.variant)
     kept = selection.gather(model.weights)
     slots = model.gather_slots(selection, program.fresh_slots(kept))
     extra = {name: _kept(array, name, given.pattern, selection) for name, array in given.extra.items()}

@@ -22,6 +22,7 @@ from edge_fl.core.bundle import Optimizer
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_at
+from exporter.frozen import is_frozen
 from exporter.source import Source
 
 __all__ = ["Given", "Reference"]
@@ -207,7 +208,8 @@ class Reference:
             return outputs * given.scale
 
         for module in self._module.modules():
-            if self._source.batch_norm == "frozen" and isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+            still = self._source.batch_norm == "frozen" or is_frozen(module)
+            if still and isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
                 module.eval()
         real = given.batch.weight > 0
         rated = [_layout_name(name).rpartition(".")[0] for name in self._rates]

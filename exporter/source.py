@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from edge_fl.core.bundle import PLAIN_SGD, BatchNormPolicy, Input, Optimizer
+from edge_fl.core.bundle import FROZEN_TENSOR, PLAIN_SGD, BatchNormPolicy, Input, Optimizer
 from edge_fl.core.layout import Axis, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
 from exporter.losses import Loss
@@ -18,6 +18,7 @@ __all__ = [
     "Step",
     "Traceable",
     "batch_ports",
+    "frozen_ports",
     "loss_ports",
     "scalar",
     "tensor_ports",
@@ -78,6 +79,11 @@ class Port:
 def tensor_ports(layout: Layout) -> tuple[Port, ...]:
     """One port ``tensor.NAME`` for the kept entries of every tensor of ``layout``."""
     return tuple(Port(f"tensor.{tensor.name}", tensor.units) for tensor in layout.tensors)
+
+
+def frozen_ports(layout: Layout) -> tuple[Port, ...]:
+    """One port ``frozen.NAME`` for what is kept of every tensor that is read and never trained."""
+    return tuple(Port(f"{FROZEN_TENSOR}{t.name}", t.units, getattr(torch, t.dtype)) for t in layout.frozen)
 
 
 def batch_ports(source: Source) -> tuple[Port, ...]:

@@ -7,10 +7,12 @@ import torch
 from torch import nn
 
 from edge_fl.core.bundle import Cost, Input
+from edge_fl.core.frozen import cut_frozen
 from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Selection
 from edge_fl.wire.sizes import pattern_at, size_at
 from exporter.costs import count_macs
+from exporter.frozen import arrays_of
 
 __all__ = ["costs_at"]
 
@@ -35,6 +37,8 @@ def _macs(model: nn.Module, layout: Layout, sample: Input, width: int) -> int | 
     full = {tensor.name: np.zeros(tensor.shape, dtype=np.float32) for tensor in layout.tensors}
     kept = Selection.of(pattern_at(layout, width), "units").gather(full)
     tensors = {tensor.name: torch.from_numpy(kept[tensor.name]) for tensor in layout.parameters}
+    frozen = cut_frozen(arrays_of(model, layout), pattern_at(layout, width))
+    tensors.update({name: torch.from_numpy(array) for name, array in frozen.items()})
     dtype = getattr(torch, sample.dtype)
     try:
         return count_macs(model, input_shape=sample.shape, input_dtype=dtype, tensors=tensors)

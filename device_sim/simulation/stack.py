@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sim.simulation.stacked_program import StackedStep
-from edge_fl.core.bundle import NEW, TENSOR, Program
+from edge_fl.core.bundle import FROZEN_TENSOR, NEW, TENSOR, Bundle, Program
+from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.core.width_statistics import one_hot
 from edge_fl.training.local_run import LocalRun
@@ -30,6 +31,11 @@ class Member:
         self.selection = Selection.of(self._step.pattern, "units")
 
     @property
+    def pattern(self) -> Pattern:
+        """The units whose entries lie in a stack."""
+        return self._step.pattern
+
+    @property
     def moved(self) -> bool:
         """Whether the next step trains something else."""
         return self.run.step != self._step
@@ -46,15 +52,13 @@ class Stack:
         The step that will be made, which says what optimiser state there is.
     device
         Where the tensors lie.
-    widths
-        Those that the bundle keeps BatchNorm statistics of (thousandths).
+    bundle
+        Says which widths BatchNorm has statistics of, and holds what is never trained.
     """
 
-    def __init__(
-        self, members: Sequence[Member], program: Program, device: torch.device, widths: Sequence[int]
-    ) -> None:
+    def __init__(self, members: Sequence[Member], program: Program, device: torch.device, bundle: Bundle) -> None:
         self.members = tuple(members)
-        self._widths = widths
+        self._widths = bundle.manifest.statistic_widths
         first = members[0].selection
         shapes = {f"{TENSOR}{spec.name}": first.shape(spec) for spec in first.layout.tensors}
         outputs = [name.removeprefix(NEW) for name in program.outputs if name.startswith(NEW)]
@@ -65,6 +69,8 @@ class Stack:
         }
         shared = {"lr": members[0].run.settings.lr, "scale": members[0].run.step.scale}
         self._shared = {name: torch.tensor(value, device=device) for name, value in shared.items()}
+        self._bundle = bundle
+        self._frozen = self._frozen_of(bundle)
         self.load(self.members)
 
     def load(self, members: Iterable[Member]) -> None:
@@ -76,6 +82,8 @@ class Stack:
                 target = self._host(f"{TENSOR}{spec.name}", index)
                 selection.gather_into(spec, full.weights[spec.name], target)
                 self._send(f"{TENSOR}{spec.name}", index, target)
+            for name, array in self._cut(member).items():
+                self._frozen[name][index].copy_(torch.from_numpy(array))
             fresh = {name: np.zeros(shape, dtype=np.float32) for name, shape in self._slots.items()}
             for name, kept in full.gather_slots(selection, fresh).items():
                 self._held[name][index].copy_(torch.from_numpy(kept))
@@ -94,6 +102,7 @@ class Stack:
         first = each[0]
         return {
             **self._held,
+            **self._frozen,
             **self._shared,
             "number": torch.tensor(float(first.number), device=self._device),
             "x": self._stacked([one.batch.x for one in each]),
@@ -102,6 +111,26 @@ class Stack:
             **{name: self._stacked([one.extra[name] for one in each]) for name in first.extra},
             **self._width([one.width for one in each]),
         }
+
+    def _frozen_of(self, bundle: Bundle) -> dict[str, Tensor]:
+        """Tensors that no pattern cuts, for all members together; and room for each member's part of the others."""
+        whole = {
+            f"{FROZEN_TENSOR}{tensor.name}": torch.from_numpy(bundle.frozen.whole[tensor.name]).to(self._device)
+            for tensor in bundle.layout.frozen
+            if tensor.whole
+        }
+        cut = {
+            name: torch.empty((len(self.members), *array.shape), dtype=torch.from_numpy(array).dtype)
+            for name, array in self._cut(self.members[0]).items()
+        }
+        return {**whole, **{name: tensor.to(self._device) for name, tensor in cut.items()}}
+
+    def _cut(self, member: Member) -> dict[str, NDArray[Any]]:
+        """What the member's pattern leaves of those frozen tensors that a pattern cuts."""
+        if all(tensor.whole for tensor in self._bundle.layout.frozen):
+            return {}
+        kept = self._bundle.frozen.kept(member.pattern)
+        return {f"{FROZEN_TENSOR}{t.name}": kept[t.name] for t in self._bundle.layout.frozen if not t.whole}
 
     def _width(self, trained: Sequence[int]) -> dict[str, Tensor]:
         if not self._widths:

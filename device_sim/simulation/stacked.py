@@ -126,8 +126,7 @@ class StackedTrainer(LocalTrainer):
         return {place: stacks.get(place) or self._stack(*place) for place in wanted}
 
     def _stack(self, key: _Key, members: tuple[Member, ...]) -> Stack:
-        widths = self._bundle.manifest.statistic_widths
-        return Stack(members, self._program(key.variant), self._device, widths)
+        return Stack(members, self._program(key.variant), self._device, self._bundle)
 
     def _program(self, variant: str) -> Program:
         layout = self._bundle.layout

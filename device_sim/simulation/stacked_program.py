@@ -16,7 +16,7 @@ from torch.func import vmap
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from edge_fl.core.bundle import NEW, Bundle, Program
+from edge_fl.core.bundle import FROZEN_TENSOR, NEW, Bundle, Program
 from edge_fl.runtimes.torch_eager import load_program
 
 __all__ = ["StackedStep", "StepGraph"]
@@ -51,6 +51,7 @@ class StepGraph:
                 node.target = _size  # vmap knows no symbolic sizes
         self._module.recompile()
         self._inputs, self._outputs = program.inputs, program.outputs
+        self._shared = {*_SHARED, *(f"{FROZEN_TENSOR}{t.name}" for t in bundle.layout.frozen if t.whole)}
 
     @property
     def convolves(self) -> bool:
@@ -61,7 +62,7 @@ class StepGraph:
     def stacked(self, example: Mapping[str, Tensor], *, lr: float, scale: float) -> StackedStep:
         """The step for inputs of the shapes and on the device of ``example``, at this step size and scale."""
         alone = len(example["x"]) == 1
-        axes = tuple(None if name in _SHARED else 0 for name in self._inputs)
+        axes = tuple(None if name in self._shared else 0 for name in self._inputs)
         step: Callable[..., Any] = self._flat if alone else vmap(self._flat, in_dims=axes)
         with torch.no_grad():
             module = make_fx(step)(*self._ordered(example, alone))
@@ -71,7 +72,7 @@ class StepGraph:
 
     def _ordered(self, inputs: Mapping[str, Tensor], alone: bool) -> list[Tensor]:
         """A single client needs no axis of its own."""
-        return [inputs[name][0] if alone and name not in _SHARED else inputs[name] for name in self._inputs]
+        return [inputs[name][0] if alone and name not in self._shared else inputs[name] for name in self._inputs]
 
     def _flat(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return tuple(self._module(*inputs))

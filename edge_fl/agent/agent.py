@@ -18,7 +18,7 @@ from edge_fl.agent.settings import AgentSettings
 from edge_fl.agent.state import StateFolder
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
-from edge_fl.core.content import Ref
+from edge_fl.core.content import LARGEST, Ref
 from edge_fl.core.errors import (
     BundleError,
     ConfigError,
@@ -30,6 +30,7 @@ from edge_fl.core.errors import (
     StateError,
     said,
 )
+from edge_fl.core.frozen import FROZEN
 from edge_fl.core.layout import Layout
 from edge_fl.core.log import log_fields
 from edge_fl.core.server_half import State
@@ -212,8 +213,8 @@ class Agent:
         manifest = parse_manifest(raw, where=f"manifest {registered.manifest.digest[:12]}")
         for name in manifest.program_files(self._settings.runtime):
             entry = manifest.files[name]
-            ref = Ref(entry.sha256, entry.size)
-            write_atomically(folder / name, self._talk.fetch(ref, largest=_LARGEST_PROGRAM, wanted=wanted))
+            largest = LARGEST if name == FROZEN else _LARGEST_PROGRAM
+            self._talk.fetch_into(folder / name, Ref(entry.sha256, entry.size), largest=largest, wanted=wanted)
         write_atomically(folder / MANIFEST, raw)
         write_atomically(folder / SEAL, seal_of(raw))
         return Bundle.load(folder, runtime=self._settings.runtime)

@@ -4,12 +4,14 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from edge_fl.agent.envelope import Envelope
 from edge_fl.core.content import Ref, ref_of
 from edge_fl.core.errors import EdgeFLError, FrameError, RefusedError
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
+from edge_fl.transport.incoming_file import IncomingFile
 from edge_fl.transport.interface import Connected, Disconnected, Message
 from edge_fl.transport.transfer import Fetcher, Sender, cut
 from edge_fl.wire.messages import (
@@ -104,7 +106,7 @@ class Conversation:
         )
         self._fetcher = Fetcher(lambda missing: self.send(Want(*missing)))
         self._sender = Sender(self._connection.publish, topics.chunk)
-        self._arrived: dict[str, bytes] = {}
+        self._arrived: dict[str, bytes | memoryview] = {}
         self._outgoing: dict[str, tuple[bytes, ...]] = {}
         self._newest = ("", 0)  # run and round of the newest task heard of
         # The last answer, which may have been lost.
@@ -183,9 +185,25 @@ class Conversation:
             Once it is no longer ``wanted``, or no chunk of it has come for two minutes: then whoever announced it may
             not have been the coordinator, and the device registers anew.
         """
+        return bytes(self._fetched(ref, None, largest=largest, wanted=wanted))
+
+    def fetch_into(self, path: Path, ref: Ref, *, largest: int, wanted: Callable[[], bool]) -> None:
+        """The same into a file, without taking its bytes into memory; raises StateError when it cannot be written."""
+        parts = IncomingFile(path, ref.size)
+        try:
+            self._fetched(ref, parts, largest=largest, wanted=wanted)
+        except BaseException:
+            self._fetcher.drop(ref.digest)
+            parts.drop()
+            raise
+        parts.settle()
+
+    def _fetched(
+        self, ref: Ref, parts: IncomingFile | None, *, largest: int, wanted: Callable[[], bool]
+    ) -> bytes | memoryview:
         if ref.size > largest:
             raise FrameError("oversize", f"The coordinator announces {ref.size} bytes where {largest} can be.")
-        content = self._fetcher.want(ref)
+        content: bytes | memoryview | None = self._fetcher.want(ref, parts)
         while content is None:
             if not wanted():
                 self._fetcher.drop(ref.digest)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from edge_fl.core.errors import StateError
 
-__all__ = ["write_atomically"]
+__all__ = ["flush_folder", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes, *, secret: bool = False) -> None:
@@ -24,7 +24,7 @@ def write_atomically(path: Path, data: bytes, *, secret: bool = False) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        _flush_folder(path.parent)
+        flush_folder(path.parent)
     except OSError as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)  # half a file would keep a full disk full
@@ -35,8 +35,8 @@ def _for_the_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _flush_folder(folder: Path) -> None:
-    """A new name is on disk when its folder is."""
+def flush_folder(folder: Path) -> None:
+    """Have the names in ``folder`` on disk: a new file is there when its folder is. Raises OSError."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -10,8 +10,10 @@
 
 import hashlib
 import math
+import os
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -22,11 +24,13 @@ from numpy.typing import NDArray
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.content import LARGEST, is_digest
 from edge_fl.core.errors import BundleError
+from edge_fl.core.frozen import FROZEN, FrozenTensors, frozen_size
 from edge_fl.core.layout import MOST_ENTRIES, Layout, Tensor
 from edge_fl.core.unreadable import UNREADABLE
 
 __all__ = [
     "CLASS_INDEX",
+    "FROZEN_TENSOR",
     "LABEL_MASK",
     "MANIFEST",
     "NEW",
@@ -57,6 +61,8 @@ SEAL = "manifest.sha256"
 WEIGHTS = "weights.safetensors"
 TENSOR = "tensor."
 """What a program's ports of the model's tensors are called, before the tensor's name."""
+FROZEN_TENSOR = "frozen."
+"""What a program's ports of frozen tensors are called, before the tensor's name."""
 NEW = "new."
 """What a step's outputs are called that are an input anew, before the input's name."""
 LABEL_MASK = "label_mask"
@@ -96,6 +102,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``kept`` and ``batch`` are what a static program was compiled for; None stands for any. ``inputs`` and
     ``outputs`` name its arrays in order: ``tensor.NAME`` for the kept entries of a tensor of the layout,
+    ``frozen.NAME`` for those of one that is never trained,
     ``SLOT.NAME`` for the optimiser's state of them (:func:`slot_name`), ``x``, ``y``, ``sample_weight``, ``lr``,
     ``scale``, ``width`` (:mod:`edge_fl.core.width_statistics`) and so on; ``new.INPUT`` is what a step makes of an
     input.
@@ -256,7 +263,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def program_files(self, runtime: str) -> list[str]:
         """The files a device with ``runtime`` needs."""
-        return [program.file for program in self.programs.get(runtime, ())]
+        frozen = [FROZEN] if self.layout.frozen else []
+        return [*(program.file for program in self.programs.get(runtime, ())), *frozen]
 
 
 class Bundle:
@@ -331,6 +339,11 @@ class Bundle:
         """The bytes of one file of the bundle."""
         return (self.root / name).read_bytes()
 
+    @cached_property
+    def frozen(self) -> FrozenTensors:
+        """What its programs read and never train, mapped into memory; raises BundleError where that cannot be."""
+        return FrozenTensors(self.root / FROZEN, self.layout)
+
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """The initial weights, in the layout's order (needs safetensors: not on devices)."""
         from safetensors.numpy import load_file
@@ -365,6 +378,9 @@ def parse_manifest(raw: bytes, *, where: str) -> Manifest:
     for name in manifest.files:
         if not _PATH.fullmatch(name) or name in (MANIFEST, SEAL):
             raise BundleError(f"'{where}' names the file {name!r}, which cannot be a bundle's.")
+    size = frozen_size(manifest.layout)
+    if size and (FROZEN not in manifest.files or manifest.files[FROZEN].size != size):
+        raise BundleError(f"'{where}' names no file '{FROZEN}' of {size} bytes, which its frozen tensors have.")
     listed = [p.file for programs in manifest.programs.values() for p in programs]
     missing = [name for name in listed if name not in manifest.files]
     if missing:
@@ -374,8 +390,9 @@ def parse_manifest(raw: bytes, *, where: str) -> Manifest:
 
 def _verify(path: Path, expected: File) -> None:
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            size, digest = os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise BundleError(f"The bundle's file '{path}' cannot be read: {error.strerror}.") from error
-    if len(data) != expected.size or hashlib.sha256(data).hexdigest() != expected.sha256:
+    if size != expected.size or digest != expected.sha256:
         raise BundleError(f"The bundle's file '{path}' is damaged: its checksum is not the manifest's.")

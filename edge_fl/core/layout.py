@@ -14,12 +14,14 @@ import msgspec
 
 from edge_fl.core.errors import BundleError
 
-__all__ = ["MOST_ENTRIES", "Axis", "Block", "Layout", "Mode", "Segment", "Tensor"]
+__all__ = ["MOST_ENTRIES", "Axis", "Block", "DType", "Layout", "Mode", "Segment", "Tensor"]
 
 MOST_ENTRIES = 1 << 31
 """The most numbers of a model, or of one sample: 8 GiB in float32."""
 
 _MOST_PARTS = 1 << 16  # blocks, tensors, axes of a tensor, segments of an axis
+
+DType = Literal["float32", "int64", "int32", "uint8", "bool"]
 
 Mode = Literal["rows", "units"]
 """``rows``: each matrix row by itself (FedBIAD). ``units``: a unit's row and the next layer's column together."""
@@ -56,19 +58,25 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``units`` names every axis that shrinks when a unit is left out; ``rows`` only those of the unit's own row.
     A ``statistic`` (a BatchNorm buffer, ``[C]``) is carried in frames and never compressed; one of each width is
-    ``[W, C]`` (:mod:`edge_fl.core.width_statistics`).
+    ``[W, C]`` (:mod:`edge_fl.core.width_statistics`). A ``frozen`` tensor is read and never trained, so it has no rows
+    of a unit; it alone may be of another dtype than float32.
     """
 
     name: str
     shape: tuple[int, ...]
     rows: tuple[Axis, ...]
     units: tuple[Axis, ...]
-    dtype: Literal["float32"] = "float32"
-    role: Literal["parameter", "statistic"] = "parameter"
+    dtype: DType = "float32"
+    role: Literal["parameter", "statistic", "frozen"] = "parameter"
 
     def axes(self, mode: Mode) -> tuple[Axis, ...]:
         """The segments of each axis in ``mode``."""
         return self.rows if mode == "rows" else self.units
+
+    @property
+    def whole(self) -> bool:
+        """Whether no pattern leaves out a part of it."""
+        return all(segment.block is None for axis in self.units for segment in axis)
 
     @property
     def per_width(self) -> bool:
@@ -81,26 +89,38 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return math.prod(self.shape)
 
 
-class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """Every block and tensor of one model, in the order in which frames and programs carry them."""
+class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
+    """Every block and tensor of one model, in the order in which frames and programs carry them.
+
+    ``frozen`` tensors are in no frame: programs read them from the bundle (:mod:`edge_fl.core.frozen`).
+    """
 
     blocks: tuple[Block, ...]
     tensors: tuple[Tensor, ...]
+    frozen: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
-        _require(max(len(self.blocks), len(self.tensors)) <= _MOST_PARTS, "it has too many blocks or tensors")
+        held = (*self.tensors, *self.frozen)
+        _require(max(len(self.blocks), len(held)) <= _MOST_PARTS, "it has too many blocks or tensors")
         names = [block.name for block in self.blocks]
         _require(len(set(names)) == len(names), "two blocks have one name")
         _require(all(block.size > 0 for block in self.blocks), "a block has no unit")
         units = sum(block.size for block in self.blocks)
         _require(units <= MOST_ENTRIES, f"it has {units} units, and {MOST_ENTRIES} is the most")
-        tensors = [tensor.name for tensor in self.tensors]
-        _require(len(set(tensors)) == len(tensors), "two tensors have one name")
-        for tensor in self.tensors:
+        _require(len({tensor.name for tensor in held}) == len(held), "two tensors have one name")
+        for tensor in held:
             for axes in (tensor.rows, tensor.units):
                 self._check(tensor, axes)
             _require(all(length > 0 for length in tensor.shape), f"tensor '{tensor.name}' has an empty axis")
-        entries = sum(tensor.size for tensor in self.tensors)
+        for tensor in self.tensors:
+            fits = tensor.role != "frozen" and tensor.dtype == "float32"
+            _require(fits, f"tensor '{tensor.name}' is trained, and frozen or not of float32")
+        for tensor in self.frozen:
+            free = all(segment.block is None for axis in tensor.rows for segment in axis)
+            _require(
+                tensor.role == "frozen" and free, f"tensor '{tensor.name}' is not frozen, or has rows of units"
+            )
+        entries = sum(tensor.size for tensor in held)
         _require(entries <= MOST_ENTRIES, f"it has {entries} numbers, and {MOST_ENTRIES} is the most")
 
     def _check(self, tensor: Tensor, axes: tuple[Axis, ...]) -> None:
@@ -144,7 +164,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True)
 
     @cached_property
     def size(self) -> int:
-        """Numbers in the full model."""
+        """Numbers in a frame of the full model: all but frozen ones."""
         return sum(tensor.size for tensor in self.tensors)
 
     @cached_property

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edge_fl.core.layout import Axis, Layout, Mode, Tensor
 from edge_fl.core.pattern import Pattern
 
-__all__ = ["Index", "Kept", "Selection", "Weights", "masked"]
+__all__ = ["Index", "Kept", "Selection", "Weights", "kept_axes", "masked"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 """Tensors by name, in the layout's order."""
@@ -36,7 +36,7 @@ class Selection:
     def of(cls, pattern: Pattern, mode: Mode) -> "Selection":
         """The selection that ``pattern`` makes in ``mode``."""
         layout = pattern.layout
-        return cls(layout, {t.name: tuple(_indices(a, pattern) for a in t.axes(mode)) for t in layout.tensors})
+        return cls(layout, {tensor.name: kept_axes(tensor, pattern, mode) for tensor in layout.tensors})
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of what is kept of ``tensor``."""
@@ -90,6 +90,11 @@ def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]
         result[tensor.name] = np.zeros_like(weights[tensor.name])
         result[tensor.name][rows.index(tensor)] = weights[tensor.name][rows.index(tensor)]
     return result
+
+
+def kept_axes(tensor: Tensor, pattern: Pattern, mode: Mode) -> tuple[Kept, ...]:
+    """What ``pattern`` keeps of each axis of ``tensor``."""
+    return tuple(_indices(axis, pattern) for axis in tensor.axes(mode))
 
 
 def _indices(axis: Axis, pattern: Pattern) -> Kept:

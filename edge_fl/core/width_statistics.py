@@ -49,7 +49,8 @@ def with_rows(layout: Layout, rows: int) -> Layout:
         shape, axes = (rows, *tensor.shape), ((axis, *tensor.rows), (axis, *tensor.units))
         return msgspec.structs.replace(tensor, shape=shape, rows=axes[0], units=axes[1])
 
-    return Layout(layout.blocks, tuple(widened(t) if t.role == "statistic" else t for t in layout.tensors))
+    tensors = tuple(widened(t) if t.role == "statistic" else t for t in layout.tensors)
+    return msgspec.structs.replace(layout, tensors=tensors)
 
 
 def without_rows(layout: Layout) -> Layout:
@@ -60,7 +61,8 @@ def without_rows(layout: Layout) -> Layout:
             tensor, shape=tensor.shape[1:], rows=tensor.rows[1:], units=tensor.units[1:]
         )
 
-    return Layout(layout.blocks, tuple(narrowed(t) if t.per_width else t for t in layout.tensors))
+    tensors = tuple(narrowed(t) if t.per_width else t for t in layout.tensors)
+    return msgspec.structs.replace(layout, tensors=tensors)
 
 
 def row_weights(layout: Layout, weights: Weights, widths: Sequence[int], width: int) -> Weights:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.batch import Batch
-from edge_fl.core.bundle import NEW, TENSOR, Bundle, Program
+from edge_fl.core.bundle import FROZEN_TENSOR, NEW, TENSOR, Bundle, Program
 from edge_fl.core.errors import EdgeFLError, MemoryLimitError, RunError, RuntimeMissingError, said
+from edge_fl.core.pattern import Pattern
 from edge_fl.core.registry import Registry
 from edge_fl.core.selection import Weights
 from edge_fl.core.width_statistics import one_hot
@@ -56,10 +57,19 @@ class TrainStep:
         The program, loaded.
     widths
         Those that BatchNorm has statistics for, if it has them for each (the manifest's ``statistic_widths``).
+    frozen
+        What the pattern leaves of every frozen tensor, by its name.
     """
 
-    def __init__(self, program: Program, run: Compiled, widths: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        program: Program,
+        run: Compiled,
+        widths: Sequence[int] = (),
+        frozen: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
         self._run, self._widths = run, widths
+        self._frozen = {f"{FROZEN_TENSOR}{name}": array for name, array in (frozen or {}).items()}
         self._inputs = program.inputs
         carried = [name.removeprefix(NEW) for name in program.outputs[1:]]
         self._tensors = [name.removeprefix(TENSOR) for name in carried if name.startswith(TENSOR)]
@@ -113,6 +123,7 @@ class TrainStep:
             "scale": np.array(scale, dtype=np.float32),
             "number": np.array(number, dtype=np.float32),
             **_width_input(self._widths, width),
+            **self._frozen,
             **(slots or {}),
             **(extra or {}),
         }
@@ -138,6 +149,8 @@ class Evaluation:
         The program, loaded.
     widths
         As :class:`TrainStep`'s.
+    frozen
+        Every frozen tensor by its name.
 
     Attributes
     ----------
@@ -145,9 +158,17 @@ class Evaluation:
         The batch that it was compiled for; None for any.
     """
 
-    def __init__(self, program: Program, run: Compiled, widths: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        program: Program,
+        run: Compiled,
+        widths: Sequence[int] = (),
+        frozen: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
         self._run, self._widths = run, widths
         self._tensors = [n.removeprefix(TENSOR) for n in program.inputs if n.startswith(TENSOR)]
+        named = (n.removeprefix(FROZEN_TENSOR) for n in program.inputs if n.startswith(FROZEN_TENSOR))
+        self._frozen = [(frozen or {})[name] for name in named]
         self.batch = program.batch
 
     def __call__(self, tensors: Weights, batch: Batch, *, width: int = 1000) -> tuple[float, NDArray[np.float32]]:
@@ -156,7 +177,8 @@ class Evaluation:
         ``width`` (thousandths) says whose statistics BatchNorm normalises by, where it has them for each; the tensors
         are those of the full model at any width (:func:`edge_fl.core.selection.masked`).
         """
-        held, last = [tensors[name] for name in self._tensors], _width_input(self._widths, width).values()
+        held = [*(tensors[name] for name in self._tensors), *self._frozen]
+        last = _width_input(self._widths, width).values()
         if self.batch is None:
             loss, outputs = self._run([*held, batch.x, batch.y, batch.weight, *last])
             return float(loss), outputs
@@ -210,11 +232,12 @@ class Runtime(ABC):
         take the time that it would.
         """
 
-    def train_step(self, counts: Mapping[str, int], batch: int, variant: str = "plain") -> TrainStep:
-        """The ``variant`` program that trains ``counts`` kept units of each block on batches of ``batch`` samples.
+    def train_step(self, pattern: Pattern, batch: int, variant: str = "plain") -> TrainStep:
+        """The ``variant`` program that trains the units that ``pattern`` keeps on batches of ``batch`` samples.
 
         Raises RuntimeMissingError, naming what the bundle holds, when it holds none that fits.
         """
+        counts = pattern.counts
         program = self.bundle.manifest.step_program(self.name, variant, counts, batch)
         if program is None:
             held = [p for p in self.bundle.manifest.programs[self.name] if p.kind == "step"]
@@ -223,14 +246,16 @@ class Runtime(ABC):
                 f"The bundle has no {self.name} '{variant}' program that trains {_words(counts)} units at batch "
                 f"{batch}; it holds {options or 'none'}."
             )
-        return TrainStep(program, self._program(program), self.bundle.manifest.statistic_widths)
+        widths, frozen = self.bundle.manifest.statistic_widths, self.bundle.frozen.kept(pattern)
+        return TrainStep(program, self._program(program), widths, frozen)
 
     def evaluator(self) -> Evaluation:
         """The full model's evaluation program; raises RuntimeMissingError when the bundle holds none."""
         program = self.bundle.manifest.eval_program(self.name)
         if program is None:
             raise RuntimeMissingError(f"The bundle has no {self.name} program that evaluates.")
-        return Evaluation(program, self._program(program), self.bundle.manifest.statistic_widths)
+        widths, frozen = self.bundle.manifest.statistic_widths, self.bundle.frozen.whole
+        return Evaluation(program, self._program(program), widths, frozen)
 
     def _program(self, program: Program) -> Compiled:
         if program.file not in self._loaded:

@@ -87,7 +87,7 @@ def _mean(
             f"The steps of '{manifest.name}' bring no BatchNorm statistics up to date: export it anew, with "
             "--batch-norm tracked or per-width."
         )
-    program = runtime.train_step(pattern.counts, task.batch)
+    program = runtime.train_step(pattern, task.batch)
     kept = selection.gather(weights)
     kept |= {tensor.name: np.zeros_like(kept[tensor.name]) for tensor in wanted}
     slots = program.fresh_slots(kept)

@@ -176,7 +176,7 @@ class _Compact:
         self._run, self.trained, pattern = run, run.step, run.step.pattern
         self._selection = Selection.of(pattern, "units")
         self._kept = self._selection.gather(run.full.weights)
-        self._program = runtime.train_step(pattern.counts, run.settings.batch, run.variant)
+        self._program = runtime.train_step(pattern, run.settings.batch, run.variant)
         self._slots = run.full.gather_slots(self._selection, self._program.fresh_slots(self._kept))
 
     def step(self) -> None:

@@ -109,7 +109,7 @@ class Parts(Protocol):
     def put(self, index: int, chunk: bytes) -> None:
         """Keep a chunk."""
 
-    def whole(self) -> bytes:
+    def whole(self) -> bytes | memoryview:
         """All of them, once they are there; those that come afterwards begin anew."""
         ...
 
@@ -153,12 +153,16 @@ class Fetcher:
         self._send, self._window, self._keep, self._clock = send, window, keep, clock
         self._inbound: dict[str, _Inbound] = {}
 
-    def want(self, ref: Ref) -> bytes | None:
-        """Begin to fetch ``ref`` unless that is under way; empty content needs no fetching and is returned."""
+    def want(self, ref: Ref, parts: Parts | None = None) -> bytes | None:
+        """Begin to fetch ``ref`` unless that is under way; empty content needs no fetching and is returned.
+
+        ``parts`` is the place of its chunks, in place of the one that ``keep`` would make.
+        """
         if ref.size == 0:
             return b""
         if ref.digest not in self._inbound:
-            self._inbound[ref.digest] = _Inbound(ref, set(range(ref.chunks)), self._keep(ref), heard=self._clock())
+            parts = self._keep(ref) if parts is None else parts
+            self._inbound[ref.digest] = _Inbound(ref, set(range(ref.chunks)), parts, heard=self._clock())
             self._ask(self._inbound[ref.digest])
         return None
 
@@ -171,7 +175,7 @@ class Fetcher:
         """Stop fetching a content that is no longer of use."""
         self._inbound.pop(digest, None)
 
-    def chunk(self, digest: str, index: int, payload: bytes) -> bytes | None:
+    def chunk(self, digest: str, index: int, payload: bytes) -> bytes | memoryview | None:
         """Take a chunk in; returns the whole content once it is complete and its SHA-256 right.
 
         A chunk nobody waits for is ignored (duplicates and late chunks are normal).
@@ -227,7 +231,7 @@ class Fetcher:
         if fresh:
             self._send(Missing(inbound.ref.digest, fresh))
 
-    def _finish(self, inbound: _Inbound) -> bytes:
+    def _finish(self, inbound: _Inbound) -> bytes | memoryview:
         content = inbound.parts.whole()
         if hashlib.sha256(content).hexdigest() == inbound.ref.digest:
             del self._inbound[inbound.ref.digest]

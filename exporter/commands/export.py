@@ -95,6 +95,17 @@ def export(
         str | None, typer.Option(help="What to call the bundle [default: the file's or zoo's name].")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seeds torch before the model is built.")] = 0,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="Start from these: a .safetensors file, or a Hugging Face folder such as distilbert/."),
+    ] = None,
+    train: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Train these alone, and freeze the rest: parameters such as 'head.*', bias, norm, or adapters such as "
+            "lora:q_proj,v_proj:r=8; repeat for several [default: what the model does not freeze]."
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle's folder.")] = Path("bundle"),
     check: Annotated[
         bool,
@@ -109,8 +120,11 @@ def export(
     Example: edge-fl export zoo:femnist-cnn --runtime executorch --widths 0.2,0.6,1.0 --optimizer adam --clip-norm 1
 
     Example: edge-fl export model.py:build --input-shape 3x32x32 --classes 10 --batch-norm static --check
+
+    Example: edge-fl export zoo:femnist-cnn --weights pretrained.safetensors --train 'lora:*:r=8' -o bundle/
     """
     module, default = _built(model, seed)
+    module = _prepared(module, weights, train or [])
     options: dict[str, Any] = {
         "widths": parse_widths(widths),
         "batch": batch,
@@ -159,6 +173,16 @@ def _built(model: str, seed: int) -> "tuple[nn.Module, str | None]":
     return load_model(model), None
 
 
+def _prepared(model: "nn.Module", weights: Path | None, train: list[str]) -> "nn.Module":
+    """The model with pretrained weights, of which ``train`` is trained."""
+    from exporter.fine_tuning import train_only
+    from exporter.pretrained import load_weights
+
+    if weights is not None:
+        load_weights(model, weights)
+    return train_only(model, train)
+
+
 def _named(model: str) -> str:
     return model.removeprefix(_ZOO) if model.startswith(_ZOO) else Path(model.rpartition(":")[0]).stem
 
@@ -171,6 +195,8 @@ def _written(bundle: "Bundle", *, as_json: bool) -> str:
         found = {"bundle": str(bundle.root), "layout": layout.digest, "programs": programs, "parity": parity}
         return json_module.dumps(found)
     lines = [f"{bundle.root}: {manifest.name}, {layout.size} numbers, {layout.units} droppable units"]
+    if layout.frozen:
+        lines += [f"  {sum(tensor.size for tensor in layout.frozen)} more numbers are frozen"]
     lines += [
         f"  {runtime}: {programs[runtime]} programs, within {off:.1e} of torch" for runtime, off in parity.items()
     ]

@@ -155,7 +155,8 @@ def _check_weights(bundle: Bundle, weights: Weights) -> None:
 def _narrowed(bundle: Bundle, pattern: Pattern, weights: Weights, width: int) -> Narrowed:
     """The kept units, with the statistics of ``width`` (thousandths) where BatchNorm has them for each."""
     own = row_weights(bundle.layout, weights, bundle.manifest.statistic_widths, width)
-    return Narrowed(load_forward(bundle), Pattern(without_rows(bundle.layout), pattern.mask), own)
+    kept = Pattern(without_rows(bundle.layout), pattern.mask)
+    return Narrowed(load_forward(bundle), kept, own, bundle.frozen.kept(pattern))
 
 
 def _exported(model: Narrowed, x: torch.Tensor, chosen: Format) -> ExportedProgram:

@@ -16,10 +16,12 @@ from torch.func import functional_call
 
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError, ParityError, UnsupportedModelError
+from edge_fl.core.frozen import cut_frozen
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.runtimes.torch_eager import load_program
 from exporter.accept import Fit, example_inputs
+from exporter.frozen import arrays_of
 from exporter.limits import LIMIT
 from exporter.quiet import quiet
 from exporter.sentence import first_line
@@ -45,7 +47,7 @@ class _Forward(nn.Module):
 
 
 def save_forward(source: Source) -> bytes:
-    """Export ``(x [B, *input], kept entries of every tensor...) -> outputs [B, ...]`` as a ``.pt2`` file.
+    """Export ``(x [B, *input], kept entries of every tensor..., frozen...) -> outputs [B, ...]`` as a ``.pt2`` file.
 
     BatchNorm normalises by its running statistics, nothing is scaled. The program is run with fewer units and
     another batch than it was traced with, and held against the model.
@@ -95,7 +97,7 @@ def _runnable(exported: ExportedProgram) -> nn.Module:
 
 def _function(source: Source) -> Callable[..., Tensor]:
     module = copy.deepcopy(source.module).eval()
-    names = [tensor.name for tensor in source.layout.tensors]
+    names = [tensor.name for tensor in (*source.layout.tensors, *source.layout.frozen)]
 
     def forward(x: Tensor, *tensors: Tensor) -> Tensor:
         outputs: Tensor = functional_call(module, dict(zip(names, tensors, strict=True)), (x,))
@@ -108,7 +110,7 @@ def _free(source: Source) -> list[list[int]]:
     """The axes of each tensor that shrink when units are left out."""
     return [
         [number for number, axis in enumerate(tensor.units) if any(s.block is not None for s in axis)]
-        for tensor in source.layout.tensors
+        for tensor in (*source.layout.tensors, *source.layout.frozen)
     ]
 
 
@@ -116,8 +118,9 @@ def _example(source: Source, pattern: Pattern, batch: int) -> tuple[Tensor, ...]
     held = source.original.state_dict()
     weights = {tensor.name: held[tensor.name].numpy() for tensor in source.layout.tensors}
     kept = Selection.of(pattern, "units").gather(weights)
+    frozen = cut_frozen(arrays_of(source.original, source.layout), pattern)
     x = example_inputs(Fit(source.input, (), source.classes), batch)
-    return (x, *(torch.from_numpy(kept[tensor.name]) for tensor in source.layout.tensors))
+    return (x, *(torch.from_numpy(array) for array in (*kept.values(), *frozen.values())))
 
 
 def _prove(source: Source, program: nn.Module, function: Callable[..., Tensor]) -> None:

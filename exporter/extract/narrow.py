@@ -1,6 +1,10 @@
 """A model of some of its units, with weights of its own."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edge_fl.core.layout import Layout
@@ -44,21 +48,26 @@ class Narrowed(nn.Module):
         The units to keep.
     weights
         Full tensors, of which the kept entries are copied; they are called ``weights.NAME`` in the state.
+    frozen
+        What the pattern leaves of every frozen tensor; called likewise.
     """
 
-    def __init__(self, forward: nn.Module, pattern: Pattern, weights: Weights) -> None:
+    def __init__(
+        self, forward: nn.Module, pattern: Pattern, weights: Weights, frozen: Mapping[str, NDArray[Any]]
+    ) -> None:
         super().__init__()
         self.graph, self.weights = forward, nn.Module()
-        kept = Selection.of(pattern, "units").gather(weights)
-        for tensor in pattern.layout.tensors:
+        kept = {**Selection.of(pattern, "units").gather(weights), **frozen}
+        held = (*pattern.layout.tensors, *pattern.layout.frozen)
+        for tensor in held:
             path, _, last = tensor.name.rpartition(".")
             owner = _submodule(self.weights, path)
             value = torch.from_numpy(kept[tensor.name])
-            if tensor.role == "statistic":
+            if tensor.role == "statistic" or not value.is_floating_point():
                 owner.register_buffer(last, value)
             else:
                 owner.register_parameter(last, nn.Parameter(value, requires_grad=False))
-        self._names = [tensor.name for tensor in pattern.layout.tensors]
+        self._names = [tensor.name for tensor in held]
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the model."""

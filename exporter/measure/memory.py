@@ -58,7 +58,7 @@ def _runtime(work: Work, bundle: Bundle, name: str) -> Callable[[Weights], Calla
     opened = open_runtime(name, bundle, threads=work.threads)
 
     def begin(tensors: Weights) -> Callable[[], object]:
-        program = opened.train_step(_pattern(bundle, work.width).counts, len(work.batch.x))
+        program = opened.train_step(_pattern(bundle, work.width), len(work.batch.x))
         return lambda: program(tensors, work.batch, lr=1e-3)
 
     return begin

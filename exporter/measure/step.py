@@ -181,7 +181,7 @@ def _eager(case: Case, bundles: Mapping[str, Bundle], width: int) -> Callable[[]
 
 def _step(case: Case, bundle: Bundle, runtime: str, width: int, threads: int) -> Callable[[], object]:
     kept, batch = _kept(bundle, width), case.batch()
-    program = open_runtime(runtime, bundle, threads=threads).train_step(_pattern(bundle, width).counts, BATCH)
+    program = open_runtime(runtime, bundle, threads=threads).train_step(_pattern(bundle, width), BATCH)
     return lambda: program(kept, batch, lr=_LR)
 
 

@@ -6,17 +6,27 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.func import grad_and_value
 
-from edge_fl.core.bundle import slot_name
+from edge_fl.core.bundle import FROZEN_TENSOR, TENSOR, slot_name
 from edge_fl.core.layout import Tensor as Spec
 from exporter import optimizers
-from exporter.source import Port, Source, Step, Traceable, batch_ports, loss_ports, scalar, tensor_ports
+from exporter.source import (
+    Port,
+    Source,
+    Step,
+    Traceable,
+    batch_ports,
+    frozen_ports,
+    loss_ports,
+    scalar,
+    tensor_ports,
+)
 
 __all__ = ["Arguments", "Objective", "build"]
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """A step's arguments: every kept tensor by its name, and every other input by its own."""
+    """A step's arguments: every kept tensor by its name, frozen ones too, and every other input by its own."""
 
     tensors: dict[str, Tensor]
     inputs: dict[str, Tensor]
@@ -55,6 +65,7 @@ def build(
     ports = (
         *tensor_ports(source.layout),
         *trained,
+        *frozen_ports(source.layout),
         *slots,
         *batch_ports(source),
         scalar("lr"),
@@ -93,7 +104,8 @@ def build(
 
 def _alone(source: Source, objective: Objective, extra: tuple[Port, ...]) -> Traceable:
     """``(tensors..., x, y, sample_weight, scale, ...) -> (minimised, loss, new statistics...)``."""
-    ports = (*tensor_ports(source.layout), *batch_ports(source), scalar("scale"), *loss_ports(source), *extra)
+    held = (*tensor_ports(source.layout), *frozen_ports(source.layout))
+    ports = (*held, *batch_ports(source), scalar("scale"), *loss_ports(source), *extra)
 
     def evaluate(*inputs: Tensor) -> tuple[Tensor, ...]:
         minimised, (loss, statistics) = objective(_arguments(_named(ports, inputs)))
@@ -113,5 +125,11 @@ def _named(ports: tuple[Port, ...], inputs: tuple[Tensor, ...]) -> dict[str, Ten
 
 
 def _arguments(named: dict[str, Tensor]) -> Arguments:
-    tensors = {n.removeprefix("tensor."): t for n, t in named.items() if n.startswith("tensor.")}
-    return Arguments(tensors, {n: t for n, t in named.items() if not n.startswith("tensor.")})
+    tensors, inputs = dict[str, Tensor](), dict[str, Tensor]()
+    for name, tensor in named.items():
+        kind, _, of = name.partition(".")
+        if f"{kind}." in (TENSOR, FROZEN_TENSOR):
+            tensors[of] = tensor
+        else:
+            inputs[name] = tensor
+    return Arguments(tensors, inputs)

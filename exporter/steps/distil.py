@@ -39,7 +39,7 @@ def build(source: Source) -> Step:
         teacher, statistics = training_forward(source, arguments.tensors, inputs)
         narrow = {t.name: _masked(arguments.tensors[t.name], t, inputs) for t in source.layout.tensors}
         slim_inputs = {**inputs, **({"width": inputs["student_width"]} if source.statistic_widths else {})}
-        student, after_both = training_forward(source, {**narrow, **statistics}, slim_inputs)
+        student, after_both = training_forward(source, {**arguments.tensors, **narrow, **statistics}, slim_inputs)
         wide, slim = (
             weighted_mean(source.loss.per_sample(outputs, inputs["y"], *more), weight)
             for outputs in (teacher, student)

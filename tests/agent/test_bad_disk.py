@@ -130,7 +130,7 @@ def test_a_bundle_that_does_not_fit_ends_the_agent_and_it_begins_again(
     stage.close()
     (error,) = stage.ended
     assert isinstance(error, StateError)
-    assert "cannot be written: No space left on device." in str(error)
+    assert "and its disk has" in str(error)
     disk.free()
     stage = Stage(digits_bundle, address, disk.root, "digits:0/10")
     stage.join()

@@ -53,7 +53,7 @@ def test_the_eager_step_at_half_width_is_the_step_of_the_program(cache: Path) ->
     model = sized(case.build(), kept)
 
     eager_step(model, case.batch(), lr=0.1)()
-    stepped = open_runtime("onnx", bundle).train_step(pattern.counts, BATCH)(kept, case.batch(), lr=0.1)
+    stepped = open_runtime("onnx", bundle).train_step(pattern, BATCH)(kept, case.batch(), lr=0.1)
 
     for tensor, ours in stepped.tensors.items():
         np.testing.assert_allclose(ours, model.get_parameter(tensor).detach().numpy(), rtol=1e-4, atol=1e-6)

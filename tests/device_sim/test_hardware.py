@@ -111,7 +111,7 @@ hardware = Hardware(DutyCycle(1.0), StepCosts(Path(sys.argv[2])), memory_mb=150)
 weights = bundle.weights()
 limit_memory(150)
 runtime = hardware.open("onnx", bundle)
-evaluate, step = runtime.evaluator(), runtime.train_step(Pattern.full(bundle.layout).counts, 400_000)
+evaluate, step = runtime.evaluator(), runtime.train_step(Pattern.full(bundle.layout), 400_000)
 
 
 def batch(size):
@@ -148,7 +148,7 @@ def test_an_emulated_runtime_goes_with_its_last_reference(digits_bundle: Bundle,
     gc.disable()  # as of the runtime that it slows down
     try:
         opened = hardware.open("onnx", digits_bundle)
-        opened.train_step(Pattern.full(digits_bundle.layout).counts, 20)
+        opened.train_step(Pattern.full(digits_bundle.layout), 20)
         opened.evaluator()
         gone = weakref.ref(opened)
         del opened

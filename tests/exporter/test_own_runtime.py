@@ -10,6 +10,7 @@ from torch import nn
 from edge_fl.core import registry
 from edge_fl.core.bundle import Input
 from edge_fl.core.errors import RuntimeMissingError
+from edge_fl.core.pattern import Pattern
 from edge_fl.runtimes.base import RUNTIMES, open_runtime
 from exporter.export import export_bundle
 from exporter.lower import LOWERINGS
@@ -48,7 +49,7 @@ def test_a_runtime_of_a_package_is_exported_for_and_opened(tmp_path: Path) -> No
     bundle = export_bundle(model, target, tmp_path / "bundle")
     opened = open_runtime("mine", bundle)
     assert type(opened).__name__ == "Mine"
-    assert opened.train_step(bundle.layout.sizes, 4) is not None
+    assert opened.train_step(Pattern.full(bundle.layout), 4) is not None
 
 
 def test_an_unknown_runtime_is_refused_with_those_there_are() -> None:

@@ -125,7 +125,7 @@ def test_a_step_moves_the_row_of_its_width_as_torch_moves_its_buffers(
 ) -> None:
     pattern, start, data = Pattern.prefix(bundle.layout, WIDTHS[row]), bundle.weights(), batch()
     selection = Selection.of(pattern, "units")
-    step = open_runtime(runtime, bundle).train_step(pattern.counts, 20)
+    step = open_runtime(runtime, bundle).train_step(pattern, 20)
 
     done = step(selection.gather(start), data, lr=0.1, width=width_of(pattern))
     after = {name: array.copy() for name, array in start.items()}
@@ -183,7 +183,7 @@ def test_every_variant_is_proven_and_a_student_moves_the_row_of_its_own_width(
         **{name: np.array(1, dtype=np.float32) for name in ("alpha", "temperature", "forward")},
         "student_width": one_hot(WIDTHS, 200),
     }
-    step = open_runtime(runtime, bundle).train_step(full.counts, 20, "distil")
+    step = open_runtime(runtime, bundle).train_step(full, 20, "distil")
 
     done = step(start, data, lr=0.1, slots=step.fresh_slots(start), extra=extra)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError
+from edge_fl.core.pattern import Pattern
 from edge_fl.runtimes._executorch.native import NativeProgram
 from edge_fl.runtimes.base import open_runtime
 
@@ -28,7 +29,7 @@ from edge_fl.runtimes.base import open_runtime
 bundle = Bundle.load(Path(sys.argv[1]), runtime="executorch")
 data = np.load(sys.argv[2])
 weights = {t.name: data[t.name] for t in bundle.layout.tensors}
-step = open_runtime("executorch", bundle).train_step({"1": 32, "3": 32}, 20)
+step = open_runtime("executorch", bundle).train_step(Pattern.full(bundle.layout), 20)
 for x, y in zip(data["x"], data["y"]):
     weights = step(weights, Batch(x, y, np.ones(20, np.float32)), lr=0.5).tensors
 np.savez(sys.argv[3], **weights)
@@ -131,7 +132,7 @@ def test_training_needs_no_torch_and_gives_torchs_weights(digits_bundle: Bundle,
     x, y = rng.random((5, 20, 1, 8, 8), dtype=np.float32), rng.integers(0, 10, (5, 20))
     weights = start = digits_bundle.weights()
     np.savez(tmp_path / "in.npz", x=x, y=y, **start)
-    step = open_runtime("torch_eager", digits_bundle).train_step({"1": 32, "3": 32}, 20)
+    step = open_runtime("torch_eager", digits_bundle).train_step(Pattern.full(digits_bundle.layout), 20)
     for batch in zip(x, y, strict=True):
         weights = step(weights, Batch(*batch, np.ones(20, np.float32)), lr=0.5).tensors
 

@@ -7,6 +7,7 @@ import torch
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError
+from edge_fl.core.pattern import Pattern
 from edge_fl.runtimes.base import open_runtime
 from exporter.limits import LIMIT
 from exporter.source import Source
@@ -51,7 +52,7 @@ def test_a_file_is_one_that_executorchs_own_training_module_and_optimiser_take(
     x = rng.standard_normal((proving.BATCH, *source.input.shape)).astype(np.float32)
     y, weight = rng.integers(0, 3, proving.BATCH), np.ones(proving.BATCH, np.float32)
     start = bundle.weights()
-    step = open_runtime(RUNTIME, bundle).train_step(source.full, proving.BATCH)
+    step = open_runtime(RUNTIME, bundle).train_step(Pattern.full(source.layout), proving.BATCH)
     ours = step(start, Batch(x, y, weight), lr=0.1)
 
     data = bundle.read(f"{RUNTIME}/step-plain-w1000-b{proving.BATCH}.pte")
@@ -71,7 +72,7 @@ def test_a_file_is_one_that_executorchs_own_training_module_and_optimiser_take(
 
 def test_results_stay_as_they_were_when_the_program_runs_again(proven: tuple[Source, Bundle]) -> None:
     source, bundle = proven
-    step = open_runtime(RUNTIME, bundle).train_step(source.full, proving.BATCH)
+    step = open_runtime(RUNTIME, bundle).train_step(Pattern.full(source.layout), proving.BATCH)
     shape = (proving.BATCH, *source.input.shape)
     data = Batch(np.ones(shape, np.float32), np.arange(proving.BATCH) % 3, np.ones(proving.BATCH, np.float32))
     first = step(bundle.weights(), data, lr=0.1)
@@ -90,4 +91,4 @@ def test_a_damaged_program_is_refused(proven: tuple[Source, Bundle], tmp_path: P
     broken = open_runtime(RUNTIME, Bundle.save(tmp_path / "broken", bundle.manifest, files))
 
     with pytest.raises(BundleError, match="ExecuTorch cannot load"):
-        broken.train_step(source.full, proving.BATCH)
+        broken.train_step(Pattern.full(source.layout), proving.BATCH)

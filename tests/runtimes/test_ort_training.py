@@ -61,7 +61,7 @@ bundle = Bundle.load(Path({str(plain.root)!r}), runtime="ort_training")
 full = {{t.name: np.zeros(t.shape, np.float32) for t in bundle.layout.tensors}}
 batch = Batch(np.zeros((4, 6), np.float32), np.zeros(4, np.int64), np.ones(4, np.float32))
 runtime = open_runtime("ort_training", bundle)
-done = runtime.train_step(bundle.layout.sizes, 4)(full, batch, lr=0.3)
+done = runtime.train_step(Pattern.full(bundle.layout), 4)(full, batch, lr=0.3)
 assert abs(done.loss - np.log(3)) < 1e-6, done.loss
 assert np.allclose(done.tensors["4.bias"], [0.2, -0.1, -0.1]), done.tensors
 foreign = {{"torch", "safetensors"}} & set(sys.modules)

@@ -8,6 +8,7 @@ import pytest
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError, RuntimeMissingError
+from edge_fl.core.pattern import Pattern
 from edge_fl.runtimes._remote import RemoteRuntime
 from edge_fl.runtimes.base import TrainStep, open_runtime
 
@@ -18,7 +19,7 @@ def batch() -> Batch:
 
 
 def test_another_process_gives_the_very_bits_of_this_one(digits_bundle: Bundle) -> None:
-    here = open_runtime("onnx", digits_bundle).train_step({"1": 32, "3": 32}, 20)
+    here = open_runtime("onnx", digits_bundle).train_step(Pattern.full(digits_bundle.layout), 20)
     program = digits_bundle.manifest.step_program("onnx", "plain", {}, 20)
     assert program is not None
     there = TrainStep(program, RemoteRuntime(sys.executable, "onnx", digits_bundle).load(program))

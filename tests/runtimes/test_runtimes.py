@@ -33,7 +33,7 @@ def trained(runtime: Runtime, dropouts: tuple[int, ...]) -> dict[str, NDArray[np
     weights = {name: array.copy() for name, array in runtime.bundle.weights().items()}
     for index, dropout in enumerate(dropouts):
         selection = Selection.of(pattern := Pattern.seeded(runtime.bundle.layout, dropout, index), "units")
-        step = runtime.train_step(pattern.counts, 20)
+        step = runtime.train_step(pattern, 20)
         data = batch(real=20 - index, seed=index)
         done = step(selection.gather(weights), data, lr=0.5, scale=1000 / (1000 - dropout))
         selection.scatter(done.tensors, weights)
@@ -51,7 +51,7 @@ def test_every_runtime_trains_to_the_same_weights(digits_bundle: Bundle) -> None
 
 
 def test_what_a_runtime_raises_in_a_step_is_told_in_a_sentence(runtime: Runtime) -> None:
-    step, weights = runtime.train_step({"1": 32, "3": 32}, 20), dict(runtime.bundle.weights())
+    step, weights = runtime.train_step(Pattern.full(runtime.bundle.layout), 20), dict(runtime.bundle.weights())
     name = next(iter(weights))
     weights[name] = weights[name][..., :3]
 
@@ -67,7 +67,7 @@ def test_a_runtime_goes_with_its_last_reference_and_not_when_garbage_is_collecte
     try:
         opened = open_runtime(name, digits_bundle)
         opened.evaluator()(digits_bundle.weights(), batch())
-        opened.train_step({"1": 32, "3": 32}, 20)
+        opened.train_step(Pattern.full(opened.bundle.layout), 20)
         gone = weakref.ref(opened)
         del opened
         assert gone() is None
@@ -76,7 +76,7 @@ def test_a_runtime_goes_with_its_last_reference_and_not_when_garbage_is_collecte
 
 
 def test_a_padded_sample_counts_for_nothing(runtime: Runtime) -> None:
-    step = runtime.train_step({"1": 32, "3": 32}, 20)
+    step = runtime.train_step(Pattern.full(runtime.bundle.layout), 20)
     data, weights = batch(real=13), runtime.bundle.weights()
     garbage = Batch(data.x.copy(), data.y, data.weight)
     garbage.x[13:] = 7
@@ -89,7 +89,7 @@ def test_a_padded_sample_counts_for_nothing(runtime: Runtime) -> None:
 
 
 def test_results_stay_as_they_were_when_the_program_runs_again(runtime: Runtime) -> None:
-    step = runtime.train_step({"1": 32, "3": 32}, 20)
+    step = runtime.train_step(Pattern.full(runtime.bundle.layout), 20)
     first = step(runtime.bundle.weights(), batch(), lr=0.1).tensors
     kept = {name: array.copy() for name, array in first.items()}
 
@@ -124,7 +124,7 @@ def test_free_widths_train_a_single_unit_and_a_single_sample(name: str, digits_b
     pattern = Pattern(layout, np.arange(layout.units) % 32 == 0)
     selection = Selection.of(pattern, "units")
 
-    step = open_runtime(name, digits_bundle).train_step(pattern.counts, 1)
+    step = open_runtime(name, digits_bundle).train_step(pattern, 1)
     done = step(selection.gather(digits_bundle.weights()), batch(1), lr=0.1)
 
     assert np.isfinite(done.loss)
@@ -137,9 +137,9 @@ def test_a_width_that_the_bundle_does_not_hold_is_refused_with_those_it_does(dig
     with pytest.raises(
         RuntimeMissingError, match=r"1: 31.*it holds 'plain' of 1: 32, 3: 32 at batch 20; 'plain' of 1: 16"
     ):
-        opened.train_step({"1": 31, "3": 31}, 20)
+        opened.train_step(Pattern.prefix(digits_bundle.layout, 960), 20)
     with pytest.raises(RuntimeMissingError, match="batch 32"):
-        opened.train_step({"1": 32, "3": 32}, 32)
+        opened.train_step(Pattern.full(opened.bundle.layout), 32)
 
 
 def test_a_runtime_of_which_nothing_is_known_is_refused(digits_bundle: Bundle) -> None:
@@ -163,7 +163,7 @@ pattern = Pattern.seeded(bundle.layout, 500, 1)
 full = {{t.name: np.zeros(t.shape, np.float32) for t in bundle.layout.tensors}}
 batch = Batch(np.zeros((20, 1, 8, 8), np.float32), np.zeros(20, np.int64), np.ones(20, np.float32))
 runtime = open_runtime("onnx", bundle)
-loss = runtime.train_step(pattern.counts, 20)(Selection.of(pattern, "units").gather(full), batch, lr=0.1).loss
+loss = runtime.train_step(pattern, 20)(Selection.of(pattern, "units").gather(full), batch, lr=0.1).loss
 assert abs(loss - np.log(10)) < 1e-5, loss
 foreign = {{"torch", "onnx", "safetensors"}} & set(sys.modules)
 assert not foreign, foreign

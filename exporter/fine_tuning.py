@@ -1,0 +1,121 @@
+"""Which part of a model is trained: ``head.*``, ``bias``, ``norm``, or adapters, ``lora:q_proj,v_proj:r=8``."""
+
+import copy
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from edge_fl.core.errors import ConfigError, ModelError
+from exporter.lora import adapt_layer, can_adapt
+
+__all__ = ["train_only"]
+
+_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+)
+_SHOWN = 8  # names in an error
+_NUMBER = re.compile(r"(r|alpha)=(\d+(?:\.\d+)?)")
+
+
+def train_only(model: nn.Module, choices: Sequence[str]) -> nn.Module:
+    """A copy of ``model`` of which only what ``choices`` name is trained; the model itself where there are none.
+
+    Parameters
+    ----------
+    choices
+        Each adds to what is trained: a pattern of parameter names as in a shell (``head.*``); ``bias``, all parameters
+        of that name; ``norm``, those of normalisation layers; or ``lora:NAMES:r=R[:alpha=A]``, adapters of rank R
+        beside the layers whose names end with one of NAMES or match it. Alpha is 2 R by default.
+
+    Raises
+    ------
+    ConfigError
+        When a choice makes no sense.
+    ModelError
+        When one names nothing in the model, or a layer that has no adapter or fewer ranks.
+    """
+    if not choices:
+        return model
+    chosen = copy.deepcopy(model)
+    adapters = [_parse_lora(choice) for choice in choices if choice.startswith("lora:")]
+    names = {name for choice in choices if not choice.startswith("lora:") for name in _named(chosen, choice)}
+    for name, parameter in chosen.named_parameters():
+        parameter.requires_grad_(name in names)
+    for adapter in adapters:
+        _insert(chosen, adapter)
+    return chosen
+
+
+@dataclass(frozen=True)
+class _Lora:
+    """Adapters of ``rank`` beside the layers that ``names`` say."""
+
+    choice: str
+    names: tuple[str, ...]
+    rank: int
+    alpha: float
+
+    def names_layer(self, layer: str, module: nn.Module) -> bool:
+        """By its last part, or by a pattern, which passes over what has no adapter."""
+        if any(layer == name or layer.endswith(f".{name}") for name in self.names):
+            return True
+        return can_adapt(module) and any(fnmatch.fnmatchcase(layer, name) for name in self.names)
+
+
+def _parse_lora(choice: str) -> _Lora:
+    _, names, *numbers = choice.split(":")
+    found = {match[1]: match[2] for number in numbers if (match := _NUMBER.fullmatch(number))}
+    rank = found.get("r", "")
+    if not names or len(found) != len(numbers) or not rank.isdigit() or int(rank) < 1:
+        raise ConfigError(
+            f"'{choice}' names no adapters: write lora:LAYERS:r=RANK, such as lora:q_proj,v_proj:r=8 or "
+            "lora:fc1:r=4:alpha=16."
+        )
+    alpha = float(found.get("alpha", 2 * int(rank)))
+    if not alpha > 0:
+        raise ConfigError(f"'{choice}' has an alpha of {alpha:g}: take one above 0.")
+    return _Lora(choice, tuple(name for name in names.split(",") if name), int(rank), alpha)
+
+
+def _named(model: nn.Module, choice: str) -> set[str]:
+    """The parameters that a choice names."""
+    every = [name for name, _ in model.named_parameters()]
+    if choice == "norm":
+        paths = [path for path, module in model.named_modules() if isinstance(module, _NORMS)]
+        found = {name for name in every if name.rpartition(".")[0] in paths}
+    elif choice == "bias":
+        found = {name for name in every if name.rpartition(".")[2] == "bias"}
+    else:
+        found = set(fnmatch.filter(every, choice))
+    if not found:
+        raise ModelError(f"'{choice}' names no parameter of the model, which has {_some(every)}.")
+    return found
+
+
+def _insert(model: nn.Module, adapter: _Lora) -> None:
+    layers = [
+        (path, module) for path, module in model.named_modules() if path and adapter.names_layer(path, module)
+    ]
+    if not layers:
+        fitting = [path for path, module in model.named_modules() if can_adapt(module)]
+        raise ModelError(f"'{adapter.choice}' names no layer of the model, which has {_some(fitting)}.")
+    for path, module in layers:
+        parent, _, last = path.rpartition(".")
+        made = adapt_layer(path, module, rank=adapter.rank, alpha=adapter.alpha)
+        setattr(model.get_submodule(parent), last, made)
+
+
+def _some(names: Iterable[str]) -> str:
+    held = [f"'{name}'" for name in names]
+    more = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
+    return ", ".join(held[:_SHOWN]) + more

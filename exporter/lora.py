@@ -1,0 +1,99 @@
+"""Low-rank adapters (Hu et al. 2021): the rank is a block of units, so a width of a half trains half of the ranks.
+
+Beside a frozen layer ``y = W x`` an adapter adds ``alpha / r * B A x``. A has r rows, and B starts at zero. Names and
+start are those of Hugging Face's PEFT.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edge_fl.core.errors import ModelError
+
+__all__ = ["LoraLayer", "adapt_layer", "can_adapt"]
+
+
+class LoraLayer(nn.Module):
+    """A frozen layer and its adapter.
+
+    The gain is that of the full rank at every width, so ``alpha / r`` is a constant of the program.
+
+    Parameters
+    ----------
+    base_layer
+        What it adapts; its parameters are frozen.
+    down, up
+        A and B, without biases.
+    gain
+        alpha / r.
+    """
+
+    def __init__(self, base_layer: nn.Module, down: nn.Module, up: nn.Module, *, gain: float) -> None:
+        super().__init__()
+        self.base_layer = base_layer.requires_grad_(requires_grad=False)
+        self.lora_A, self.lora_B = down, up
+        self.gain = gain
+
+    def forward(self, x: Tensor, *more: Any) -> Tensor:
+        """``base_layer(x) + gain * lora_B(lora_A(x))``."""
+        outputs: Tensor = self.base_layer(x, *more) + self.lora_B(self.lora_A(x)) * self.gain
+        return outputs
+
+    @property
+    def weight(self) -> Tensor:
+        """The frozen layer's: some models ask their layers for its dtype or device."""
+        return self.base_layer.weight  # type: ignore[return-value]
+
+    @property
+    def bias(self) -> Tensor | None:
+        """Likewise."""
+        return self.base_layer.bias  # type: ignore[return-value]
+
+
+def can_adapt(module: nn.Module) -> bool:
+    """Whether there is an adapter for modules of this kind."""
+    return isinstance(module, nn.Linear | nn.Conv2d) or _is_transposed(module)
+
+
+def adapt_layer(name: str, module: nn.Module, *, rank: int, alpha: float) -> LoraLayer:
+    """An adapter of ``rank`` beside ``module``: A is uniform as PEFT has it, B is zero.
+
+    Raises ModelError on a layer that has no adapter, or has fewer ranks.
+    """
+    if not can_adapt(module):
+        raise ModelError(
+            f"'{name}' is a {type(module).__name__}, and adapters are for Linear and Conv2d: leave it out of lora."
+        )
+    if isinstance(module, nn.Conv2d):
+        if module.groups != 1:
+            raise ModelError(f"'{name}' is a convolution in groups, which has no adapter: leave it out of lora.")
+        most = min(math.prod(module.weight.shape[1:]), module.out_channels)
+        down: nn.Module = nn.Conv2d(
+            module.in_channels,
+            rank,
+            module.kernel_size,  # type: ignore[arg-type]  # two numbers each, which torch types as any number
+            module.stride,  # type: ignore[arg-type]
+            module.padding,  # type: ignore[arg-type]
+            module.dilation,  # type: ignore[arg-type]
+            bias=False,
+            padding_mode=module.padding_mode,
+        )
+        up: nn.Module = nn.Conv2d(rank, module.out_channels, 1, bias=False)
+    else:
+        weight: Tensor = module.weight  # type: ignore[assignment]
+        outputs, inputs = weight.T.shape if _is_transposed(module) else weight.shape
+        most = min(inputs, outputs)
+        down, up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
+    if rank > most:
+        raise ModelError(f"'{name}' has no more than {most} ranks, and lora names r={rank}: take a smaller one.")
+    nn.init.kaiming_uniform_(down.weight, a=math.sqrt(5))  # type: ignore[arg-type]
+    with torch.no_grad():
+        up.weight.zero_()  # type: ignore[operator]
+    return LoraLayer(module, down, up, gain=alpha / rank).train(module.training)
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    """Hugging Face's ``Conv1D``, of GPT-2: a linear layer whose weight is ``[inputs, outputs]``."""
+    return type(module).__name__ == "Conv1D" and getattr(module, "weight", torch.empty(0)).dim() == 2
