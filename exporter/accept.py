@@ -13,6 +13,7 @@ from edge_fl.core.errors import DataError, ModelError, UnsupportedModelError
 from exporter.adapt import adapt
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state
+from exporter.tracing import traced
 from exporter.where import Running, user_line
 
 __all__ = ["Fit", "accept", "example_inputs"]
@@ -105,7 +106,8 @@ def _modules(model: nn.Module) -> None:
         kind, where = type(module).__name__, name or "the model itself"
         if isinstance(module, _DROPOUTS) and module.p > 0:
             raise UnsupportedModelError(
-                f"'{where}' is a {kind} with p={module.p}: set p to 0 or remove it, edge-fl drops units itself."
+                f"'{where}' is a {kind} with p={module.p}, which no program can draw: export with --no-dropout, or set "
+                "p to 0."
             )
         if type(module) in _WITHOUT_KERNELS:
             instead = _WITHOUT_KERNELS[type(module)]
@@ -162,7 +164,7 @@ def _read(model: nn.Module, x: Tensor) -> frozenset[str]:
 
     running = Running(adapted)
     try:
-        with running:
+        with running, traced():
             graph = make_fx(forward, tracing_mode="fake")(x, *(t.detach() for t in held.values())).graph
     except UnsupportedModelError:
         raise

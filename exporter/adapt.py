@@ -14,7 +14,10 @@ from torch.nn import functional
 from edge_fl.core.bundle import BatchNormPolicy
 from edge_fl.core.layout import Tensor as Spec
 from exporter.frozen import is_frozen
+from exporter.head_counts import count_heads_by_weights
+from exporter.multihead import MultiheadAttention, can_replace
 from exporter.recurrent import replace_recurrent
+from exporter.transposed import TransposedLinear, is_transposed
 
 __all__ = ["adapt", "momenta", "new_statistics"]
 
@@ -35,6 +38,7 @@ def adapt(model: nn.Module, *, batch_norm: BatchNormPolicy = "tracked") -> nn.Mo
             if id(child) not in done:
                 done[id(child)] = _replaced(child, frozen=batch_norm == "frozen")
             setattr(parent, name, done[id(child)])
+    count_heads_by_weights(model)
     return model
 
 
@@ -81,6 +85,10 @@ def _replaced(module: nn.Module, *, frozen: bool) -> nn.Module:
         return _BatchNorm(module, frozen=frozen or is_frozen(module))
     if isinstance(module, nn.GroupNorm):
         return _GroupNorm(module)
+    if is_transposed(module):
+        return TransposedLinear(module)
+    if can_replace(module):
+        return MultiheadAttention(module)
     if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups == module.in_channels > 1:
         return _Depthwise(module)
     return module

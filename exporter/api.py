@@ -11,9 +11,11 @@ from torch import nn
 from edge_fl.core.bundle import BatchNormPolicy, Bundle, Input, Optimizer
 from edge_fl.core.errors import ModelError, said
 from edge_fl.core.share import parse_width
+from exporter.dropout import without_dropout
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
 from exporter.losses import find_loss
+from exporter.own_outputs import with_plain_outputs
 from exporter.target import Target
 
 __all__ = ["export"]
@@ -37,6 +39,7 @@ def export(
     metadata: Mapping[str, str] | None = None,
     scores: Sequence[str] = (),
     train: Sequence[str] = (),
+    dropout: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
     """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
@@ -62,6 +65,8 @@ def export(
     train
         What is trained, such as ``["head.*"]`` or ``["lora:q_proj,v_proj:r=8"]``
         (:func:`exporter.fine_tuning.train_only`); the rest is frozen. None: what the model does not freeze.
+    dropout
+        False sets the model's own dropout to 0; True refuses a model that has any.
     progress
         Told of each stage.
 
@@ -72,6 +77,7 @@ def export(
     """
     sample = torch.as_tensor(example_inputs)
     kind: Literal["float32", "int64"] = "float32" if sample.is_floating_point() else "int64"
+    model = model if dropout else without_dropout(model)
     outputs = _outputs(model, sample.to(torch.float32 if kind == "float32" else torch.int64))
     targets = find_loss(loss, target=target or "int64").target
     shape = outputs if targets == "float32" else outputs[:-1]
@@ -104,7 +110,7 @@ def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:
     training = model.training
     try:
         with torch.no_grad():
-            given = model.eval()(sample)
+            given = with_plain_outputs(model, sample).eval()(sample)
     except Exception as error:  # a model of the user's may raise anything
         raise ModelError(
             f"The model does not take the example inputs {tuple(sample.shape)}: {said(error)}."

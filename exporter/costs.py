@@ -24,6 +24,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from exporter.multihead import replace_attention
+
 __all__ = ["count_macs", "count_parameters"]
 
 _CONVOLUTIONS = (
@@ -70,7 +72,7 @@ def count_macs(
         width. A BatchNorm's statistics follow its weight, a GroupNorm's groups too, and a depthwise convolution's
         groups its filters; the layers of one recurrent module must be equally wide.
     """
-    sized = copy.deepcopy(model).eval()
+    sized = replace_attention(copy.deepcopy(model)).eval()
     fitted = _fit(sized, tensors or {})
     products = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mv: _matrix_vector})
     extras = _Extras()

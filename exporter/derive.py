@@ -20,6 +20,8 @@ from exporter.declared import declared_dense, declared_layout
 from exporter.equivalence import every_other_unit, layout_tensors, role_of, why_different
 from exporter.frozen import freeze, frozen_names, plain_buffers
 from exporter.groups import PRODUCERS, Group, propose_groups
+from exporter.heads import head_variants, sibling_heads
+from exporter.multihead import can_replace
 from exporter.segments import FREE, find_segments
 
 __all__ = ["Derivation", "derive"]
@@ -57,22 +59,49 @@ def derive(model: nn.Module, x: Tensor, read: Collection[str] = ()) -> Derivatio
     declared = declared_layout(model, adapted, x)
     if declared is not None:
         return Derivation(freeze(declared.layout, frozen, buffers), declared.scaled, declared.dense)
-    candidates, unfollowed = propose_groups(model, x)
+    judge = _Judge(adapted, x, frozen)
+    candidates, unfollowed = _proposed(model, x, judge)
     dense, kept = dict(unfollowed), list[Group]()
     proposed = {group.name: group.producers for group in candidates}
     wished = declared_dense(model, {**{name: (name,) for name in unfollowed}, **proposed})
     for group in candidates:
-        reason = "the model says so" if group.name in wished else None
-        reason = reason or _frozen(group, frozen) or _conflict(group, candidates) or _differs(adapted, x, group)
+        reason = "the model says so" if group.name in wished else judge.reason(group, candidates)
         if reason is None:
             kept.append(group)
         dense.update(dict.fromkeys(group.producers, reason) if reason else {})
     called = {*unfollowed, *(name for group in candidates for name in group.producers)}
+    called |= {f"{name}.out_proj" for name, module in model.named_modules() if can_replace(module)}
     for name, module in model.named_modules():
         if isinstance(module, (*PRODUCERS, nn.RNNBase)) and name not in called:
             dense[name] = "the forward pass does not call it"
-    scaled = tuple(p for group in kept for p in group.producers if not _depthwise(model.get_submodule(p)))
+    producers = (name for group in kept if not group.heads for name in group.producers)
+    scaled = tuple(name for name in producers if not _depthwise(model.get_submodule(name)))
     return Derivation(freeze(_layout(adapted, kept), frozen, buffers), scaled, dense)
+
+
+def _proposed(model: nn.Module, x: Tensor, judge: "_Judge") -> tuple[list[Group], dict[str, str]]:
+    """Groups of which some may hold, and layers that nobody could follow; of attention whole heads where those hold."""
+    groups, unfollowed, head_sizes = propose_groups(model, x)
+    found = [group for group in sibling_heads(model, head_sizes) if judge.reason(group, []) is None]
+    taken = {name for group in found for name in group.producers}
+    for group in groups:
+        if taken.isdisjoint(group.producers):
+            variants = () if judge.reason(group, []) is None else head_variants(group, head_sizes)
+            found.append(next((heads for heads in variants if judge.reason(heads, []) is None), group))
+    return found, {name: why for name, why in unfollowed.items() if name not in taken}
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What a group is held against: the adapted model, an input to run it with, and what is frozen."""
+
+    model: nn.Module
+    x: Tensor
+    frozen: frozenset[str]
+
+    def reason(self, group: Group, others: list[Group]) -> str | None:
+        """Why the group's units cannot be dropped; None when they can."""
+        return _frozen(group, self.frozen) or _conflict(group, others) or _differs(self.model, self.x, group)
 
 
 def _depthwise(module: nn.Module) -> bool:

@@ -1,18 +1,17 @@
 """Lengths to trace a program with: torch takes axes of one length for one symbol, so no two may agree by chance."""
 
 import random
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from edge_fl.core.errors import UnsupportedModelError
-from edge_fl.core.layout import Axis, Layout
+from edge_fl.core.layout import Layout
+from exporter.open_lengths import Length, length_of
 
 __all__ = ["distinct_batch", "distinct_counts"]
 
 _PROGRESSIONS, _DRAWS = 50, 1000
 _LARGEST = 2000  # units of a block; the example's tensors are made
-_Form = tuple[int, tuple[tuple[str, int], ...]]
 
 
 def distinct_counts(layout: Layout, blocks: Sequence[str], taken: Sequence[int]) -> dict[str, int]:
@@ -28,9 +27,9 @@ def distinct_counts(layout: Layout, blocks: Sequence[str], taken: Sequence[int])
     UnsupportedModelError
         When there are none among many tried.
     """
-    forms = {_form(axis) for tensor in layout.tensors for axis in tensor.units}
+    lengths = {length_of(axis) for tensor in (*layout.tensors, *layout.frozen) for axis in tensor.units}
     for counts in _candidates(blocks):
-        if _independent(forms, counts, taken):
+        if _independent(lengths, counts, taken):
             return counts
     raise UnsupportedModelError(
         f"The model's {len(blocks)} blocks of units make too many axes to trace it with a length for each: open fewer "
@@ -40,7 +39,7 @@ def distinct_counts(layout: Layout, blocks: Sequence[str], taken: Sequence[int])
 
 def distinct_batch(layout: Layout, counts: Mapping[str, int], taken: Sequence[int]) -> int:
     """A batch that no axis and none of ``taken`` has."""
-    lengths = {_length(_form(axis), counts) for tensor in layout.tensors for axis in tensor.units}
+    lengths = {length_of(a).of(counts) for tensor in (*layout.tensors, *layout.frozen) for a in tensor.units}
     return next(n for n in count(3) if n not in lengths | set(taken))
 
 
@@ -54,25 +53,11 @@ def _candidates(blocks: Sequence[str]) -> Iterator[dict[str, int]]:
         yield {block: rng.randint(5, most) for block in blocks}
 
 
-def _form(axis: Axis) -> _Form:
-    """An axis's length as a number, and units of blocks with a factor each: equal forms have equal lengths always."""
-    fixed, factors = 0, Counter[str]()
-    for segment in axis:
-        if segment.block is None:
-            fixed += segment.outer * segment.inner
-        else:
-            factors[segment.block] += segment.outer * segment.inner
-    return fixed, tuple(sorted(factors.items()))
-
-
-def _length(form: _Form, counts: Mapping[str, int]) -> int:
-    fixed, factors = form
-    return fixed + sum(factor * counts[block] for block, factor in factors)
-
-
-def _independent(forms: set[_Form], counts: Mapping[str, int], taken: Sequence[int]) -> bool:
-    """Whether axes of equal length are axes of equal forms; fixed ones are alike."""
+def _independent(lengths: set[Length], counts: Mapping[str, int], taken: Sequence[int]) -> bool:
+    """Whether axes of equal length are equal always; fixed ones are alike."""
     seen: dict[int, object] = dict.fromkeys(taken)
     return all(
-        seen.setdefault(_length(form, counts), key) == key for form in forms for key in [form if form[1] else None]
+        seen.setdefault(each.of(counts), key) == key
+        for each in lengths
+        for key in [each if each.factors else None]
     )

@@ -27,6 +27,7 @@ from exporter.kernels import refuse_missing_kernels
 from exporter.losses import find_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
 from exporter.output_noise import describe_outputs
+from exporter.own_outputs import with_plain_outputs
 from exporter.parity import check_parity
 from exporter.report import Findings, examine
 from exporter.source import Source
@@ -111,8 +112,10 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
 
 
 def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Derivation]:
+    """The model as it is traced, and its layout; ``Source.original`` gives one tensor."""
     report("reading the model")
     check_target(target)
+    model = with_plain_outputs(model, example_inputs(target.fit, 3))
     read = accept(model, target.fit)
     derivation = derive(model, example_inputs(target.fit, 3), read)
     if target.batch_norm == "per-width":

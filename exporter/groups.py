@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.call_limit import call_limit
-from exporter.recurrent import RecurrentAxes
 from exporter.sentence import first_line
 from exporter.stand_ins import PRUNERS, StandIn, with_stand_ins
+from exporter.tracing import traced
+from exporter.unit_axes import UnitAxes
 
 __all__ = ["PRODUCERS", "STATISTICS", "Group", "Proposal", "propose_groups"]
 
@@ -37,7 +38,7 @@ class Group:
 
     ``owners`` says for an axis of a tensor which unit owns each of its indices, -1 for none; ``own`` are the axes
     of the units' own rows, a subset of its keys. ``producers`` are the layers whose outputs the units are, of which one
-    may be ``recurrent``.
+    may be ``recurrent``. Units may be ``heads`` of attention, whose queries and keys no method scales.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Group:
     own: frozenset[tuple[str, int]]
     normalised_by: str | None = None
     recurrent: bool = False
+    heads: bool = False
 
     def coarse(self, width: int) -> "Group":
         """The same with every ``width`` neighbouring units made one."""
@@ -55,10 +57,13 @@ class Group:
 
 
 class Proposal(NamedTuple):
-    """Groups in the model's order; and layers whose units nobody could follow, each with the reason."""
+    """Groups in the model's order; layers whose units nobody could follow, each with the reason; and how many features
+    heads of attention have.
+    """
 
     groups: list[Group]
     unfollowed: dict[str, str]
+    head_sizes: tuple[int, ...] = ()
 
 
 def propose_groups(model: nn.Module, x: Tensor) -> Proposal:
@@ -77,11 +82,12 @@ def propose_groups(model: nn.Module, x: Tensor) -> Proposal:
         When the model cannot be followed at all.
     """
     stood = with_stand_ins(model).requires_grad_()  # the graph is read from gradients' edges, of frozen layers too
-    graph = _graph(stood, x)
+    graph, head_sizes = _graph(stood, x)
     found, seen = Proposal([], {}), set[str]()
     for name, module in stood.named_modules():
         if isinstance(module, StandIn):
-            found.groups.extend(_inner(axes) for axes in module.axes if axes.outputs is None)
+            inner = (axes for axes in module.axes if axes.outputs is None)
+            found.groups.extend(_inner(axes, recurrent=module.recurrent) for axes in inner)
         if not isinstance(module, (*PRODUCERS, StandIn)) or name in seen or module not in graph.module2node:
             continue
         for part in _parts(graph, module, name):
@@ -93,7 +99,8 @@ def propose_groups(model: nn.Module, x: Tensor) -> Proposal:
                 continue
             seen.update(group.producers)
             found.groups.append(group)
-    return Proposal(found.groups, {name: why for name, why in found.unfollowed.items() if name not in seen})
+    unfollowed = {name: why for name, why in found.unfollowed.items() if name not in seen}
+    return Proposal(found.groups, unfollowed, head_sizes)
 
 
 @dataclass(frozen=True)
@@ -111,21 +118,23 @@ def _parts(graph: tp.DependencyGraph, module: nn.Module, name: str) -> list[_Par
     return [_Part(name, 0, graph.get_pruner_of_module(module).get_out_channels(module))]
 
 
-def _inner(axes: RecurrentAxes) -> Group:
+def _inner(axes: UnitAxes, *, recurrent: bool) -> Group:
     """Units that only layers of their own module read."""
-    return Group(axes.name, axes.size, (), dict(axes.owners), axes.own, recurrent=True)
+    return Group(axes.name, axes.size, (), dict(axes.owners), axes.own, recurrent=recurrent)
 
 
-def _graph(model: nn.Module, x: Tensor) -> tp.DependencyGraph:
+def _graph(model: nn.Module, x: Tensor) -> tuple[tp.DependencyGraph, tuple[int, ...]]:
+    """torch-pruning's graph, and the features of each head of attention that ran."""
     try:
-        with call_limit(_GRAPH_CALLS):
-            return tp.DependencyGraph().build_dependency(
+        with call_limit(_GRAPH_CALLS), traced() as attention:
+            graph = tp.DependencyGraph().build_dependency(
                 model,
                 example_inputs=x,
                 forward_fn=lambda m, inputs: m(inputs),
                 customized_pruners=PRUNERS,
                 verbose=False,
             )
+            return graph, tuple(attention.head_sizes)
     except Exception as error:  # torch-pruning raises many types on operations it cannot follow
         raise _not_followed(first_line(error)) from error
 
@@ -154,7 +163,7 @@ def _group(graph: tp.DependencyGraph, model: nn.Module, root: nn.Module, part: _
             width = max(width, target.num_channels // target.num_groups)
         if isinstance(target, (*PRODUCERS, StandIn)) and out:
             producers.append(modules[id(target)])
-            recurrent |= isinstance(target, StandIn)
+            recurrent |= isinstance(target, StandIn) and target.recurrent
         for owned in _owned(target, modules, np.array(item.idxs), units, out=out):
             key = (tied.get(owned.key[0], owned.key[0]), owned.key[1])
             held = owners.setdefault(key, np.full(len(owned.units), -1, dtype=np.int64))
@@ -194,7 +203,7 @@ def _owned(
                     yield _Owned(key, np.where(owners < 0, -1, mapped[owners]), key in axes.own)
         return
     if isinstance(module, StandIn):
-        found = [(reader, module.inputs, 1, False) for reader in module.readers]
+        found = [(reader, module.inputs, module.reading, False) for reader in module.readers]
     else:
         prefix = f"{names[id(module)]}." if id(module) in names and names[id(module)] else ""
         found = [(prefix + name, length, axis, row) for name, length, axis, row in _axes(module, out=out)]

@@ -23,9 +23,9 @@ from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
 from exporter.quiet import quiet
 from exporter.recurrent import unrolled
-from exporter.recurrent.linear import FlatLinear
 from exporter.sentence import first_line
 from exporter.source import Source, Traceable, batch_ports
+from exporter.tracing import traced
 from exporter.where import Running
 
 __all__ = ["MissingKernel", "find_missing_kernels", "refuse_missing_kernels"]
@@ -91,7 +91,7 @@ def find_missing_kernels(runtime: str, step: Traceable, *, batch: int) -> tuple[
         found = {
             (str(target), module): target
             for target, module in _operations(graph, _calls(step.source))
-            if not has_kernel(target)
+            if not has_kernel(_functional(target))
         }
     return tuple(
         MissingKernel(operation, module, _instead(found[operation, module]))
@@ -166,7 +166,7 @@ _RUNTIMES: dict[str, Callable[[], tuple[Decompositions, HasKernel]]] = {
 def _traced(step: Traceable, table: Decompositions, batch: int, *, loops: bool) -> fx.GraphModule:
     example = step.example(step.source.full, batch)
     try:
-        with FlatLinear(), nullcontext() if loops else unrolled(), Running(step.source.module, _note):
+        with traced(), nullcontext() if loops else unrolled(), Running(step.source.module, _note):
             return make_fx(step.function, decomposition_table=dict(table), tracing_mode="fake")(*example)
     except Exception as error:  # torch raises many types on what it cannot trace
         raise UnsupportedModelError(
@@ -219,6 +219,17 @@ def _calls(source: Source) -> dict[str, str]:
     with torch.no_grad(), Running(model) as running, _Calls(running, first):
         model(x)
     return first
+
+
+def _functional(target: Any) -> Any:
+    """What an operation that writes in place becomes in a program: one that gives what it writes."""
+    if not (isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable):
+        return target
+    named = getattr(torch.ops.aten, _WRITES.get(_base(target), _base(target).removesuffix("_")), None)
+    return getattr(named, target._overloadname, getattr(named, "default", target))
+
+
+_WRITES = {"copy_": "clone", "fill_": "full_like", "zero_": "zeros_like", "normal_": "randn_like"}
 
 
 def _base(target: Any) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from edge_fl.core.errors import ModelError
+from exporter.transposed import is_transposed
 
 __all__ = ["LoraLayer", "adapt_layer", "can_adapt"]
 
@@ -54,7 +55,7 @@ class LoraLayer(nn.Module):
 
 def can_adapt(module: nn.Module) -> bool:
     """Whether there is an adapter for modules of this kind."""
-    return isinstance(module, nn.Linear | nn.Conv2d) or _is_transposed(module)
+    return isinstance(module, nn.Linear | nn.Conv2d) or is_transposed(module)
 
 
 def adapt_layer(name: str, module: nn.Module, *, rank: int, alpha: float) -> LoraLayer:
@@ -83,7 +84,7 @@ def adapt_layer(name: str, module: nn.Module, *, rank: int, alpha: float) -> Lor
         up: nn.Module = nn.Conv2d(rank, module.out_channels, 1, bias=False)
     else:
         weight: Tensor = module.weight  # type: ignore[assignment]
-        outputs, inputs = weight.T.shape if _is_transposed(module) else weight.shape
+        outputs, inputs = weight.T.shape if is_transposed(module) else weight.shape
         most = min(inputs, outputs)
         down, up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
     if rank > most:
@@ -92,8 +93,3 @@ def adapt_layer(name: str, module: nn.Module, *, rank: int, alpha: float) -> Lor
     with torch.no_grad():
         up.weight.zero_()  # type: ignore[operator]
     return LoraLayer(module, down, up, gain=alpha / rank).train(module.training)
-
-
-def _is_transposed(module: nn.Module) -> bool:
-    """Hugging Face's ``Conv1D``, of GPT-2: a linear layer whose weight is ``[inputs, outputs]``."""
-    return type(module).__name__ == "Conv1D" and getattr(module, "weight", torch.empty(0)).dim() == 2

@@ -11,6 +11,7 @@ from edge_fl.core.bundle import FROZEN_TENSOR, PLAIN_SGD, BatchNormPolicy, Input
 from edge_fl.core.layout import Axis, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
 from exporter.losses import Loss
+from exporter.open_lengths import BATCH, Length, length_of
 
 __all__ = [
     "Port",
@@ -132,14 +133,14 @@ class Traceable:
         """Inputs of the shapes for ``counts`` kept units of each block and ``batch`` samples."""
         return tuple(port.example(counts, batch) for port in self.ports)
 
-    def dynamic_axes(self, name: str) -> tuple[int, ...]:
+    def open_lengths(self, name: str) -> dict[int, Length]:
         """The axes of an input whose length is not known before it runs: kept units, and the batch."""
         port = next(port for port in self.ports if port.name == name)
-        batch = (0,) if port.batched else ()
+        batch = {0: BATCH} if port.batched else {}
         if self.kind == "eval":
             return batch
-        units = (i for i, axis in enumerate(port.axes, len(batch)) if any(s.block is not None for s in axis))
-        return (*batch, *units)
+        lengths = ((i, length_of(axis)) for i, axis in enumerate(port.axes, len(batch)))
+        return {**batch, **{i: length for i, length in lengths if length.factors}}
 
 
 @dataclass(frozen=True)

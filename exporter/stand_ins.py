@@ -1,7 +1,7 @@
-"""Recurrent modules as single operations, for following a model's structure: torch-pruning cannot look into a loop.
+"""Modules as single operations, for following a model's structure: torch-pruning cannot look into loops or heads.
 
 A stand-in gives outputs of the right shapes and of no meaning; what its units own is declared
-(:mod:`exporter.recurrent.axes`).
+(:mod:`exporter.recurrent.axes`, :mod:`exporter.multihead`).
 """
 
 from collections.abc import Sequence
@@ -11,27 +11,56 @@ import torch
 import torch_pruning as tp
 from torch import Tensor, nn
 
-from exporter.recurrent import RecurrentAxes, recurrent_axes, replace_recurrent
+from exporter.multihead import MultiheadAttention, attention_axes, can_replace
+from exporter.recurrent import recurrent_axes, replace_recurrent
 from exporter.recurrent.layers import LstmLayers, RecurrentLayers
+from exporter.transposed import TransposedLinear, is_transposed, transposed_axes
+from exporter.unit_axes import UnitAxes
 
 __all__ = ["PRUNERS", "StandIn", "with_stand_ins"]
 
 
 class StandIn(nn.Module):
-    """Layers of a recurrent module as one operation.
+    """A module as one operation.
 
-    ``axes`` are the units of every layer; ``readers`` are the weights whose columns read the module's input.
+    Parameters
+    ----------
+    axes
+        The units of every layer in it.
+    readers
+        The weights whose columns read the module's input.
+    inputs
+        Features of that input.
+    reading
+        The axis of those columns.
+    recurrent
+        Whether units are read in the next time step, too.
     """
 
-    def __init__(self, module: RecurrentLayers, name: str) -> None:
+    def __init__(
+        self,
+        axes: Sequence[UnitAxes],
+        *,
+        readers: Sequence[str],
+        inputs: int,
+        recurrent: bool = False,
+        reading: int = 1,
+    ) -> None:
         super().__init__()
-        self.axes: tuple[RecurrentAxes, ...] = tuple(recurrent_axes(module, name))
-        self.readers = tuple(f"{name}.{p}" if name else p for p, _ in module.named_parameters() if "ih_l0" in p)
-        self.readers = tuple(reader for reader in self.readers if "weight" in reader)
-        self.inputs = module.get_parameter("weight_ih_l0").shape[1]
-        self.outputs = sum(axes.size for axes in self.axes if axes.outputs is not None)
-        self.layers = len(self.axes)
+        self.reading = reading
+        self.axes, self.readers, self.inputs, self.recurrent = tuple(axes), tuple(readers), inputs, recurrent
+        self.outputs = sum(each.size for each in self.axes if each.outputs is not None)
         self.anchor = nn.Parameter(torch.zeros(()))  # the module may come first, where nothing else has a gradient
+
+
+class _Recurrence(StandIn):
+    def __init__(self, module: RecurrentLayers, name: str) -> None:
+        readers = [_within(name, p) for p, _ in module.named_parameters() if "ih_l0" in p and "weight" in p]
+        axes = recurrent_axes(module, name)
+        super().__init__(
+            axes, readers=readers, inputs=module.get_parameter("weight_ih_l0").shape[1], recurrent=True
+        )
+        self.layers = len(self.axes)
         self.batch_first, self.pair = module.batch_first, isinstance(module, LstmLayers)
 
     def forward(self, x: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
@@ -42,6 +71,32 @@ class StandIn(nn.Module):
         last = outputs.select(time, -1)[..., : self.axes[-1].size].unsqueeze(0)
         last = last.expand(self.layers, *last.shape[1:])
         return outputs, (last, last) if self.pair else last
+
+
+class _Attention(StandIn):
+    def __init__(self, module: MultiheadAttention, name: str) -> None:
+        super().__init__(
+            attention_axes(module, name),
+            readers=[_within(name, p) for p, _ in module.named_parameters() if "proj_weight" in p],
+            inputs=module.out_proj.weight.shape[0],
+        )
+        self.batch_first = module.batch_first
+
+    def forward(self, query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        """Outputs of the query's shape."""
+        outputs: Tensor = _Operation.apply(query, self.anchor, self.outputs)  # type: ignore[no-untyped-call]
+        return outputs, None
+
+
+class _Transposed(StandIn):
+    def __init__(self, module: TransposedLinear, name: str) -> None:
+        axes, inputs = transposed_axes(module, name), module.weight.shape[0]
+        super().__init__([axes], readers=[f"{name}.weight"], inputs=inputs, reading=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs of their shape."""
+        outputs: Tensor = _Operation.apply(x, self.anchor, self.outputs)  # type: ignore[no-untyped-call]
+        return outputs
 
 
 class _Operation(torch.autograd.Function):
@@ -59,7 +114,7 @@ class _Operation(torch.autograd.Function):
 class _Pruner(tp.BasePruningFunc):  # type: ignore[misc]
     """What torch-pruning asks of a layer; nothing is ever pruned."""
 
-    TARGET_MODULES = StandIn
+    TARGET_MODULES = (_Recurrence, _Attention, _Transposed)
 
     def prune_out_channels(self, layer: StandIn, idxs: Sequence[int]) -> nn.Module:
         return layer
@@ -74,15 +129,24 @@ class _Pruner(tp.BasePruningFunc):  # type: ignore[misc]
         return layer.inputs
 
 
-PRUNERS = {StandIn: _Pruner()}
+PRUNERS = {kind: _Pruner() for kind in (_Recurrence, _Attention, _Transposed)}
 """For torch-pruning's ``customized_pruners``."""
 
 
 def with_stand_ins(model: nn.Module) -> nn.Module:
-    """A copy of ``model`` with stand-ins in place of its recurrent modules (cells excepted)."""
+    """A copy of ``model`` with stand-ins for its recurrent modules (cells excepted) and multi-head attentions."""
     model = replace_recurrent(model)
     for parent_name, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
+            where = _within(parent_name, name)
             if isinstance(child, RecurrentLayers):
-                setattr(parent, name, StandIn(child, f"{parent_name}.{name}" if parent_name else name))
+                setattr(parent, name, _Recurrence(child, where))
+            elif can_replace(child):
+                setattr(parent, name, _Attention(MultiheadAttention(child), where))
+            elif is_transposed(child):
+                setattr(parent, name, _Transposed(TransposedLinear(child), where))
     return model
+
+
+def _within(module: str, name: str) -> str:
+    return f"{module}.{name}" if module else name

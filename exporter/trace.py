@@ -4,16 +4,15 @@ Exporting a module that calls ``torch.func.grad`` is not possible; tracing it fi
 a graph without any autograd, which is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch._dynamo.source import ConstantSource
 from torch._export.verifier import Verifier
 from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ExportGraphSignature,
     InputKind,
@@ -25,18 +24,22 @@ from torch.export.graph_signature import (
 from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext, is_concrete_int
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
 from exporter.example_lengths import distinct_batch, distinct_counts
+from exporter.open_lengths import Free, open_dims, stand_ins
 from exporter.passes import optimise
 from exporter.passes.values import fill_values
-from exporter.recurrent.linear import FlatLinear
 from exporter.sentence import first_line
 from exporter.source import Traceable
+from exporter.tracing import traced
 
 __all__ = ["export_function", "export_static", "export_symbolic", "trace_function"]
+
+
+_Result = TypeVar("_Result")
 
 
 def export_static(
@@ -62,20 +65,17 @@ def export_symbolic(program: Traceable, table: Decompositions, *, saved: bool = 
     UnsupportedModelError
         When the model cannot be traced, or fixes a width or the batch.
     """
-    free = [program.dynamic_axes(name) for name in program.inputs]
-    export = export_function if saved else trace_function
-    exported = _refused(
-        program, lambda: export(program.function, program.example(*_distinct(program)), table, free)
-    )
-    _require_free(program, exported)
-    return exported
+    free, example = [program.open_lengths(name) for name in program.inputs], program.example(*_distinct(program))
+    graph = _refused(program, lambda: _traced(program.function, example, table, free))
+    _require_free(program, graph)
+    return _refused(program, lambda: _exported(graph, example, free) if saved else _translatable(graph))
 
 
 def export_function(
     function: Callable[..., tuple[Tensor, ...]],
     example: tuple[Tensor, ...],
     table: Decompositions,
-    free: Sequence[Sequence[int]] | None = None,
+    free: Free | None = None,
 ) -> ExportedProgram:
     """Export a function of tensors: traced under ``table``, then optimised (:mod:`exporter.passes`).
 
@@ -84,8 +84,7 @@ def export_function(
     example
         Inputs of the right shapes; the values do not matter.
     free
-        For each input the axes whose length stays open; two of one length in ``example`` are one length for ever.
-        None fixes every axis.
+        For each input the axes whose length stays open, and what it is made of. None fixes every axis.
 
     Raises
     ------
@@ -99,36 +98,51 @@ def trace_function(
     function: Callable[..., tuple[Tensor, ...]],
     example: tuple[Tensor, ...],
     table: Decompositions,
-    free: Sequence[Sequence[int]] | None = None,
+    free: Free | None = None,
 ) -> ExportedProgram:
     """As :func:`export_function`, for a translator alone: not traced a second time, and not fit to be saved.
 
     Every operation that the translator needs decomposed must be in ``table``.
     """
-    graph = _traced(function, example, table, free)
-    if _holds_constants(graph):
-        # Makes inputs of constants, at the price of two more traces.
-        lifted: ExportedProgram = _exported(graph, example, free).run_decompositions({})
-        return lifted
-    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    fill_values(graph.graph, placeholders[0].meta["val"].fake_mode)
+    return _translatable(_traced(function, example, table, free))
+
+
+def _translatable(graph: GraphModule) -> ExportedProgram:
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    mode = placeholders[0].meta["val"].fake_mode
+    constants = _lift_constants(graph, mode)
+    fill_values(graph.graph, mode)
     results = next(node for node in graph.graph.nodes if node.op == "output").args[0]
     signature = ExportGraphSignature(
-        [InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in placeholders],
+        [
+            *(InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name) for name in constants),
+            *(InputSpec(InputKind.USER_INPUT, TensorArgument(node.name), None) for node in placeholders),
+        ],
         [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results],
     )
-    return _Traced(graph, graph.graph, signature, {}, {}, [], constants={}, verifiers=[Verifier])
+    return _Traced(graph, graph.graph, signature, {}, {}, [], constants=constants, verifiers=[Verifier])
 
 
-def _exported(
-    graph: GraphModule, example: tuple[Tensor, ...], free: Sequence[Sequence[int]] | None
-) -> ExportedProgram:
-    dims = None if free is None else tuple(dict.fromkeys(axes, Dim.AUTO) for axes in free)
+def _exported(graph: GraphModule, example: tuple[Tensor, ...], free: Free | None) -> ExportedProgram:
+    dims = None if free is None else open_dims(free)
     return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
 
 
-def _holds_constants(graph: GraphModule) -> bool:
-    return any(isinstance(getattr(graph, n.target, None), Tensor) for n in graph.graph.find_nodes(op="get_attr"))
+def _lift_constants(graph: GraphModule, mode: FakeTensorMode) -> dict[str, Any]:
+    """Make inputs of the tensors that the graph holds; returns them by those inputs' names."""
+    constants: dict[str, Any] = {}
+    first = next(iter(graph.graph.nodes))
+    for node in graph.graph.find_nodes(op="get_attr"):
+        value = getattr(graph, node.target, None)
+        if isinstance(value, Tensor):
+            with graph.graph.inserting_before(first):
+                lifted = graph.graph.placeholder(f"constant_{len(constants)}")
+            lifted.meta["val"] = mode.from_tensor(value, static_shapes=True)
+            node.replace_all_uses_with(lifted)
+            graph.graph.erase_node(node)
+            constants[lifted.name] = value
+    graph.recompile()
+    return constants
 
 
 def _writes_in_place(graph: GraphModule) -> bool:
@@ -149,7 +163,7 @@ def _traced(
     function: Callable[..., tuple[Tensor, ...]],
     example: tuple[Tensor, ...],
     table: Decompositions,
-    free: Sequence[Sequence[int]] | None,
+    free: Free | None,
 ) -> GraphModule:
     graph = _graph_of(function, example, table, free)
     if _writes_in_place(graph):  # to a buffer that another call with the same arguments may share once optimised
@@ -162,27 +176,16 @@ def _graph_of(
     function: Callable[..., tuple[Tensor, ...]],
     example: tuple[Tensor, ...],
     table: Decompositions,
-    free: Sequence[Sequence[int]] | None,
+    free: Free | None,
 ) -> GraphModule:
-    inputs = list(example) if free is None else _symbolic(example, free)
-    with FlatLinear():
+    inputs = list(example) if free is None else stand_ins(example, free)
+    with traced():
         return make_fx(
             function, decomposition_table=dict(table), tracing_mode="fake" if free is None else "symbolic"
         )(*inputs)
 
 
-def _symbolic(example: tuple[Tensor, ...], free: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Stand-ins of which only ``free`` axes have symbols, so that decompositions see all other lengths as numbers."""
-    mode = FakeTensorMode(shape_env=ShapeEnv())
-    traced: list[Tensor] = []
-    for index, (tensor, axes) in enumerate(zip(example, free, strict=True)):
-        sizes = [DimDynamic.DUCK if axis in axes else DimDynamic.STATIC for axis in range(tensor.dim())]
-        context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=sizes)
-        traced.append(mode.from_tensor(tensor, symbolic_context=context, source=ConstantSource(f"input{index}")))
-    return traced
-
-
-def _refused(program: Traceable, export: Callable[[], ExportedProgram]) -> ExportedProgram:
+def _refused(program: Traceable, export: Callable[[], _Result]) -> _Result:
     try:
         return export()
     except Exception as error:  # torch raises many types on what it cannot trace
@@ -192,11 +195,11 @@ def _refused(program: Traceable, export: Callable[[], ExportedProgram]) -> Expor
         ) from error
 
 
-def _require_free(program: Traceable, exported: ExportedProgram) -> None:
+def _require_free(program: Traceable, graph: GraphModule) -> None:
     """A shape that forward writes as a number, or reads as one, would bind the program to one width or batch."""
-    values = [node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"]
+    values = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
     for name, value in zip(program.inputs, values, strict=True):
-        for axis in program.dynamic_axes(name):
+        for axis in program.open_lengths(name):
             if is_concrete_int(value.shape[axis]):
                 raise UnsupportedModelError(
                     f"The model's forward fixes axis {axis} of '{name}' at the {value.shape[axis]} it was traced "

@@ -34,8 +34,11 @@ def export(
         typer.Option(help="The data set whose samples and classes the model fits [default: the zoo model's]."),
     ] = None,
     input_shape: Annotated[
-        str | None, typer.Option(help="Without a data set: one float32 sample, such as 3x32x32.")
+        str | None, typer.Option(help="Without a data set: one sample, such as 3x32x32, or 64 for 64 tokens.")
     ] = None,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="That sample is of tokens (int64), not of float32.")
+    ] = False,
     classes: Annotated[
         int | None, typer.Option(help="Without a data set: classes of the outputs, such as 10.")
     ] = None,
@@ -99,6 +102,9 @@ def export(
         Path | None,
         typer.Option(help="Start from these: a .safetensors file, or a Hugging Face folder such as distilbert/."),
     ] = None,
+    no_dropout: Annotated[
+        bool, typer.Option("--no-dropout", help="Set the model's own dropout to 0, which no program can draw.")
+    ] = False,
     train: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,7 +130,7 @@ def export(
     Example: edge-fl export zoo:femnist-cnn --weights pretrained.safetensors --train 'lora:*:r=8' -o bundle/
     """
     module, default = _built(model, seed)
-    module = _prepared(module, weights, train or [])
+    module = _prepared(module, weights, train or [], no_dropout=no_dropout)
     options: dict[str, Any] = {
         "widths": parse_widths(widths),
         "batch": batch,
@@ -142,7 +148,7 @@ def export(
     from exporter.lower import LOWERINGS
 
     runtimes = tuple(dict.fromkeys(runtime or (LOWERINGS.names() if check else ["onnx"])))
-    target = target_for(data, name or _named(model), runtimes, options)
+    target = target_for(data, name or _named(model), runtimes, options, tokens=tokens)
     if check:
         with progress("checking", len(runtimes) + 2) as report:
             found = check_model(module, target, report=report)
@@ -173,14 +179,15 @@ def _built(model: str, seed: int) -> "tuple[nn.Module, str | None]":
     return load_model(model), None
 
 
-def _prepared(model: "nn.Module", weights: Path | None, train: list[str]) -> "nn.Module":
+def _prepared(model: "nn.Module", weights: Path | None, train: list[str], *, no_dropout: bool) -> "nn.Module":
     """The model with pretrained weights, of which ``train`` is trained."""
+    from exporter.dropout import without_dropout
     from exporter.fine_tuning import train_only
     from exporter.pretrained import load_weights
 
     if weights is not None:
         load_weights(model, weights)
-    return train_only(model, train)
+    return train_only(without_dropout(model) if no_dropout else model, train)
 
 
 def _named(model: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from edge_fl.core.bundle import Input, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX, Input, Optimizer
 from edge_fl.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def target_for(
     name: str,
     runtimes: tuple[str, ...],
     options: dict[str, Any],
+    *,
+    tokens: bool = False,
 ) -> "Target":
     """The target for a data set, or for bare shapes.
 
@@ -74,6 +76,8 @@ def target_for(
         ``--dataset``, or ``--input-shape`` with either ``--classes`` or ``--target-shape``; None where not given.
     options
         Further fields of the target.
+    tokens
+        Whether a bare shape is one of tokens.
 
     Raises
     ------
@@ -87,7 +91,7 @@ def target_for(
 
     dataset, input_shape, classes, target_shape = data
     if dataset is not None:
-        if (input_shape, classes, target_shape) != (None, None, None):
+        if (input_shape, classes, target_shape) != (None, None, None) or tokens:
             raise ConfigError("A data set has shapes and classes of its own: leave --dataset or the others out.")
         return Target.of(dataset_info(dataset), name, runtimes, **options)
     if input_shape is None or (classes is None) == (target_shape is None):
@@ -95,11 +99,13 @@ def target_for(
             "What does the model fit? Give --dataset NAME, or --input-shape 3x32x32 and --classes 10, or, for float32 "
             "targets, --input-shape 16 and --target-shape 4."
         )
-    sample = Input(parse_shape(input_shape, "--input-shape"), "float32")
+    sample = Input(parse_shape(input_shape, "--input-shape"), "int64" if tokens else "float32")
     if target_shape is not None:
         shape = parse_shape(target_shape, "--target-shape")
         fields = {"target": Input(shape, "float32"), "loss": "mse", **options}
         return Target(name, NO_DATASET, sample, shape[-1], runtimes, **fields)
     if classes is None or classes < 1:
         raise ConfigError(f"A classifier has at least one class, not {classes}.")
-    return Target(name, NO_DATASET, sample, classes, runtimes, **options)
+    of_each = options.get("loss") == "sequence_cross_entropy"  # a class for each position
+    target = Input(sample.shape, "int64") if of_each else CLASS_INDEX
+    return Target(name, NO_DATASET, sample, classes, runtimes, target=target, **options)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import ExportedProgram
 from torch.func import functional_call
 
 from edge_fl.core.bundle import Bundle
@@ -21,11 +21,14 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.runtimes.torch_eager import load_program
 from exporter.accept import Fit, example_inputs
+from exporter.example_lengths import distinct_batch, distinct_counts
 from exporter.frozen import arrays_of
 from exporter.limits import LIMIT
+from exporter.open_lengths import BATCH, Length, length_of
 from exporter.quiet import quiet
 from exporter.sentence import first_line
 from exporter.source import Source
+from exporter.trace import export_function
 
 __all__ = ["FORWARD", "load_forward", "save_forward"]
 
@@ -33,17 +36,6 @@ FORWARD = "model/forward.pt2"
 """The program's path in a bundle."""
 
 _BATCH = 3  # torch takes a length of 1 for a constant
-
-
-class _Forward(nn.Module):
-    """A function of tensors as torch.export wants it; what it closes over is none of its state."""
-
-    def __init__(self, function: Callable[..., Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor, *tensors: Tensor) -> Tensor:
-        return self.function(x, *tensors)
 
 
 def save_forward(source: Source) -> bytes:
@@ -60,15 +52,10 @@ def save_forward(source: Source) -> bytes:
         When the program does not compute what the model computes.
     """
     function = _function(source)
-    dims = ({0: Dim.AUTO}, tuple(dict.fromkeys(axes, Dim.AUTO) for axes in _free(source)))
+    free = [{0: BATCH}, *_free(source)]
     try:
         with torch.no_grad(), quiet():
-            exported = torch.export.export(
-                _Forward(function),
-                _example(source, Pattern.full(source.layout), _BATCH),
-                dynamic_shapes=dims,
-                strict=False,
-            )
+            exported = export_function(lambda *inputs: (function(*inputs),), _stand_in(source), {}, free)
     except Exception as error:  # torch raises many types on what it cannot trace
         raise UnsupportedModelError(
             f"The model's forward cannot be traced for any batch and width ({first_line(error)}): read no shape as a "
@@ -106,12 +93,23 @@ def _function(source: Source) -> Callable[..., Tensor]:
     return forward
 
 
-def _free(source: Source) -> list[list[int]]:
+def _free(source: Source) -> list[dict[int, Length]]:
     """The axes of each tensor that shrink when units are left out."""
-    return [
-        [number for number, axis in enumerate(tensor.units) if any(s.block is not None for s in axis)]
-        for tensor in (*source.layout.tensors, *source.layout.frozen)
+    lengths = (map(length_of, tensor.units) for tensor in (*source.layout.tensors, *source.layout.frozen))
+    return [{number: length for number, length in enumerate(each) if length.factors} for each in lengths]
+
+
+def _stand_in(source: Source) -> tuple[Tensor, ...]:
+    """Inputs in which no two axes have one length that are not always of one length."""
+    layout, shape = source.layout, source.input.shape
+    counts = distinct_counts(layout, list(source.full), shape)
+    x = example_inputs(Fit(source.input, (), source.classes), distinct_batch(layout, counts, shape))
+    shapes = [[length_of(a).of(counts) for a in t.units] for t in (*layout.tensors, *layout.frozen)]
+    held = [
+        torch.zeros(s, dtype=getattr(torch, t.dtype))
+        for s, t in zip(shapes, (*layout.tensors, *layout.frozen), strict=True)
     ]
+    return (x, *held)
 
 
 def _example(source: Source, pattern: Pattern, batch: int) -> tuple[Tensor, ...]:
@@ -131,7 +129,7 @@ def _prove(source: Source, program: nn.Module, function: Callable[..., Tensor]) 
     inputs = _example(source, pattern, _BATCH - 1)
     try:
         expected = function(*inputs)
-        outputs: Tensor = program(*inputs)
+        (outputs,) = program(*inputs)
         off = float((outputs - expected).abs().max() / expected.abs().max())
     except RuntimeError as error:
         raise UnsupportedModelError(

@@ -71,7 +71,8 @@ class Narrowed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the model."""
-        outputs: Tensor = self.graph(x, *(_read(self.weights, name) for name in self._names))
+        given = self.graph(x, *(_read(self.weights, name) for name in self._names))
+        outputs: Tensor = given if isinstance(given, Tensor) else given[0]  # bare in bundles of earlier builds
         return outputs
 
 

@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 import torch
+from onnx import numpy_helper
 from torch import Tensor
 from torch.export import ExportedProgram
 
@@ -113,7 +115,23 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
     for value in [*model.graph.value_info, *model.graph.input, *model.graph.output]:
         del value.metadata_props[:]
     settle_shapes(model)
+    _fill_uniform(model.graph)
     return model
+
+
+def _fill_uniform(graph: onnx.GraphProto) -> None:
+    """Have the program fill large tensors of one value, such as where an embedding's gradient begins, itself."""
+    for tensor in list(graph.initializer):
+        if tensor.data_type != onnx.TensorProto.FLOAT or math.prod(tensor.dims) <= _LARGEST_CONSTANT:
+            continue
+        values = numpy_helper.to_array(tensor).reshape(-1)
+        if (values == values[0]).all():
+            shape = numpy_helper.from_array(np.array(tensor.dims, dtype=np.int64), f"{tensor.name}_shape")
+            value = numpy_helper.from_array(values[:1])
+            node = onnx.helper.make_node("ConstantOfShape", [shape.name], [tensor.name], value=value)
+            graph.initializer.remove(tensor)
+            graph.initializer.append(shape)
+            graph.node.insert(0, node)
 
 
 def _check(model: onnx.ModelProto) -> None:

@@ -9,16 +9,15 @@ reads its output. With those rows zero, a unit that starts at zero stays there, 
     plain: h' = tanh(0) = relu(0) = 0
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from exporter.recurrent.cells import ElmanCell, GruCell, LstmCell, RecurrentCell
 from exporter.recurrent.layers import ElmanLayers, GruLayers, LstmLayers, RecurrentLayers
+from exporter.unit_axes import UnitAxes
 
-__all__ = ["RecurrentAxes", "recurrent_axes"]
+__all__ = ["recurrent_axes"]
 
 _GATES: dict[type[nn.Module], int] = {
     LstmLayers: 4,
@@ -30,23 +29,7 @@ _GATES: dict[type[nn.Module], int] = {
 }
 
 
-@dataclass(frozen=True)
-class RecurrentAxes:
-    """The hidden units of one layer in one direction.
-
-    ``owners`` says for an axis of a parameter which unit owns each of its indices, int64, -1 for none; ``own`` are
-    the axes of the units' own rows, a subset of its keys. The units' outputs are ``outputs`` of the last axis of
-    what the module gives, or of no part of it when a layer above reads them (None).
-    """
-
-    name: str
-    size: int
-    owners: dict[tuple[str, int], NDArray[np.int64]]
-    own: frozenset[tuple[str, int]]
-    outputs: slice | None
-
-
-def recurrent_axes(module: nn.Module, name: str) -> list[RecurrentAxes]:
+def recurrent_axes(module: nn.Module, name: str) -> list[UnitAxes]:
     """The units of every layer and direction, bottom first.
 
     Parameters
@@ -68,11 +51,11 @@ def recurrent_axes(module: nn.Module, name: str) -> list[RecurrentAxes]:
             size = module.weight_hh.shape[1]
             own = _rows(module, name, "", size)
             columns = {(_parameter(name, "weight_hh"), 1): np.arange(size)}
-            return [RecurrentAxes(name, size, {**own, **columns}, frozenset(own), slice(0, size))]
+            return [UnitAxes(name, size, {**own, **columns}, frozenset(own), slice(0, size))]
     return []
 
 
-def _layers(module: RecurrentLayers, name: str) -> list[RecurrentAxes]:
+def _layers(module: RecurrentLayers, name: str) -> list[UnitAxes]:
     found = []
     suffixes = module.suffixes()
     width = len(suffixes) // module.num_layers
@@ -88,7 +71,7 @@ def _layers(module: RecurrentLayers, name: str) -> list[RecurrentAxes]:
             columns[start : start + size] = np.arange(size)
             owners[_parameter(name, f"weight_ih{above}"), 1] = columns
         outputs = slice(start, start + size) if bottom == len(suffixes) else None
-        found.append(RecurrentAxes(_parameter(name, suffix[1:]), size, owners, frozenset(own), outputs))
+        found.append(UnitAxes(_parameter(name, suffix[1:]), size, owners, frozenset(own), outputs))
     return found
 
 

@@ -3,10 +3,14 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["FlatLinear"]
+
+
+_LINEAR = (functional.linear, torch.ops.aten.linear.default)
 
 
 class FlatLinear(TorchFunctionMode):
@@ -24,7 +28,7 @@ class FlatLinear(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call ``func``; flatten around it if it is ``linear``."""
-        if func is not functional.linear or args[0].dim() < 3:
+        if func not in _LINEAR or args[0].dim() < 3:
             return func(*args, **(kwargs or {}))
         x, weight, *bias = args
         flat = func(x.flatten(0, -2), weight, *bias, **(kwargs or {}))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from exporter.lower.executorch import executorch_decompositions, to_executorch
 from exporter.lower.onnx import onnx_decompositions, to_onnx
+from exporter.open_lengths import Length
 from exporter.quiet import quiet
 from exporter.trace import export_function, trace_function
 
@@ -28,9 +29,10 @@ def with_gradients(function: Callable[..., Tensor]) -> Function:
 def in_onnx(
     function: Function, example: Sequence[Tensor], free: Sequence[Sequence[int]] | None = None
 ) -> Function:
-    """``function`` as onnxruntime computes it; ``free`` axes of each operand may take any length."""
+    """``function`` as onnxruntime computes it; ``free`` axes of each operand may take any length, equal ones one."""
     with quiet():
-        exported = export_function(function, tuple(example), onnx_decompositions(), free)
+        lengths = None if free is None else [_by_length(t, axes) for t, axes in zip(example, free, strict=True)]
+        exported = export_function(function, tuple(example), onnx_decompositions(), lengths)
         results = len(exported.graph_signature.user_outputs)
         inputs, outputs = [f"in{i}" for i in range(len(example))], [f"out{i}" for i in range(results)]
         data = to_onnx(exported, inputs, outputs)
@@ -43,6 +45,10 @@ def in_onnx(
         return tuple(torch.as_tensor(array) for array in session.run(None, feed))
 
     return run
+
+
+def _by_length(tensor: Tensor, axes: Sequence[int]) -> dict[int, Length]:
+    return {axis: Length(0, ((f"n{tensor.shape[axis]}", 1),)) for axis in axes}
 
 
 def in_executorch(function: Function, example: Sequence[Tensor]) -> Function:

@@ -20,7 +20,7 @@ def with_weight(value: torch.Tensor) -> nn.Module:
 
 def frozen() -> nn.Module:
     model = nn.Sequential(nn.Linear(6, 3))
-    model[0].bias.requires_grad_(False)
+    model.requires_grad_(False)
     return model
 
 
@@ -37,7 +37,7 @@ def frozen() -> nn.Module:
         (lambda: nn.Linear(6, 3).double(), UnsupportedModelError, "float64"),
         (lambda: with_weight(torch.zeros(3, 6, dtype=torch.complex64)), UnsupportedModelError, "complex64"),
         (lambda: with_weight(torch.full((3, 6), float("nan"))), UnsupportedModelError, "NaN"),
-        (frozen, UnsupportedModelError, "requires_grad"),
+        (frozen, UnsupportedModelError, "every parameter of the model is frozen"),
         (lambda: nn.Sequential(nn.Flatten()), UnsupportedModelError, "no parameters"),
         (models.Noisy, UnsupportedModelError, "two outputs for one input"),
         (models.Branching, UnsupportedModelError, "torch.where"),

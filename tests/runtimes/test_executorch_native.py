@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.batch import Batch
+from edge_fl.core.pattern import Pattern
 from edge_fl.runtimes.base import open_runtime
 bundle = Bundle.load(Path(sys.argv[1]), runtime="executorch")
 data = np.load(sys.argv[2])

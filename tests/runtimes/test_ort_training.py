@@ -56,6 +56,7 @@ from pathlib import Path
 import numpy as np
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.batch import Batch
+from edge_fl.core.pattern import Pattern
 from edge_fl.runtimes.base import open_runtime
 bundle = Bundle.load(Path({str(plain.root)!r}), runtime="ort_training")
 full = {{t.name: np.zeros(t.shape, np.float32) for t in bundle.layout.tensors}}

@@ -1,0 +1,25 @@
+"""Models without their own dropout."""
+
+import copy
+
+from torch import nn
+
+__all__ = ["without_dropout"]
+
+_NAMED = "drop"
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """A copy of ``model`` whose dropout drops nothing.
+
+    That is ``p`` of torch's layers, and every number of a module whose name speaks of dropping, such as
+    ``attention_dropout`` or ``drop_prob``.
+    """
+    still = copy.deepcopy(model)
+    for module in still.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if _NAMED in name and type(value) is float:
+                setattr(module, name, 0.0)
+    return still

@@ -1,0 +1,132 @@
+"""``nn.MultiheadAttention`` as a function of its tensors, so that it runs with some of its heads.
+
+torch's own holds how many heads it has, and checks its weights against that. Names and values of the tensors are the
+same here. What stays is how many features a head has.
+"""
+
+from typing import NamedTuple, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from exporter.unit_axes import UnitAxes
+
+__all__ = ["MultiheadAttention", "attention_axes", "can_replace", "replace_attention"]
+
+_MINUS_INFINITY = -1e9  # a softmax of nothing but true infinities would be NaN
+
+
+def can_replace(module: nn.Module) -> TypeGuard[nn.MultiheadAttention]:
+    """Whether it is torch's own, without the biases that are appended to keys and values."""
+    return type(module) is nn.MultiheadAttention and module.bias_k is None and not module.add_zero_attn
+
+
+class _Projection(NamedTuple):
+    weight: Tensor
+    bias: Tensor | None
+
+
+class MultiheadAttention(nn.Module):
+    """Attention of ``[length, batch, features]``, or with ``batch_first`` of ``[batch, length, features]``."""
+
+    def __init__(self, module: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.in_proj_weight, self.in_proj_bias = module.in_proj_weight, module.in_proj_bias
+        self.q_proj_weight, self.k_proj_weight = module.q_proj_weight, module.k_proj_weight
+        self.v_proj_weight = module.v_proj_weight
+        self.out_proj = module.out_proj
+        self.head_dim, self.batch_first = module.head_dim, module.batch_first
+        self._qkv_same_embed_dim = (
+            False  # keeps an encoder layer from its shortcut, which looks into its attention
+        )
+        self.train(module.training)
+
+    def forward(  # noqa: PLR0917  # torch's own signature
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As torch's: outputs, and the attention's weights, means over heads unless those are wanted one by one.
+
+        Masks are true where a key is *not* read, or are added; ``is_causal`` only says what ``attn_mask`` is.
+        """
+        del is_causal
+        alone = query.dim() == 2
+        if alone or not self.batch_first:
+            query, key, value = (x.unsqueeze(0) if alone else x.transpose(0, 1) for x in (query, key, value))
+        heads = [self._heads(x, part) for x, part in zip((query, key, value), self._projections(), strict=True)]
+        scores = (heads[0] * self.head_dim**-0.5) @ heads[1].transpose(-2, -1)
+        if attn_mask is not None:
+            each = attn_mask.dim() == 3  # a mask for each head of each sample
+            mask = attn_mask.reshape(-1, scores.shape[1], *attn_mask.shape[1:]) if each else attn_mask
+            scores = _masked(scores, mask)
+        if key_padding_mask is not None:
+            padding = key_padding_mask.unsqueeze(0) if alone else key_padding_mask
+            scores = _masked(scores, padding[:, None, None, :])
+        weights = torch.softmax(scores, -1)
+        joined = (weights @ heads[2]).transpose(1, 2).flatten(2)
+        outputs: Tensor = self.out_proj(joined)
+        if alone or not self.batch_first:
+            outputs = outputs.squeeze(0) if alone else outputs.transpose(0, 1)
+        if not need_weights:
+            return outputs, None
+        shown = weights.mean(1) if average_attn_weights else weights
+        return outputs, shown.squeeze(0) if alone else shown
+
+    def _projections(self) -> list[_Projection]:
+        """Of query, key and value."""
+        whole, bias = self.in_proj_weight, self.in_proj_bias
+        parts = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight] if whole is None else whole.chunk(3)
+        biases = [None] * 3 if bias is None else bias.chunk(3)
+        return [_Projection(*pair) for pair in zip(parts, biases, strict=True)]
+
+    def _heads(self, x: Tensor, projection: _Projection) -> Tensor:
+        """``[batch, heads, length, features of a head]``."""
+        projected = functional.linear(x, projection.weight, projection.bias)
+        return projected.reshape(*x.shape[:2], -1, self.head_dim).transpose(1, 2)
+
+
+def replace_attention(model: nn.Module) -> nn.Module:
+    """``model``, in which every attention of torch's is replaced by one of ours."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if can_replace(child):
+                setattr(parent, name, MultiheadAttention(child))
+    return model
+
+
+def attention_axes(module: MultiheadAttention, name: str) -> list[UnitAxes]:
+    """The heads, which only ``out_proj`` reads, and the features of the outputs.
+
+    Parameters
+    ----------
+    name
+        The module's in the model, before those of its parameters.
+    """
+    prefix = f"{name}." if name else ""
+    outputs, inputs = module.out_proj.weight.shape
+    heads = np.arange(inputs) // module.head_dim
+    rows = {
+        (f"{prefix}{own}", 0): np.tile(heads, len(parameter) // inputs)
+        for own, parameter in module.named_parameters(recurse=False)
+    }
+    features = {
+        (f"{prefix}out_proj.{own}", 0): np.arange(outputs) for own, _ in module.out_proj.named_parameters()
+    }
+    columns = {(f"{prefix}out_proj.weight", 1): heads}
+    return [
+        UnitAxes(f"{prefix}heads", inputs // module.head_dim, {**rows, **columns}, frozenset(rows), None),
+        UnitAxes(f"{prefix}out_proj", outputs, features, frozenset(features), slice(0, outputs)),
+    ]
+
+
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask, _MINUS_INFINITY, scores) if mask.dtype == torch.bool else scores + mask

@@ -1,0 +1,40 @@
+"""How a model runs while it is followed or traced: in operations that every part of the exporter knows."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from exporter.attention import PlainAttention
+from exporter.recurrent.linear import FlatLinear
+
+__all__ = ["traced"]
+
+
+@contextmanager
+def traced() -> Iterator[PlainAttention]:
+    """Attention is written out, linear layers are flat, and torch's own shortcuts for evaluation are off."""
+    fast, attention = torch.backends.mha.get_fastpath_enabled(), PlainAttention()
+    torch.backends.mha.set_fastpath_enabled(False)  # an operation for a whole encoder layer, which has no gradient
+    try:
+        with ExitStack() as stack:
+            if "transformers" in sys.modules:
+                stack.enter_context(_exporting())
+            stack.enter_context(attention)
+            stack.enter_context(FlatLinear())
+            yield attention
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def _exporting() -> Iterator[None]:
+    """Hugging Face's models ask torch whether they are exported before they branch on values."""
+    compiler = torch.compiler
+    before = compiler._is_compiling_flag, compiler._is_exporting_flag
+    compiler._is_compiling_flag = compiler._is_exporting_flag = True
+    try:
+        yield
+    finally:
+        compiler._is_compiling_flag, compiler._is_exporting_flag = before

@@ -1,0 +1,142 @@
+"""Attention as the exporter runs it, beside torch's own; and which heads of whose attention are units."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from exporter.attention import attend
+from exporter.derive import derive
+from exporter.multihead import MultiheadAttention, can_replace
+from tests.exporter.test_sub_networks import Vit
+
+SHAPE = (2, 4, 5, 8)  # batch, heads, length, features
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": torch.randn(5, 5)},
+        {"attn_mask": torch.ones(5, 5, dtype=torch.bool).tril()},
+        {"enable_gqa": True},
+    ],
+)
+def test_written_out_it_is_torchs(options: dict[str, object]) -> None:
+    query, (key, value) = torch.randn(SHAPE), torch.randn(2, 2, 2 if "enable_gqa" in options else 4, 5, 8)
+    expected = functional.scaled_dot_product_attention(query, key, value, **options)  # type: ignore[arg-type]
+    assert torch.allclose(attend(query, key, value, **options), expected, atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_a_sample_that_sees_nothing_is_no_nan() -> None:
+    mask = torch.zeros(5, 5, dtype=torch.bool)
+    assert attend(*torch.randn(3, *SHAPE), attn_mask=mask).isfinite().all()
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("masked", ["no", "padding", "bool", "float", "each head"])
+def test_multi_head_attention_is_torchs(masked: str, *, batch_first: bool, apart: bool) -> None:
+    torch.manual_seed(0)
+    kinds = {"kdim": 5, "vdim": 7} if apart else {}
+    theirs = nn.MultiheadAttention(12, 3, batch_first=batch_first, **kinds)  # type: ignore[arg-type]
+    assert can_replace(theirs)
+    ours = MultiheadAttention(theirs)
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    query, key, value = (
+        torch.randn(2, 4, 12),
+        torch.randn(2, 6, 5 if apart else 12),
+        torch.randn(2, 6, 7 if apart else 12),
+    )
+    if not batch_first:
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    masks: dict[str, dict[str, Tensor]] = {
+        "no": {},
+        "padding": {"key_padding_mask": torch.tensor([[False] * 6, [False] * 4 + [True] * 2])},
+        "bool": {"attn_mask": torch.ones(4, 6, dtype=torch.bool).triu(1)},
+        "float": {"attn_mask": torch.randn(4, 6)},
+        "each head": {"attn_mask": torch.randn(6, 4, 6)},
+    }
+    for average in (True, False):
+        found = ours(query, key, value, average_attn_weights=average, **masks[masked])
+        expected = theirs(query, key, value, average_attn_weights=average, **masks[masked])
+        for one, other in zip(found, expected, strict=True):
+            assert torch.allclose(one, other, atol=1e-6)
+    assert ours(query, key, value, need_weights=False)[1] is None
+
+
+def test_multi_head_attention_without_a_batch() -> None:
+    theirs, x = nn.MultiheadAttention(12, 3), torch.randn(5, 12)
+    for one, other in zip(MultiheadAttention(theirs)(x, x, x), theirs(x, x, x), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+class Encoder(nn.Module):
+    """torch's own encoder, whose norms come after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True)
+        self.embedding, self.encoder = nn.Embedding(30, 12), nn.TransformerEncoder(layer, 2)
+        self.head = nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embedding(x)).mean(1))  # type: ignore[no-any-return]
+
+
+class Rotary(nn.Module):
+    """Two query heads to each head of keys, and positions that rotate halves, as Llama has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.self_attn = nn.Module()
+        sizes = {"q_proj": (16, 32), "k_proj": (16, 16), "v_proj": (16, 16), "o_proj": (32, 16)}
+        for name, (inputs, outputs) in sizes.items():
+            self.self_attn.add_module(name, nn.Linear(inputs, outputs, bias=False))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        attention = self.self_attn
+        q, k, v = (
+            layer(x).view(*x.shape[:2], -1, 8).transpose(1, 2)
+            for layer in (attention.q_proj, attention.k_proj, attention.v_proj)
+        )
+        q, k = rotated(q), rotated(k)
+        k, v = (t[:, :, None].expand(-1, -1, 2, -1, -1).reshape(q.shape) for t in (k, v))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.head(attention.o_proj(mixed.transpose(1, 2).flatten(2)).mean(1))  # type: ignore[no-any-return, operator]
+
+
+def rotated(x: Tensor) -> Tensor:
+    angle = torch.arange(x.shape[-2])[:, None] / torch.arange(1, 9)
+    return x * angle.cos() + torch.cat([-x[..., 4:], x[..., :4]], -1) * angle.sin()
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "expected"),
+    [
+        (
+            Encoder,
+            torch.randint(30, (3, 6)),
+            {
+                f"encoder.layers.{n}.{what}": size
+                for n in (0, 1)
+                for what, size in (("self_attn.heads", 3), ("linear1", 20))
+            },
+        ),
+        (
+            Vit,
+            torch.randn(3, 1, 8, 8),
+            {f"layers.{n}.{what}": size for n in (0, 1) for what, size in (("attn.qkv", 4), ("fc1", 24))},
+        ),
+        (Rotary, torch.randn(3, 6, 16), {"self_attn.heads": 2, "self_attn.o_proj": 16}),
+    ],
+)
+def test_whole_heads_are_units(model: type[nn.Module], x: Tensor, expected: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    found = derive(model(), x)
+    assert dict(found.layout.sizes) == expected
+    assert not any(name.endswith(("qkv", "q_proj", "k_proj", "v_proj", "self_attn")) for name in found.scaled)
+    assert all(what not in found.dense for what in ("self_attn.q_proj", "self_attn.v_proj", "layers.0.attn.qkv"))

@@ -1,0 +1,169 @@
+"""What of a model is trained, by name, and from which weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from edge_fl.core.bundle import FROZEN_TENSOR, TENSOR, Bundle
+from edge_fl.core.errors import ConfigError, EdgeFLError, ModelError
+from edge_fl.core.frozen import FROZEN
+from exporter.api import export
+from exporter.dropout import without_dropout
+from exporter.fine_tuning import train_only
+from exporter.pretrained import load_weights
+
+
+def model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def trained(module: nn.Module) -> set[str]:
+    return {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize(
+    ("choices", "expected"),
+    [
+        (["5.*"], {"5.weight", "5.bias"}),
+        (["norm", "5.bias"], {"1.weight", "1.bias", "5.bias"}),
+        (["bias"], {"0.bias", "1.bias", "3.bias", "5.bias"}),
+        (["lora:3:r=2"], {"3.lora_A.weight", "3.lora_B.weight"}),
+        (
+            ["lora:*:r=2", "1.*"],
+            {f"{n}.lora_{a}.weight" for n in (0, 3, 5) for a in "AB"} | {"1.weight", "1.bias"},
+        ),
+    ],
+)
+def test_what_is_named_is_trained(choices: list[str], expected: set[str]) -> None:
+    whole = model()
+    assert trained(train_only(whole, choices)) == expected
+    assert len(trained(whole)) == 8
+
+
+def test_an_adapter_begins_as_nothing_and_has_alpha_over_r() -> None:
+    whole, x = model(), torch.randn(4, 6)
+    adapted = train_only(whole, ["lora:3:r=2:alpha=8"])
+    assert torch.equal(adapted(x), whole(x))
+    layer = adapted[3]  # type: ignore[index]
+    nn.init.ones_(layer.lora_B.weight)
+    h = torch.randn(4, 8)
+    expected = layer.base_layer(h) + 4 * (h @ layer.lora_A.weight.T).sum(1, keepdim=True)
+    assert torch.allclose(layer(h), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("choice", "error", "says"),
+    [
+        ("head.*", ModelError, "names no parameter"),
+        ("lora:q_proj:r=2", ModelError, "names no layer"),
+        ("lora:3:r=7", ModelError, "no more than 6 ranks"),
+        ("lora:1:r=2", ModelError, "LayerNorm"),
+        ("lora:3", ConfigError, "r=RANK"),
+        ("lora:3:r=0", ConfigError, "r=RANK"),
+        ("lora:3:r=2:alpha=0", ConfigError, "above 0"),
+        ("lora:3:r=2:beta=1", ConfigError, "r=RANK"),
+    ],
+)
+def test_a_choice_that_makes_no_sense(choice: str, error: type[EdgeFLError], says: str) -> None:
+    with pytest.raises(error, match=says) as caught:
+        train_only(model(), [choice])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle whose ranks of an adapter are a block, and all else frozen but a droppable layer before it."""
+    folder = tmp_path_factory.mktemp("tuned")
+    return export(model(), torch.randn(4, 6), train=["lora:3:r=4", "0.*"], output=folder, widths=(1.0, 0.5))
+
+
+def test_ranks_are_a_block_and_frozen_tensors_are_in_no_frame(tuned: Bundle) -> None:
+    layout = tuned.layout
+    assert [(block.name, block.size) for block in layout.blocks] == [("3.lora_A", 4)]
+    assert [tensor.name for tensor in layout.tensors] == [
+        *("0.weight", "0.bias", "3.lora_A.weight", "3.lora_B.weight"),
+    ]
+    assert {tensor.name for tensor in layout.frozen} == {
+        *("1.weight", "1.bias", "3.base_layer.weight", "3.base_layer.bias", "5.weight", "5.bias"),
+    }
+    program = tuned.manifest.step_program("onnx", "plain", {}, 20)
+    assert program is not None
+    assert f"{FROZEN_TENSOR}5.weight" in program.inputs
+    assert f"new.{TENSOR}5.weight" not in program.outputs
+    assert tuned.manifest.program_files("onnx")[-1] == FROZEN
+    assert any("'5.weight' is frozen" in note for note in tuned.manifest.notes) or tuned.manifest.notes
+
+
+def test_a_damaged_file_of_frozen_tensors_is_found(tuned: Bundle, tmp_path: Path) -> None:
+    for name in ("manifest.json", "manifest.sha256", *tuned.manifest.program_files("onnx")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(tuned.read(name))
+    Bundle.load(tmp_path, runtime="onnx")
+    content = bytearray(tuned.read(FROZEN))
+    content[5] ^= 1
+    (tmp_path / FROZEN).write_bytes(content)
+    with pytest.raises(EdgeFLError, match="damaged"):
+        Bundle.load(tmp_path, runtime="onnx")
+
+
+def test_weights_come_from_a_file_or_a_folder(tmp_path: Path) -> None:
+    first, second = model(), model()
+    for parameter in second.parameters():
+        nn.init.normal_(parameter)
+    state = second.state_dict()
+    save_file(state, tmp_path / "model.safetensors")
+    for source in (tmp_path, tmp_path / "model.safetensors"):
+        loaded = model()
+        load_weights(loaded, source)
+        assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), second.parameters(), strict=True))
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    for number, name in enumerate(state):
+        save_file({name: state[name].half()}, parts / f"{number}.safetensors")
+    index = {"weight_map": {name: f"{number}.safetensors" for number, name in enumerate(state)}}
+    (parts / "model.safetensors.index.json").write_text(json.dumps(index))
+    load_weights(first, parts)
+    assert torch.allclose(first[0].weight, second[0].weight, atol=1e-2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda state: state.pop("0.weight"), "lacks '0.weight'"),
+        (lambda state: state.update({"0.weight": torch.zeros(2, 2)}), "has the shape"),
+    ],
+)
+def test_other_weights_are_refused(tmp_path: Path, change: object, says: str) -> None:
+    state = dict(model().state_dict())
+    change(state)  # type: ignore[operator]
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(ModelError, match=says):
+        load_weights(model(), tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00" * 20, b"\xff" * 100])
+def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "w.safetensors").write_bytes(content)
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_weights(model(), tmp_path / "w.safetensors")
+    with pytest.raises(ModelError, match="holds neither"):
+        load_weights(model(), tmp_path)
+
+
+def test_an_index_may_not_lead_elsewhere(tmp_path: Path) -> None:
+    index = {"weight_map": {"0.weight": "../secret.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match="no file of that folder"):
+        load_weights(model(), tmp_path)
+
+
+def test_dropout_is_set_to_nothing() -> None:
+    wild = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.MultiheadAttention(6, 2, dropout=0.3))
+    still = without_dropout(wild)
+    assert (still[1].p, still[2].dropout) == (0.0, 0.0)  # type: ignore[index]
+    assert wild[1].p == 0.5
