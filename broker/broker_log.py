@@ -11,12 +11,13 @@ BROKER_LOG = "$SYS/broker/log/+"
 """The topic filter. Mosquitto lets no client publish there."""
 _PREFIX = BROKER_LOG.removesuffix("+")
 _LONGEST = 300  # characters
-_STAMP = re.compile(r"^\d+: ")
-# One failure may have several lines of OpenSSL's, numbered from 0.
+_STAMP = r"(?:\d+: )?"
 _SAID = {
-    "login": re.compile(r"^Client .* disconnected, not authori[sz]ed\.$", re.DOTALL),
-    "handshake": re.compile(r"^OpenSSL Error(\[0\])?: (?:error:)?(?P<why>.*)", re.DOTALL),
+    "login": re.compile(_STAMP + r"(?P<why>Client .* disconnected, not authori[sz]ed)\.", re.DOTALL),
+    # One failure may have several lines of OpenSSL's, numbered from 0. What went wrong comes last.
+    "handshake": re.compile(_STAMP + r"OpenSSL Error(\[0\])?: (.*:)?(?P<why>[^:]*)", re.DOTALL),
 }
+_SENTENCES = {"login": "Mosquitto says: {}.", "handshake": "TLS with a client failed: {}."}
 
 
 class LoggedRefusal(NamedTuple):
@@ -33,10 +34,9 @@ def is_broker_log(topic: str) -> bool:
 
 def read_refusal(payload: bytes) -> LoggedRefusal | None:
     """Whom a line of the log says was turned away; None where it says something else."""
-    line = _STAMP.sub("", payload.decode(errors="replace"))
+    line = payload.decode(errors="replace")
     for code, pattern in _SAID.items():
-        if (found := pattern.match(line)) is not None:
-            why = (found.groupdict().get("why") or line).rpartition(":")[2].strip().rstrip(".")
-            said = f"TLS with a client failed: {why}." if code == "handshake" else f"Mosquitto says: {why}."
-            return LoggedRefusal(code, printable(said, _LONGEST))
+        if (found := pattern.fullmatch(line)) is not None:
+            why = found["why"].strip().rstrip(".")
+            return LoggedRefusal(code, printable(_SENTENCES[code].format(why), _LONGEST))
     return None

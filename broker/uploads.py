@@ -65,12 +65,7 @@ class Uploads:
         held = self._find(client)
         if held is None or held.ref != ref:
             self.drop(client)
-            fetcher = Fetcher(
-                lambda want: self._send(client, want),
-                window=_WINDOW,
-                keep=lambda ref: self._keep(client, ref),
-                clock=self._clock,
-            )
+            fetcher = Fetcher(lambda want: self._send(client, want), window=_WINDOW, clock=self._clock)
             self._line[client] = _Upload(ref, fetcher, self._clock())
             self._begin()
 
@@ -127,4 +122,4 @@ class Uploads:
             self._begun += upload.share
             upload.heard = self._clock()
             upload.fetcher.resume()  # where it was begun before
-            upload.fetcher.want(upload.ref)
+            upload.fetcher.want(upload.ref, self._keep(client, upload.ref))

@@ -13,8 +13,8 @@ from edge_fl.core.errors import DataError, ModelError, UnsupportedModelError
 from exporter.adapt import adapt
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state
-from exporter.tracing import traced
 from exporter.where import Running, user_line
+from exporter.written_out import written_out
 
 __all__ = ["Fit", "accept", "example_inputs"]
 
@@ -164,7 +164,7 @@ def _read(model: nn.Module, x: Tensor) -> frozenset[str]:
 
     running = Running(adapted)
     try:
-        with running, traced():
+        with running, written_out():
             graph = make_fx(forward, tracing_mode="fake")(x, *(t.detach() for t in held.values())).graph
     except UnsupportedModelError:
         raise

@@ -17,6 +17,7 @@ from exporter.frozen import is_frozen
 from exporter.head_counts import count_heads_by_weights
 from exporter.multihead import MultiheadAttention, can_replace
 from exporter.recurrent import replace_recurrent
+from exporter.replace_modules import replace_modules
 from exporter.transposed import TransposedLinear, is_transposed
 
 __all__ = ["adapt", "momenta", "new_statistics"]
@@ -32,12 +33,7 @@ def adapt(model: nn.Module, *, batch_norm: BatchNormPolicy = "tracked") -> nn.Mo
         their running statistics (``frozen``), as those always do whose parameters are all frozen.
     """
     model = replace_recurrent(model)
-    done: dict[int, nn.Module] = {}
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if id(child) not in done:
-                done[id(child)] = _replaced(child, frozen=batch_norm == "frozen")
-            setattr(parent, name, done[id(child)])
+    replace_modules(model, lambda module: _replaced(module, frozen=batch_norm == "frozen"))
     count_heads_by_weights(model)
     return model
 

@@ -77,8 +77,9 @@ def export(
     """
     sample = torch.as_tensor(example_inputs)
     kind: Literal["float32", "int64"] = "float32" if sample.is_floating_point() else "int64"
-    model = model if dropout else without_dropout(model)
-    outputs = _outputs(model, sample.to(torch.float32 if kind == "float32" else torch.int64))
+    sample = sample.to(torch.float32 if kind == "float32" else torch.int64)
+    model = with_plain_outputs(model if dropout else without_dropout(model), sample)
+    outputs = _outputs(model, sample)
     targets = find_loss(loss, target=target or "int64").target
     shape = outputs if targets == "float32" else outputs[:-1]
     return export_bundle(
@@ -110,7 +111,7 @@ def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:
     training = model.training
     try:
         with torch.no_grad():
-            given = with_plain_outputs(model, sample).eval()(sample)
+            given = model.eval()(sample)
     except Exception as error:  # a model of the user's may raise anything
         raise ModelError(
             f"The model does not take the example inputs {tuple(sample.shape)}: {said(error)}."

@@ -1,6 +1,6 @@
 """Attention written out: two products and a softmax, which every runtime trains and torch-pruning can follow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["PlainAttention", "attend"]
+__all__ = ["PlainAttention", "attend", "weigh"]
 
 _FUSED = (functional.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _MINUS_INFINITY = -1e9  # a softmax of nothing but true infinities would be NaN
@@ -68,20 +68,24 @@ def attend(  # noqa: PLR0917  # torch's own signature
         Bool, true where a key is read, or float, which is added.
     """
     del dropout_p
-    query = query * (query.shape[-1] ** -0.5 if scale is None else scale)
+    masks = [] if attn_mask is None else [attn_mask]
     if enable_gqa:
         # One axis of groups: a head of keys is read by all query heads of its group.
         groups = query.shape[-3] // key.shape[-3]
         key, value = (_repeated(each, groups) for each in (key, value))
-    scores = query @ key.transpose(-2, -1)
     if is_causal:
         rows, columns = torch.arange(query.shape[-2]), torch.arange(key.shape[-2])
-        seen = (rows[:, None] >= columns[None, :]).to(query.device)
-        scores = torch.where(seen, scores, _MINUS_INFINITY)
-    if attn_mask is not None:
-        masked = attn_mask.dtype == torch.bool
-        scores = torch.where(attn_mask, scores, _MINUS_INFINITY) if masked else scores + attn_mask
-    return torch.softmax(scores, -1) @ value
+        masks.insert(0, (rows[:, None] >= columns[None, :]).to(query.device))
+    return weigh(query, key, masks, scale=query.shape[-1] ** -0.5 if scale is None else scale) @ value
+
+
+def weigh(query: Tensor, key: Tensor, masks: Iterable[Tensor], *, scale: float) -> Tensor:
+    """``softmax(scale Q K^T + masks)``; of bool ``masks`` true is where a key is read, others are added."""
+    scores = (query * scale) @ key.transpose(-2, -1)
+    for mask in masks:
+        read = mask.dtype == torch.bool
+        scores = torch.where(mask, scores, _MINUS_INFINITY) if read else scores + mask
+    return torch.softmax(scores, -1)
 
 
 def _repeated(heads: Tensor, times: int) -> Tensor:

@@ -8,6 +8,7 @@ LayerNorm over the units, a shape written into the forward pass, the output laye
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,17 +60,18 @@ def derive(model: nn.Module, x: Tensor, read: Collection[str] = ()) -> Derivatio
     declared = declared_layout(model, adapted, x)
     if declared is not None:
         return Derivation(freeze(declared.layout, frozen, buffers), declared.scaled, declared.dense)
-    judge = _Judge(adapted, x, frozen)
-    candidates, unfollowed = _proposed(model, x, judge)
+    candidates, unfollowed = _proposed(model, x, _Judge(adapted, x, frozen))
+    groups = [candidate.group for candidate in candidates]
     dense, kept = dict(unfollowed), list[Group]()
-    proposed = {group.name: group.producers for group in candidates}
+    proposed = {group.name: group.producers for group in groups}
     wished = declared_dense(model, {**{name: (name,) for name in unfollowed}, **proposed})
-    for group in candidates:
-        reason = "the model says so" if group.name in wished else judge.reason(group, candidates)
+    for group, alone in candidates:
+        reason = "the model says so" if group.name in wished else _frozen(group, frozen)
+        reason = reason or _conflict(group, groups) or alone
         if reason is None:
             kept.append(group)
         dense.update(dict.fromkeys(group.producers, reason) if reason else {})
-    called = {*unfollowed, *(name for group in candidates for name in group.producers)}
+    called = {*unfollowed, *(name for group in groups for name in group.producers)}
     called |= {f"{name}.out_proj" for name, module in model.named_modules() if can_replace(module)}
     for name, module in model.named_modules():
         if isinstance(module, (*PRODUCERS, nn.RNNBase)) and name not in called:
@@ -79,15 +81,21 @@ def derive(model: nn.Module, x: Tensor, read: Collection[str] = ()) -> Derivatio
     return Derivation(freeze(_layout(adapted, kept), frozen, buffers), scaled, dense)
 
 
-def _proposed(model: nn.Module, x: Tensor, judge: "_Judge") -> tuple[list[Group], dict[str, str]]:
+class _Candidate(NamedTuple):
+    """A group, and why it does not hold even ``alone``; None when it does."""
+
+    group: Group
+    alone: str | None
+
+
+def _proposed(model: nn.Module, x: Tensor, judge: "_Judge") -> tuple[list[_Candidate], dict[str, str]]:
     """Groups of which some may hold, and layers that nobody could follow; of attention whole heads where those hold."""
     groups, unfollowed, head_sizes = propose_groups(model, x)
-    found = [group for group in sibling_heads(model, head_sizes) if judge.reason(group, []) is None]
-    taken = {name for group in found for name in group.producers}
-    for group in groups:
-        if taken.isdisjoint(group.producers):
-            variants = () if judge.reason(group, []) is None else head_variants(group, head_sizes)
-            found.append(next((heads for heads in variants if judge.reason(heads, []) is None), group))
+    found = [heads for heads in map(judge.judged, sibling_heads(model, head_sizes)) if heads.alone is None]
+    taken = {name for heads in found for name in heads.group.producers}
+    for whole in map(judge.judged, (group for group in groups if taken.isdisjoint(group.producers))):
+        variants = () if whole.alone is None else map(judge.judged, head_variants(whole.group, head_sizes))
+        found.append(next((heads for heads in variants if heads.alone is None), whole))
     return found, {name: why for name, why in unfollowed.items() if name not in taken}
 
 
@@ -99,9 +107,10 @@ class _Judge:
     x: Tensor
     frozen: frozenset[str]
 
-    def reason(self, group: Group, others: list[Group]) -> str | None:
-        """Why the group's units cannot be dropped; None when they can."""
-        return _frozen(group, self.frozen) or _conflict(group, others) or _differs(self.model, self.x, group)
+    def judged(self, group: Group) -> _Candidate:
+        """The group, held against the model by itself, which takes two runs of the model."""
+        reason = _frozen(group, self.frozen) or _conflict(group, []) or _differs(self.model, self.x, group)
+        return _Candidate(group, reason)
 
 
 def _depthwise(module: nn.Module) -> bool:

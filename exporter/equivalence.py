@@ -12,8 +12,8 @@ from torch.func import functional_call
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Bitmask, Pattern
 from edge_fl.core.selection import Selection
-from exporter.groups import STATISTICS
-from exporter.tracing import traced
+from exporter.frozen import STATISTICS
+from exporter.written_out import written_out
 
 __all__ = ["every_other_unit", "layout_tensors", "role_of", "run_compact", "why_different"]
 
@@ -78,7 +78,7 @@ def run_compact(model: nn.Module, x: Tensor, pattern: Pattern) -> Tensor:
 
 
 def _run(model: nn.Module, weights: dict[str, NDArray[np.float32]], x: Tensor) -> Tensor:
-    with torch.no_grad(), traced():
+    with torch.no_grad(), written_out():
         tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
         outputs: Tensor = functional_call(model, tensors, (x,))
         return outputs

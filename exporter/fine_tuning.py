@@ -3,13 +3,14 @@
 import copy
 import fnmatch
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
 from edge_fl.core.errors import ConfigError, ModelError
 from exporter.lora import adapt_layer, can_adapt
+from exporter.sentence import some_names
 
 __all__ = ["train_only"]
 
@@ -98,7 +99,9 @@ def _named(model: nn.Module, choice: str) -> set[str]:
     else:
         found = set(fnmatch.filter(every, choice))
     if not found:
-        raise ModelError(f"'{choice}' names no parameter of the model, which has {_some(every)}.")
+        raise ModelError(
+            f"'{choice}' names no parameter of the model, which has {some_names(every, most=_SHOWN)}."
+        )
     return found
 
 
@@ -108,14 +111,10 @@ def _insert(model: nn.Module, adapter: _Lora) -> None:
     ]
     if not layers:
         fitting = [path for path, module in model.named_modules() if can_adapt(module)]
-        raise ModelError(f"'{adapter.choice}' names no layer of the model, which has {_some(fitting)}.")
+        raise ModelError(
+            f"'{adapter.choice}' names no layer of the model, which has {some_names(fitting, most=_SHOWN)}."
+        )
     for path, module in layers:
         parent, _, last = path.rpartition(".")
         made = adapt_layer(path, module, rank=adapter.rank, alpha=adapter.alpha)
         setattr(model.get_submodule(parent), last, made)
-
-
-def _some(names: Iterable[str]) -> str:
-    held = [f"'{name}'" for name in names]
-    more = f" and {len(held) - _SHOWN} more" if len(held) > _SHOWN else ""
-    return ", ".join(held[:_SHOWN]) + more

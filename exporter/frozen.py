@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from edge_fl.core.errors import UnsupportedModelError
 from edge_fl.core.layout import Axis, DType, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
+from exporter.module_names import within
 
-__all__ = ["arrays_of", "freeze", "frozen_names", "is_frozen", "plain_buffers"]
+__all__ = ["STATISTICS", "arrays_of", "freeze", "frozen_names", "is_frozen", "plain_buffers"]
 
+STATISTICS = ("running_mean", "running_var")
+"""What BatchNorm's running statistics are called."""
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_COUNT = "num_batches_tracked"
 _DTYPES: tuple[str, ...] = get_args(DType)
 
 
@@ -33,7 +36,7 @@ def frozen_names(model: nn.Module) -> frozenset[str]:
     names = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     for path, module in model.named_modules():
         if isinstance(module, _BATCH_NORMS) and is_frozen(module):
-            names |= {f"{path}.{statistic}" if path else statistic for statistic in _STATISTICS[:2]}
+            names |= {within(path, statistic) for statistic in STATISTICS}
     return frozenset(names)
 
 
@@ -44,7 +47,7 @@ def plain_buffers(model: nn.Module, read: Collection[str]) -> dict[str, Tensor]:
     """
     found = {}
     for name, buffer in model.named_buffers():
-        if name in read and name.rpartition(".")[2] not in _STATISTICS:
+        if name in read and name.rpartition(".")[2] not in (*STATISTICS, _COUNT):
             if _dtype(buffer) not in _DTYPES:
                 raise UnsupportedModelError(
                     f"The buffer '{name}' is {_dtype(buffer)}: make it one of {', '.join(_DTYPES)} where the model is "

@@ -16,17 +16,16 @@ from torch import Tensor, nn
 
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.call_limit import call_limit
+from exporter.frozen import STATISTICS
 from exporter.sentence import first_line
 from exporter.stand_ins import PRUNERS, StandIn, with_stand_ins
-from exporter.tracing import traced
 from exporter.unit_axes import UnitAxes
+from exporter.written_out import written_out
 
-__all__ = ["PRODUCERS", "STATISTICS", "Group", "Proposal", "propose_groups"]
+__all__ = ["PRODUCERS", "Group", "Proposal", "propose_groups"]
 
 PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
 """Layers whose outputs are droppable units."""
-STATISTICS = ("running_mean", "running_var")
-"""What BatchNorm's running statistics are called."""
 # To follow the units of a layer, and the whole graph; 50 residual blocks take 40 thousand and 120 thousand.
 _LAYER_CALLS, _GRAPH_CALLS = 250_000, 20_000_000
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -126,7 +125,7 @@ def _inner(axes: UnitAxes, *, recurrent: bool) -> Group:
 def _graph(model: nn.Module, x: Tensor) -> tuple[tp.DependencyGraph, tuple[int, ...]]:
     """torch-pruning's graph, and the features of each head of attention that ran."""
     try:
-        with call_limit(_GRAPH_CALLS), traced() as attention:
+        with call_limit(_GRAPH_CALLS), written_out() as attention:
             graph = tp.DependencyGraph().build_dependency(
                 model,
                 example_inputs=x,

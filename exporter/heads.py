@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from exporter.groups import Group
+from exporter.module_names import within
 
 __all__ = ["head_variants", "sibling_heads"]
 
@@ -43,7 +44,7 @@ def sibling_heads(model: nn.Module, head_sizes: Iterable[int]) -> Iterator[Group
         layers = [_child(module, names) for names in (_QUERIES, _KEYS, _VALUES, _OUTPUTS)]
         if None in layers:
             continue
-        query, key, value, output = (f"{path}.{name}" if path else name for name in layers if name is not None)
+        query, key, value, output = (within(path, name) for name in layers if name is not None)
         rows = [_linear(model, name).out_features for name in (query, key, value)]
         columns = _linear(model, output).in_features
         for features in sizes:
@@ -56,14 +57,8 @@ def sibling_heads(model: nn.Module, head_sizes: Iterable[int]) -> Iterator[Group
                     owners[f"{name}.{tensor}", 0] = np.arange(length) // (length // units)
                     own.add((f"{name}.{tensor}", 0))
             owners[f"{output}.weight", 1] = np.arange(columns) // (columns // units)
-            yield Group(
-                f"{path}.heads" if path else "heads",
-                units,
-                (query, key, value),
-                owners,
-                frozenset(own),
-                heads=True,
-            )
+            producers = (query, key, value)
+            yield Group(within(path, "heads"), units, producers, owners, frozenset(own), heads=True)
 
 
 def _child(module: nn.Module, names: Iterable[str]) -> str | None:

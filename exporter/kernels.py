@@ -25,8 +25,8 @@ from exporter.quiet import quiet
 from exporter.recurrent import unrolled
 from exporter.sentence import first_line
 from exporter.source import Source, Traceable, batch_ports
-from exporter.tracing import traced
 from exporter.where import Running
+from exporter.written_out import written_out
 
 __all__ = ["MissingKernel", "find_missing_kernels", "refuse_missing_kernels"]
 
@@ -166,7 +166,7 @@ _RUNTIMES: dict[str, Callable[[], tuple[Decompositions, HasKernel]]] = {
 def _traced(step: Traceable, table: Decompositions, batch: int, *, loops: bool) -> fx.GraphModule:
     example = step.example(step.source.full, batch)
     try:
-        with traced(), nullcontext() if loops else unrolled(), Running(step.source.module, _note):
+        with written_out(), nullcontext() if loops else unrolled(), Running(step.source.module, _note):
             return make_fx(step.function, decomposition_table=dict(table), tracing_mode="fake")(*example)
     except Exception as error:  # torch raises many types on what it cannot trace
         raise UnsupportedModelError(

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from exporter.attention import weigh
+from exporter.module_names import within
+from exporter.replace_modules import replace_modules
 from exporter.unit_axes import UnitAxes
 
 __all__ = ["MultiheadAttention", "attention_axes", "can_replace", "replace_attention"]
-
-_MINUS_INFINITY = -1e9  # a softmax of nothing but true infinities would be NaN
 
 
 def can_replace(module: nn.Module) -> TypeGuard[nn.MultiheadAttention]:
@@ -63,15 +64,14 @@ class MultiheadAttention(nn.Module):
         if alone or not self.batch_first:
             query, key, value = (x.unsqueeze(0) if alone else x.transpose(0, 1) for x in (query, key, value))
         heads = [self._heads(x, part) for x, part in zip((query, key, value), self._projections(), strict=True)]
-        scores = (heads[0] * self.head_dim**-0.5) @ heads[1].transpose(-2, -1)
+        masks = []
         if attn_mask is not None:
             each = attn_mask.dim() == 3  # a mask for each head of each sample
-            mask = attn_mask.reshape(-1, scores.shape[1], *attn_mask.shape[1:]) if each else attn_mask
-            scores = _masked(scores, mask)
+            masks.append(attn_mask.reshape(-1, heads[0].shape[1], *attn_mask.shape[1:]) if each else attn_mask)
         if key_padding_mask is not None:
             padding = key_padding_mask.unsqueeze(0) if alone else key_padding_mask
-            scores = _masked(scores, padding[:, None, None, :])
-        weights = torch.softmax(scores, -1)
+            masks.append(padding[:, None, None, :])
+        weights = weigh(heads[0], heads[1], map(_read, masks), scale=self.head_dim**-0.5)
         joined = (weights @ heads[2]).transpose(1, 2).flatten(2)
         outputs: Tensor = self.out_proj(joined)
         if alone or not self.batch_first:
@@ -96,10 +96,7 @@ class MultiheadAttention(nn.Module):
 
 def replace_attention(model: nn.Module) -> nn.Module:
     """``model``, in which every attention of torch's is replaced by one of ours."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if can_replace(child):
-                setattr(parent, name, MultiheadAttention(child))
+    replace_modules(model, lambda module: MultiheadAttention(module) if can_replace(module) else module)
     return model
 
 
@@ -111,22 +108,22 @@ def attention_axes(module: MultiheadAttention, name: str) -> list[UnitAxes]:
     name
         The module's in the model, before those of its parameters.
     """
-    prefix = f"{name}." if name else ""
     outputs, inputs = module.out_proj.weight.shape
     heads = np.arange(inputs) // module.head_dim
     rows = {
-        (f"{prefix}{own}", 0): np.tile(heads, len(parameter) // inputs)
+        (within(name, own), 0): np.tile(heads, len(parameter) // inputs)
         for own, parameter in module.named_parameters(recurse=False)
     }
     features = {
-        (f"{prefix}out_proj.{own}", 0): np.arange(outputs) for own, _ in module.out_proj.named_parameters()
+        (within(name, f"out_proj.{own}"), 0): np.arange(outputs) for own, _ in module.out_proj.named_parameters()
     }
-    columns = {(f"{prefix}out_proj.weight", 1): heads}
+    columns = {(within(name, "out_proj.weight"), 1): heads}
     return [
-        UnitAxes(f"{prefix}heads", inputs // module.head_dim, {**rows, **columns}, frozenset(rows), None),
-        UnitAxes(f"{prefix}out_proj", outputs, features, frozenset(features), slice(0, outputs)),
+        UnitAxes(within(name, "heads"), inputs // module.head_dim, {**rows, **columns}, frozenset(rows), None),
+        UnitAxes(within(name, "out_proj"), outputs, features, frozenset(features), slice(0, outputs)),
     ]
 
 
-def _masked(scores: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(mask, _MINUS_INFINITY, scores) if mask.dtype == torch.bool else scores + mask
+def _read(mask: Tensor) -> Tensor:
+    """True where a key is read, as the rest of torch has it."""
+    return ~mask if mask.dtype == torch.bool else mask

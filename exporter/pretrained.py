@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from edge_fl.core.errors import ModelError
+from exporter.sentence import some_names
 
 __all__ = ["load_weights"]
 
@@ -39,8 +40,8 @@ def load_weights(model: nn.Module, source: Path) -> None:
     missing = sorted(wanted.keys() - found.keys() - counted - _tied_names(model, found))
     if missing:
         raise ModelError(
-            f"'{source}' lacks {_some(missing)} of the model: give the weights of this very model, or build it as they "
-            "were trained."
+            f"'{source}' lacks {some_names(missing, most=_SHOWN)} of the model: give the weights of this very model, "
+            "or build it as they were trained."
         )
     for name, tensor in found.items():
         if tensor.shape != wanted[name].shape:
@@ -83,8 +84,3 @@ def _read(file: Path, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: held.get_tensor(name) for name in held.keys() if name in wanted}  # noqa: SIM118  # no dict
     except (OSError, SafetensorError) as error:
         raise ModelError(f"The weights '{file}' cannot be read: {str(error).rstrip('.')}.") from error
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more

@@ -119,7 +119,7 @@ class Traceable:
     """
 
     source: Source
-    kind: Literal["step", "eval"]
+    kind: Literal["step", "eval", "forward"]
     function: Callable[..., tuple[Tensor, ...]]
     ports: tuple[Port, ...]
     outputs: tuple[str, ...]

@@ -11,6 +11,7 @@ import torch
 import torch_pruning as tp
 from torch import Tensor, nn
 
+from exporter.module_names import within
 from exporter.multihead import MultiheadAttention, attention_axes, can_replace
 from exporter.recurrent import recurrent_axes, replace_recurrent
 from exporter.recurrent.layers import LstmLayers, RecurrentLayers
@@ -55,7 +56,7 @@ class StandIn(nn.Module):
 
 class _Recurrence(StandIn):
     def __init__(self, module: RecurrentLayers, name: str) -> None:
-        readers = [_within(name, p) for p, _ in module.named_parameters() if "ih_l0" in p and "weight" in p]
+        readers = [within(name, p) for p, _ in module.named_parameters() if "ih_l0" in p and "weight" in p]
         axes = recurrent_axes(module, name)
         super().__init__(
             axes, readers=readers, inputs=module.get_parameter("weight_ih_l0").shape[1], recurrent=True
@@ -77,7 +78,7 @@ class _Attention(StandIn):
     def __init__(self, module: MultiheadAttention, name: str) -> None:
         super().__init__(
             attention_axes(module, name),
-            readers=[_within(name, p) for p, _ in module.named_parameters() if "proj_weight" in p],
+            readers=[within(name, p) for p, _ in module.named_parameters() if "proj_weight" in p],
             inputs=module.out_proj.weight.shape[0],
         )
         self.batch_first = module.batch_first
@@ -138,7 +139,7 @@ def with_stand_ins(model: nn.Module) -> nn.Module:
     model = replace_recurrent(model)
     for parent_name, parent in list(model.named_modules()):
         for name, child in list(parent.named_children()):
-            where = _within(parent_name, name)
+            where = within(parent_name, name)
             if isinstance(child, RecurrentLayers):
                 setattr(parent, name, _Recurrence(child, where))
             elif can_replace(child):
@@ -146,7 +147,3 @@ def with_stand_ins(model: nn.Module) -> nn.Module:
             elif is_transposed(child):
                 setattr(parent, name, _Transposed(TransposedLinear(child), where))
     return model
-
-
-def _within(module: str, name: str) -> str:
-    return f"{module}.{name}" if module else name

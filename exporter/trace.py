@@ -34,7 +34,7 @@ from exporter.passes import optimise
 from exporter.passes.values import fill_values
 from exporter.sentence import first_line
 from exporter.source import Traceable
-from exporter.tracing import traced
+from exporter.written_out import written_out
 
 __all__ = ["export_function", "export_static", "export_symbolic", "trace_function"]
 
@@ -179,7 +179,7 @@ def _graph_of(
     free: Free | None,
 ) -> GraphModule:
     inputs = list(example) if free is None else stand_ins(example, free)
-    with traced():
+    with written_out():
         return make_fx(
             function, decomposition_table=dict(table), tracing_mode="fake" if free is None else "symbolic"
         )(*inputs)

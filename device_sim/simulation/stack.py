@@ -1,6 +1,6 @@
 """Clients that keep equally many units of every block: their kept entries stacked, and one step for all of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 from device_sim.simulation.stacked_program import StackedStep
 from edge_fl.core.bundle import FROZEN_TENSOR, NEW, TENSOR, Bundle, Program
 from edge_fl.core.pattern import Pattern
-from edge_fl.core.selection import Selection
+from edge_fl.core.selection import Selection, kept_shape
 from edge_fl.core.width_statistics import one_hot
 from edge_fl.training.local_run import LocalRun
 
@@ -54,9 +54,18 @@ class Stack:
         Where the tensors lie.
     bundle
         Says which widths BatchNorm has statistics of, and holds what is never trained.
+    whole
+        What of that no pattern cuts, by input name, on the device already: one copy serves all stacks.
     """
 
-    def __init__(self, members: Sequence[Member], program: Program, device: torch.device, bundle: Bundle) -> None:
+    def __init__(
+        self,
+        members: Sequence[Member],
+        program: Program,
+        device: torch.device,
+        bundle: Bundle,
+        whole: Mapping[str, Tensor],
+    ) -> None:
         self.members = tuple(members)
         self._widths = bundle.manifest.statistic_widths
         first = members[0].selection
@@ -69,8 +78,14 @@ class Stack:
         }
         shared = {"lr": members[0].run.settings.lr, "scale": members[0].run.step.scale}
         self._shared = {name: torch.tensor(value, device=device) for name, value in shared.items()}
-        self._bundle = bundle
-        self._frozen = self._frozen_of(bundle)
+        self._bundle, self._whole = bundle, whole
+        self._cut = {
+            f"{FROZEN_TENSOR}{spec.name}": torch.empty(
+                (count, *kept_shape(spec, members[0].pattern)), dtype=getattr(torch, spec.dtype), device=device
+            )
+            for spec in bundle.layout.frozen
+            if not spec.whole
+        }
         self.load(self.members)
 
     def load(self, members: Iterable[Member]) -> None:
@@ -82,8 +97,9 @@ class Stack:
                 target = self._host(f"{TENSOR}{spec.name}", index)
                 selection.gather_into(spec, full.weights[spec.name], target)
                 self._send(f"{TENSOR}{spec.name}", index, target)
-            for name, array in self._cut(member).items():
-                self._frozen[name][index].copy_(torch.from_numpy(array))
+            kept_frozen = self._bundle.frozen.kept(member.pattern) if self._cut else {}
+            for name, part in self._cut.items():
+                part[index].copy_(torch.from_numpy(kept_frozen[name.removeprefix(FROZEN_TENSOR)]))
             fresh = {name: np.zeros(shape, dtype=np.float32) for name, shape in self._slots.items()}
             for name, kept in full.gather_slots(selection, fresh).items():
                 self._held[name][index].copy_(torch.from_numpy(kept))
@@ -102,7 +118,8 @@ class Stack:
         first = each[0]
         return {
             **self._held,
-            **self._frozen,
+            **self._whole,
+            **self._cut,
             **self._shared,
             "number": torch.tensor(float(first.number), device=self._device),
             "x": self._stacked([one.batch.x for one in each]),
@@ -111,26 +128,6 @@ class Stack:
             **{name: self._stacked([one.extra[name] for one in each]) for name in first.extra},
             **self._width([one.width for one in each]),
         }
-
-    def _frozen_of(self, bundle: Bundle) -> dict[str, Tensor]:
-        """Tensors that no pattern cuts, for all members together; and room for each member's part of the others."""
-        whole = {
-            f"{FROZEN_TENSOR}{tensor.name}": torch.from_numpy(bundle.frozen.whole[tensor.name]).to(self._device)
-            for tensor in bundle.layout.frozen
-            if tensor.whole
-        }
-        cut = {
-            name: torch.empty((len(self.members), *array.shape), dtype=torch.from_numpy(array).dtype)
-            for name, array in self._cut(self.members[0]).items()
-        }
-        return {**whole, **{name: tensor.to(self._device) for name, tensor in cut.items()}}
-
-    def _cut(self, member: Member) -> dict[str, NDArray[Any]]:
-        """What the member's pattern leaves of those frozen tensors that a pattern cuts."""
-        if all(tensor.whole for tensor in self._bundle.layout.frozen):
-            return {}
-        kept = self._bundle.frozen.kept(member.pattern)
-        return {f"{FROZEN_TENSOR}{t.name}": kept[t.name] for t in self._bundle.layout.frozen if not t.whole}
 
     def _width(self, trained: Sequence[int]) -> dict[str, Tensor]:
         if not self._widths:

@@ -17,7 +17,7 @@ from torch import Tensor
 from device_sim.simulation.stack import Member, Stack
 from device_sim.simulation.stacked_program import StackedStep, StepGraph
 from device_sim.simulation.trainer import LocalTrainer, power_of_two
-from edge_fl.core.bundle import Bundle, Program
+from edge_fl.core.bundle import FROZEN_TENSOR, Bundle, Program
 from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.selection import Selection
 from edge_fl.training.local_run import LocalRun, LocalSettings
@@ -81,6 +81,11 @@ class StackedTrainer(LocalTrainer):
         super().__init__(bundle)
         self._device = _device(device)
         torch.set_num_threads(threads)
+        self._whole = {
+            f"{FROZEN_TENSOR}{spec.name}": torch.from_numpy(bundle.frozen.whole[spec.name]).to(self._device)
+            for spec in bundle.layout.frozen
+            if spec.whole
+        }
         self._graphs: dict[str, StepGraph] = {}
         self._steps: dict[tuple[_Key, int], StackedStep] = {}
         self._lr = 0.0  # theirs
@@ -126,7 +131,7 @@ class StackedTrainer(LocalTrainer):
         return {place: stacks.get(place) or self._stack(*place) for place in wanted}
 
     def _stack(self, key: _Key, members: tuple[Member, ...]) -> Stack:
-        return Stack(members, self._program(key.variant), self._device, self._bundle)
+        return Stack(members, self._program(key.variant), self._device, self._bundle, self._whole)
 
     def _program(self, variant: str) -> Program:
         layout = self._bundle.layout

@@ -192,11 +192,11 @@ class Conversation:
         parts = IncomingFile(path, ref.size)
         try:
             self._fetched(ref, parts, largest=largest, wanted=wanted)
+            parts.settle()
         except BaseException:
             self._fetcher.drop(ref.digest)
             parts.drop()
             raise
-        parts.settle()
 
     def _fetched(
         self, ref: Ref, parts: IncomingFile | None, *, largest: int, wanted: Callable[[], bool]

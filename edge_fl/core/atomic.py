@@ -3,10 +3,11 @@
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 from edge_fl.core.errors import StateError
 
-__all__ = ["flush_folder", "write_atomically"]
+__all__ = ["partial_of", "settle", "write_atomically"]
 
 
 def write_atomically(path: Path, data: bytes, *, secret: bool = False) -> None:
@@ -16,27 +17,37 @@ def write_atomically(path: Path, data: bytes, *, secret: bool = False) -> None:
 
     Raises StateError when it cannot be written.
     """
-    partial = path.with_name(f"{path.name}.partial")
+    partial = partial_of(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb", opener=_for_the_owner if secret else None) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        flush_folder(path.parent)
+            settle(file, partial, path)
     except OSError as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)  # half a file would keep a full disk full
         raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
 
 
+def partial_of(path: Path) -> Path:
+    """What a file is called until all of it is there."""
+    return path.with_name(f"{path.name}.partial")
+
+
+def settle(file: IO[bytes], partial: Path, path: Path) -> None:
+    """Give the open ``file`` at ``partial`` its name; on disk when this returns. Raises OSError."""
+    file.flush()
+    os.fsync(file.fileno())
+    partial.replace(path)
+    _flush_folder(path.parent)
+
+
 def _for_the_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def flush_folder(folder: Path) -> None:
-    """Have the names in ``folder`` on disk: a new file is there when its folder is. Raises OSError."""
+def _flush_folder(folder: Path) -> None:
+    """A new name is on disk when its folder is."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -76,7 +76,7 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def whole(self) -> bool:
         """Whether no pattern leaves out a part of it."""
-        return all(segment.block is None for axis in self.units for segment in axis)
+        return _is_free(self.units)
 
     @property
     def per_width(self) -> bool:
@@ -116,7 +116,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True,
             fits = tensor.role != "frozen" and tensor.dtype == "float32"
             _require(fits, f"tensor '{tensor.name}' is trained, and frozen or not of float32")
         for tensor in self.frozen:
-            free = all(segment.block is None for axis in tensor.rows for segment in axis)
+            free = _is_free(tensor.rows)
             _require(
                 tensor.role == "frozen" and free, f"tensor '{tensor.name}' is not frozen, or has rows of units"
             )
@@ -171,6 +171,10 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True,
     def digest(self) -> str:
         """16 hex digits that two ends compare before they exchange rows."""
         return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
+
+
+def _is_free(axes: tuple[Axis, ...]) -> bool:
+    return all(segment.block is None for axis in axes for segment in axis)
 
 
 def _require(condition: bool, sentence: str) -> None:

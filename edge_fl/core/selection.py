@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edge_fl.core.layout import Axis, Layout, Mode, Tensor
 from edge_fl.core.pattern import Pattern
 
-__all__ = ["Index", "Kept", "Selection", "Weights", "kept_axes", "masked"]
+__all__ = ["Index", "Kept", "Selection", "Weights", "kept_axes", "kept_shape", "masked"]
 
 Weights = Mapping[str, NDArray[np.float32]]
 """Tensors by name, in the layout's order."""
@@ -40,8 +40,7 @@ class Selection:
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of what is kept of ``tensor``."""
-        axes = self.axes[tensor.name]
-        return tuple(n if kept is None else len(kept) for n, kept in zip(tensor.shape, axes, strict=True))
+        return _shape(tensor, self.axes[tensor.name])
 
     def gather_into(self, tensor: Tensor, full: NDArray[np.float32], out: NDArray[np.float32]) -> None:
         """Copy the kept entries of ``full`` into ``out`` (of :meth:`shape`)."""
@@ -90,6 +89,15 @@ def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]
         result[tensor.name] = np.zeros_like(weights[tensor.name])
         result[tensor.name][rows.index(tensor)] = weights[tensor.name][rows.index(tensor)]
     return result
+
+
+def kept_shape(tensor: Tensor, pattern: Pattern) -> tuple[int, ...]:
+    """The shape of what ``pattern`` keeps of ``tensor`` in ``units`` mode."""
+    return _shape(tensor, kept_axes(tensor, pattern, "units"))
+
+
+def _shape(tensor: Tensor, axes: tuple[Kept, ...]) -> tuple[int, ...]:
+    return tuple(n if kept is None else len(kept) for n, kept in zip(tensor.shape, axes, strict=True))
 
 
 def kept_axes(tensor: Tensor, pattern: Pattern, mode: Mode) -> tuple[Kept, ...]:

@@ -1,12 +1,11 @@
 """Content that goes to a file as its chunks come: what is larger than a device's memory can be fetched all the same."""
 
 import mmap
-import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from edge_fl.core.atomic import flush_folder
+from edge_fl.core.atomic import partial_of, settle
 from edge_fl.core.content import CHUNK_SIZE
 from edge_fl.core.errors import StateError
 
@@ -16,7 +15,7 @@ __all__ = ["IncomingFile"]
 class IncomingFile:
     """One content on its way into a file (see :class:`edge_fl.transport.transfer.Parts`).
 
-    Begun as ``PATH.partial``; :meth:`settle` gives it its name, :meth:`drop` removes it.
+    Begun as ``PATH.partial``; :meth:`settle` gives it its name. Whoever began it calls :meth:`drop` when that fails.
 
     Parameters
     ----------
@@ -32,7 +31,7 @@ class IncomingFile:
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        self._path, self._partial, self._size = path, path.with_name(f"{path.name}.partial"), size
+        self._path, self._partial, self._size = path, partial_of(path), size
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             free = shutil.disk_usage(path.parent).free
@@ -50,7 +49,6 @@ class IncomingFile:
             self._file.seek(index * CHUNK_SIZE)
             self._file.write(chunk)
         except OSError as error:
-            self.drop()
             raise self._unwritable(error) from error
 
     def whole(self) -> memoryview:
@@ -59,18 +57,14 @@ class IncomingFile:
             self._file.flush()
             return memoryview(mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ))
         except (OSError, ValueError) as error:
-            self.drop()
             raise self._unwritable(error) from error
 
     def settle(self) -> None:
         """Give the file its name; on disk when this returns."""
         try:
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._partial.replace(self._path)
-            flush_folder(self._path.parent)
+            with self._file:
+                settle(self._file, self._partial, self._path)
         except OSError as error:
-            self.drop()
             raise self._unwritable(error) from error
 
     def drop(self) -> None:

@@ -136,8 +136,6 @@ class Fetcher:
         Asks the peer for chunks.
     window
         Chunks that are asked for at a time, at most ``WINDOW``.
-    keep
-        Makes a place for the chunks of a content; in memory unless told otherwise.
     clock
         Monotonic seconds.
     """
@@ -147,22 +145,21 @@ class Fetcher:
         send: Callable[[Missing], None],
         *,
         window: int = WINDOW,
-        keep: Callable[[Ref], Parts] = lambda _ref: _InMemory(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._send, self._window, self._keep, self._clock = send, window, keep, clock
+        self._send, self._window, self._clock = send, window, clock
         self._inbound: dict[str, _Inbound] = {}
 
     def want(self, ref: Ref, parts: Parts | None = None) -> bytes | None:
         """Begin to fetch ``ref`` unless that is under way; empty content needs no fetching and is returned.
 
-        ``parts`` is the place of its chunks, in place of the one that ``keep`` would make.
+        ``parts`` is where its chunks go; in memory unless told otherwise.
         """
         if ref.size == 0:
             return b""
         if ref.digest not in self._inbound:
-            parts = self._keep(ref) if parts is None else parts
-            self._inbound[ref.digest] = _Inbound(ref, set(range(ref.chunks)), parts, heard=self._clock())
+            place = _InMemory() if parts is None else parts
+            self._inbound[ref.digest] = _Inbound(ref, set(range(ref.chunks)), place, heard=self._clock())
             self._ask(self._inbound[ref.digest])
         return None
 

@@ -21,14 +21,12 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.runtimes.torch_eager import load_program
 from exporter.accept import Fit, example_inputs
-from exporter.example_lengths import distinct_batch, distinct_counts
 from exporter.frozen import arrays_of
 from exporter.limits import LIMIT
-from exporter.open_lengths import BATCH, Length, length_of
 from exporter.quiet import quiet
 from exporter.sentence import first_line
-from exporter.source import Source
-from exporter.trace import export_function
+from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
+from exporter.trace import export_symbolic
 
 __all__ = ["FORWARD", "load_forward", "save_forward"]
 
@@ -52,15 +50,11 @@ def save_forward(source: Source) -> bytes:
         When the program does not compute what the model computes.
     """
     function = _function(source)
-    free = [{0: BATCH}, *_free(source)]
-    try:
-        with torch.no_grad(), quiet():
-            exported = export_function(lambda *inputs: (function(*inputs),), _stand_in(source), {}, free)
-    except Exception as error:  # torch raises many types on what it cannot trace
-        raise UnsupportedModelError(
-            f"The model's forward cannot be traced for any batch and width ({first_line(error)}): read no shape as a "
-            "Python number there."
-        ) from error
+    x, *_ = batch_ports(source)
+    ports = (x, *tensor_ports(source.layout), *frozen_ports(source.layout))
+    program = Traceable(source, "forward", lambda *inputs: (function(*inputs),), ports, ("outputs",))
+    with torch.no_grad(), quiet():
+        exported = export_symbolic(program, {})
     exported.example_inputs = None  # weights of no meaning, which would be saved along
     file = io.BytesIO()
     torch.export.save(exported, file)
@@ -91,25 +85,6 @@ def _function(source: Source) -> Callable[..., Tensor]:
         return outputs
 
     return forward
-
-
-def _free(source: Source) -> list[dict[int, Length]]:
-    """The axes of each tensor that shrink when units are left out."""
-    lengths = (map(length_of, tensor.units) for tensor in (*source.layout.tensors, *source.layout.frozen))
-    return [{number: length for number, length in enumerate(each) if length.factors} for each in lengths]
-
-
-def _stand_in(source: Source) -> tuple[Tensor, ...]:
-    """Inputs in which no two axes have one length that are not always of one length."""
-    layout, shape = source.layout, source.input.shape
-    counts = distinct_counts(layout, list(source.full), shape)
-    x = example_inputs(Fit(source.input, (), source.classes), distinct_batch(layout, counts, shape))
-    shapes = [[length_of(a).of(counts) for a in t.units] for t in (*layout.tensors, *layout.frozen)]
-    held = [
-        torch.zeros(s, dtype=getattr(torch, t.dtype))
-        for s, t in zip(shapes, (*layout.tensors, *layout.frozen), strict=True)
-    ]
-    return (x, *held)
 
 
 def _example(source: Source, pattern: Pattern, batch: int) -> tuple[Tensor, ...]:

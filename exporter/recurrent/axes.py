@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from exporter.module_names import within
 from exporter.recurrent.cells import ElmanCell, GruCell, LstmCell, RecurrentCell
 from exporter.recurrent.layers import ElmanLayers, GruLayers, LstmLayers, RecurrentLayers
 from exporter.unit_axes import UnitAxes
@@ -50,7 +51,7 @@ def recurrent_axes(module: nn.Module, name: str) -> list[UnitAxes]:
         case RecurrentCell():
             size = module.weight_hh.shape[1]
             own = _rows(module, name, "", size)
-            columns = {(_parameter(name, "weight_hh"), 1): np.arange(size)}
+            columns = {(within(name, "weight_hh"), 1): np.arange(size)}
             return [UnitAxes(name, size, {**own, **columns}, frozenset(own), slice(0, size))]
     return []
 
@@ -64,22 +65,18 @@ def _layers(module: RecurrentLayers, name: str) -> list[UnitAxes]:
         size = hidden.shape[1]
         start = size * (number % width)
         own = _rows(module, name, suffix, size)
-        owners = {**own, (_parameter(name, f"weight_hh{suffix}"), 1): np.arange(size)}
+        owners = {**own, (within(name, f"weight_hh{suffix}"), 1): np.arange(size)}
         bottom = (number // width + 1) * width
         for above in suffixes[bottom : bottom + width]:
             columns = np.full(module.get_parameter(f"weight_ih{above}").shape[1], -1, dtype=np.int64)
             columns[start : start + size] = np.arange(size)
-            owners[_parameter(name, f"weight_ih{above}"), 1] = columns
+            owners[within(name, f"weight_ih{above}"), 1] = columns
         outputs = slice(start, start + size) if bottom == len(suffixes) else None
-        found.append(UnitAxes(_parameter(name, suffix[1:]), size, owners, frozenset(own), outputs))
+        found.append(UnitAxes(within(name, suffix[1:]), size, owners, frozenset(own), outputs))
     return found
 
 
 def _rows(module: nn.Module, name: str, suffix: str, size: int) -> dict[tuple[str, int], NDArray[np.int64]]:
     owners = np.tile(np.arange(size), _GATES[type(module)])
     names = [f"{kind}{suffix}" for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
-    return {(_parameter(name, n), 0): owners for n in names if getattr(module, n, None) is not None}
-
-
-def _parameter(module: str, name: str) -> str:
-    return f"{module}.{name}" if module else name
+    return {(within(name, n), 0): owners for n in names if getattr(module, n, None) is not None}

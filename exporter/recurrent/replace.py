@@ -9,6 +9,7 @@ from torch import nn
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.recurrent.cells import ElmanCell, GruCell, LstmCell
 from exporter.recurrent.layers import ElmanLayers, GruLayers, LstmLayers
+from exporter.replace_modules import replace_modules
 
 __all__ = ["replace_recurrent"]
 
@@ -36,14 +37,12 @@ def replace_recurrent(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model)
     if type(model) in _REPLACEMENTS:
         return _REPLACEMENTS[type(model)](model)
-    replaced: dict[nn.Module, nn.Module] = {}
-    for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):
-            if child is not None and type(child) in _REPLACEMENTS:
-                if child not in replaced:
-                    replaced[child] = _REPLACEMENTS[type(child)](child)
-                setattr(parent, name, replaced[child])
+    replace_modules(model, lambda module: _REPLACEMENTS.get(type(module), _same)(module))
     return model
+
+
+def _same(module: nn.Module) -> nn.Module:
+    return module
 
 
 def _refuse(model: nn.Module) -> None:

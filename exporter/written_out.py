@@ -9,11 +9,11 @@ import torch
 from exporter.attention import PlainAttention
 from exporter.recurrent.linear import FlatLinear
 
-__all__ = ["traced"]
+__all__ = ["written_out"]
 
 
 @contextmanager
-def traced() -> Iterator[PlainAttention]:
+def written_out() -> Iterator[PlainAttention]:
     """Attention is written out, linear layers are flat, and torch's own shortcuts for evaluation are off."""
     fast, attention = torch.backends.mha.get_fastpath_enabled(), PlainAttention()
     torch.backends.mha.set_fastpath_enabled(False)  # an operation for a whole encoder layer, which has no gradient
