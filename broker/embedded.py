@@ -103,8 +103,9 @@ class _Broker(Broker):
         self, config: dict[str, Any], doors: Entrance, topics: Fence, largest: int, turned_away: TurnedAway
     ) -> None:
         super().__init__(config)
-        self._doors, self._topics, self._tls, self._largest = doors, topics, doors.context(), largest
-        self._version = doors.version()
+        self._doors, self._topics, self._largest = doors, topics, largest
+        self._version = doors.version()  # before the list is read: a later list must not pass for this one
+        self._tls = doors.context()
         self._turned_away = turned_away
         if self._tls is not None:
             self._tls.sslobject_class = _counting(turned_away)

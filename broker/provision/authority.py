@@ -140,7 +140,6 @@ class Authority:
         record = _Record(_address(hosts[0], port), tuple(hosts), fleet=fleet, enrol_port=enrol_port)
         authority = cls(folder, certificate, key, record)
         write_atomically(folder / _CA, _pem(certificate))
-        authority._write_revoked()
         authority._issue(BROKER, x509.SubjectAlternativeName(names), days=DAYS)
         authority._issue(COORDINATOR, None, days=DAYS)
         write_atomically(folder / _KEY, _key_pem(key), secret=True)  # last: only now is there an authority
@@ -298,7 +297,10 @@ class Authority:
         pem = b"".join((_pem(certificate), _key_pem(key), _pem(self._certificate))).decode()
         text = self._text(name, pem)
         path = self._file(name)
-        _write_secret(path, text + (self._list() if name == BROKER else ""))
+        if name == BROKER:
+            self._write_revoked(text)
+        else:
+            _write_secret(path, text)
         return path
 
     def _signed(
@@ -347,20 +349,21 @@ class Authority:
         if before != {held for held in issued if held.revoked}:
             self._write_revoked()
 
-    def _write_revoked(self) -> None:
-        """For Mosquitto, and in the broker's own file for the embedded broker."""
+    def _write_revoked(self, identity: str | None = None) -> None:
+        """For Mosquitto, and in the broker's own file, behind its new ``identity``, for the embedded broker."""
         revoked, broker = self._list(), self._file(BROKER)
         write_atomically(self.folder / _REVOKED, revoked.encode())
-        if broker.exists():
-            text = broker.read_text().partition(_LIST)[0] + revoked
-            _write_secret(broker, text)
+        if identity is None and broker.exists():
+            identity = broker.read_text().partition(_LIST)[0]
+        if identity is not None:
+            _write_secret(broker, identity + revoked)
 
     def _list(self) -> str:
         """Who is revoked. It holds as long as the authority: a broker refuses everybody once it has run out."""
         builder = (
             x509.CertificateRevocationListBuilder()
             .issuer_name(self._certificate.subject)
-            .last_update(dt.datetime.now(dt.UTC) - _EARLIER)
+            .last_update(self._later_than_the_last())
             .next_update(self._certificate.not_valid_after_utc)
         )
         for held in self.issued:
@@ -368,6 +371,18 @@ class Authority:
                 entry = x509.RevokedCertificateBuilder().serial_number(int(held.serial, 16))
                 builder = builder.add_revoked_certificate(entry.revocation_date(held.revoked).build())
         return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
+    def _later_than_the_last(self) -> dt.datetime:
+        """When the next list says it was made: by a second or more after the last one, whatever the clock does.
+
+        OpenSSL follows the latest of the lists that a broker has read, and counts in whole seconds.
+        """
+        now = dt.datetime.now(dt.UTC) - _EARLIER
+        try:
+            last = x509.load_pem_x509_crl((self.folder / _REVOKED).read_bytes()).last_update_utc
+        except (OSError, ValueError):  # the first list, or a damaged one: this one takes its place
+            return now
+        return max(now, last + dt.timedelta(seconds=1))
 
 
 def _revoked(issued: tuple[Issued, ...], name: str) -> tuple[Issued, ...]:

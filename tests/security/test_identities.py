@@ -1,14 +1,17 @@
 """Who comes in, and what who came in may do, on a broker that knows identities."""
 
+import datetime as dt
 import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from broker.doors import Doors
 from broker.embedded import EmbeddedBroker
+from broker.provision import authority as authority_module
 from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.errors import BrokerError
@@ -162,6 +165,28 @@ def test_an_identity_that_ran_out_or_was_revoked_is_refused(secured: SecuredFlee
     with Client(again, "tea"):
         pass
     assert "may be revoked, expired or another fleet's" in refused(device)
+
+
+def test_a_revocation_holds_although_the_clock_went_back(
+    secured: SecuredFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenSSL follows the latest of the lists that it read, so a list must never look older than the one before."""
+
+    class Earlier(dt.datetime):
+        @classmethod
+        def now(cls, tz: dt.tzinfo | None = None) -> dt.datetime:  # type: ignore[override]
+            return dt.datetime.now(tz) - dt.timedelta(hours=1)
+
+    kept = secured.identity("tea").rename(secured.authority.folder / "kept.pem")
+    with Client(secured.of(kept), "tea"):
+        pass
+    monkeypatch.setattr(
+        authority_module, "dt", SimpleNamespace(datetime=Earlier, timedelta=dt.timedelta, UTC=dt.UTC)
+    )
+    secured.authority.revoke("tea")
+    secured.reload()
+    time.sleep(0.5)
+    assert "may be revoked, expired or another fleet's" in refused(secured.of(kept))
 
 
 def test_the_embedded_broker_counts_certificates_that_it_refuses(
