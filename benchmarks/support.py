@@ -10,7 +10,7 @@ import torch
 from msgspec.structs import replace
 
 from benchmarks.records import read_records, write_records
-from benchmarks.support_cases import CLASSES, SupportCase
+from benchmarks.support_cases import SupportCase
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import EdgeFLError
 from edge_fl.measure.table import Result, Row
@@ -24,6 +24,7 @@ COMMAND = "edge-fl bench support"
 _SCRATCH = re.compile(re.escape(gettempdir()) + "/[^/]+/")  # where a program lay when it was proven
 _WIDTHS = (1000, 500)
 _BATCH = 6
+_MOST_BLOCKS = 3  # that a cell names
 
 
 class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,10 +89,12 @@ def _tried(case: SupportCase, runtime: str) -> Trial:
         "support",
         "made-up",
         case.input,
-        CLASSES,
+        case.classes,
         (runtime,),
+        target=case.target,
         widths=_WIDTHS,
         batch=_BATCH,
+        loss="sequence_cross_entropy" if case.target.shape else "cross_entropy",
         batch_norm=case.batch_norm,
     )
     trial = Trial(case.name, runtime, exporter_digest())
@@ -136,7 +139,10 @@ def _table(cases: Sequence[SupportCase], trials: Sequence[Trial]) -> Result:
 
 def _row(case: SupportCase, runtimes: Sequence[str], trials: dict[str, Trial], notes: Sequence[str]) -> Row:
     done = [trial for trial in trials.values() if not trial.refused]
-    masked = ", ".join(f"{units} of `{block}`" for block, units in done[0].blocks.items()) if done else ""
+    blocks = done[0].blocks if done else {}
+    masked = ", ".join(f"{units} of `{block}`" for block, units in blocks.items())
+    if len(blocks) > _MOST_BLOCKS:
+        masked = f"{sum(blocks.values())} of {len(blocks)} layers"
     cells = {name: _cell(trials[name], notes) if name in trials else "not tried" for name in runtimes}
     return {"layer or operation": case.name, "droppable units": masked or ("none" if done else ""), **cells}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from edge_fl.core.bundle import BatchNormPolicy, Input
+from edge_fl.core.bundle import CLASS_INDEX, BatchNormPolicy, Input
 
 __all__ = ["CASES", "CLASSES", "SupportCase"]
 
@@ -27,17 +27,21 @@ class SupportCase:
     name
         What is tried.
     build
-        A model that uses it and gives ``[B, CLASSES]``.
+        A model that uses it and gives ``[B, classes]``.
     input
-        One sample; tokens are below ``CLASSES``.
+        One sample; tokens are below ``classes``.
     batch_norm
         The policy for BatchNorm's statistics.
+    classes, target
+        Classes of the outputs, and of tokens; one sample's target, a class index for each position where it has any.
     """
 
     name: str
     build: Callable[[], nn.Module]
     input: Input = field(default=_VECTOR)
     batch_norm: BatchNormPolicy = "tracked"
+    classes: int = CLASSES
+    target: Input = CLASS_INDEX
 
 
 class _Of(nn.Module):

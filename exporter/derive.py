@@ -6,7 +6,7 @@ LayerNorm over the units, a shape written into the forward pass, the output laye
 (:mod:`exporter.declared`).
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,7 +41,9 @@ class Derivation:
     dense: dict[str, str]
 
 
-def derive(model: nn.Module, x: Tensor, read: Collection[str] = ()) -> Derivation:
+def derive(
+    model: nn.Module, x: Tensor, read: Collection[str] = (), closed: Callable[[str], str | None] = lambda _: None
+) -> Derivation:
     """Derive blocks and axes of a model that :func:`exporter.accept.accept` let through.
 
     Parameters
@@ -50,6 +52,8 @@ def derive(model: nn.Module, x: Tensor, read: Collection[str] = ()) -> Derivatio
         ``[B, ...]``, an input to run the model with.
     read
         The names of the tensors that its forward pass reads.
+    closed
+        Of a block's name, why its units must stay; None where they need not.
 
     Raises
     ------
@@ -66,7 +70,7 @@ def derive(model: nn.Module, x: Tensor, read: Collection[str] = ()) -> Derivatio
     proposed = {group.name: group.producers for group in groups}
     wished = declared_dense(model, {**{name: (name,) for name in unfollowed}, **proposed})
     for group, alone in candidates:
-        reason = "the model says so" if group.name in wished else _frozen(group, frozen)
+        reason = "the model says so" if group.name in wished else closed(group.name) or _frozen(group, frozen)
         reason = reason or _conflict(group, groups) or alone
         if reason is None:
             kept.append(group)

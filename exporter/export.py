@@ -2,10 +2,12 @@
 
 import importlib.metadata
 import platform
+import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,6 +28,7 @@ from exporter.frozen import arrays_of
 from exporter.kernels import refuse_missing_kernels
 from exporter.losses import find_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
+from exporter.open_lengths import FixedUnitsError
 from exporter.output_noise import describe_outputs
 from exporter.own_outputs import with_plain_outputs
 from exporter.parity import check_parity
@@ -92,14 +95,12 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     ConfigError, BundleError
         When ``target`` makes no sense, or ``root`` cannot be written.
     """
-    source, found = _read(model, target, report)
-    lowered = _lowered(source, target, report)
+    source, found, lowered, forward = _compiled(model, target, report)
     files = {program.file: data for programs in lowered.values() for program, data in programs}
     files[WEIGHTS] = _weights(model, found)
     if found.layout.frozen:
         files[FROZEN] = pack_frozen(found.layout, arrays_of(model, found.layout))
-    report("forward program")
-    files[FORWARD] = save_forward(replace(source, layout=without_rows(source.layout)))
+    files[FORWARD] = forward
     manifest = _manifest(target, source, found, lowered)
     parity: dict[str, Parity] = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -111,13 +112,46 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     return Bundle.save(root, msgspec.structs.replace(manifest, parity=parity), files)
 
 
-def _read(model: nn.Module, target: Target, report: Report) -> tuple[Source, Derivation]:
+class _Compiled(NamedTuple):
+    """A model as it is traced, its layout, and what was made of both: each runtime's programs, and its forward."""
+
+    source: Source
+    found: Derivation
+    lowered: dict[str, Lowered]
+    forward: bytes
+
+
+def _compiled(model: nn.Module, target: Target, report: Report) -> _Compiled:
+    """Layers whose units a trace cannot leave open are traced dense, and so are those of the same name but for numbers:
+    the copies of a layer in other stages would each cost a trace that fails.
+    """
+    closed: dict[str, str] = {}
+    while True:
+        source, found = _read(model, target, report, lambda block: closed.get(_numberless(block)))
+        try:
+            lowered = _lowered(source, target, report)
+            report("forward program")
+            return _Compiled(
+                source, found, lowered, save_forward(replace(source, layout=without_rows(source.layout)))
+            )
+        except FixedUnitsError as error:
+            reason = f"a trace that leaves its units open fails ({error.reason})"
+            closed.update(dict.fromkeys(map(_numberless, error.blocks), reason))
+
+
+def _numberless(name: str) -> str:
+    return re.sub(r"\d+", "#", name)
+
+
+def _read(
+    model: nn.Module, target: Target, report: Report, closed: Callable[[str], str | None] = lambda _: None
+) -> tuple[Source, Derivation]:
     """The model as it is traced, and its layout; ``Source.original`` gives one tensor."""
     report("reading the model")
     check_target(target)
     model = with_plain_outputs(model, example_inputs(target.fit, 3))
     read = accept(model, target.fit)
-    derivation = derive(model, example_inputs(target.fit, 3), read)
+    derivation = derive(model, example_inputs(target.fit, 3), read, closed)
     if target.batch_norm == "per-width":
         derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
     return _source(model, target, derivation), derivation
@@ -129,6 +163,8 @@ def _lowered(source: Source, target: Target, report: Report) -> dict[str, Lowere
         widths = program_widths(source.layout, target.widths)
         request = Request(steps, build_evaluation(source), widths, target.batch)
         return lower_for(target.runtimes, request, report)
+    except FixedUnitsError:
+        raise
     except UnsupportedModelError:
         refuse_missing_kernels(target.runtimes, steps, batch=target.batch)  # names the module, where it finds one
         raise

@@ -5,14 +5,17 @@ through the model to everything that must shrink with them. It is taken as a pro
 keeps only what it finds to be true by running the model.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch_pruning as tp
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch_pruning.dependency import index_mapping
 
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.call_limit import call_limit
@@ -28,6 +31,7 @@ PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
 """Layers whose outputs are droppable units."""
 # To follow the units of a layer, and the whole graph; 50 residual blocks take 40 thousand and 120 thousand.
 _LAYER_CALLS, _GRAPH_CALLS = 250_000, 20_000_000
+_INDEX_RULE = re.compile(r"update_\w+_index_mapping")
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
@@ -81,6 +85,11 @@ def propose_groups(model: nn.Module, x: Tensor) -> Proposal:
         When the model cannot be followed at all.
     """
     stood = with_stand_ins(model).requires_grad_()  # the graph is read from gradients' edges, of frozen layers too
+    with _unmapped_where_wrong():
+        return _proposal(stood, x)
+
+
+def _proposal(stood: nn.Module, x: Tensor) -> Proposal:
     graph, head_sizes = _graph(stood, x)
     found, seen = Proposal([], {}), set[str]()
     for name, module in stood.named_modules():
@@ -136,6 +145,30 @@ def _graph(model: nn.Module, x: Tensor) -> tuple[tp.DependencyGraph, tuple[int, 
             return graph, tuple(attention.head_sizes)
     except Exception as error:  # torch-pruning raises many types on operations it cannot follow
         raise _not_followed(first_line(error)) from error
+
+
+@contextmanager
+def _unmapped_where_wrong() -> Iterator[None]:
+    """Indices pass unchanged where torch-pruning cannot say how an operation moves them, such as a channel shuffle.
+
+    The units behind are then proposed wrongly, which running the model shows.
+    """
+    rules = {name: rule for name, rule in vars(index_mapping).items() if _INDEX_RULE.fullmatch(name)}
+    for name, rule in rules.items():
+        setattr(index_mapping, name, _forgiving(rule))
+    try:
+        yield
+    finally:
+        for name, rule in rules.items():
+            setattr(index_mapping, name, rule)
+
+
+def _forgiving(rule: Callable[..., None]) -> Callable[..., None]:
+    def forgiving(graph: tp.DependencyGraph, node: Any) -> None:
+        with suppress(ArithmeticError, TypeError, IndexError, ValueError):
+            rule(graph, node)
+
+    return forgiving
 
 
 def _not_followed(reason: str) -> UnsupportedModelError:

@@ -4,6 +4,7 @@ An axis is ``fixed + sum(factor * units)``. Symbols made of that say which axes 
 take two blocks of one size for one, and could not divide the axis of whole heads by the size of a head.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,9 +16,31 @@ from torch._subclasses import FakeTensorMode
 from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
+from edge_fl.core.errors import UnsupportedModelError
 from edge_fl.core.layout import Axis
 
-__all__ = ["BATCH", "Free", "Length", "length_of", "open_dims", "stand_ins"]
+__all__ = ["BATCH", "FixedUnitsError", "Free", "Length", "blocks_in", "length_of", "open_dims", "stand_ins"]
+
+_SYMBOL = re.compile(r"\bs\d+\b")
+
+
+class FixedUnitsError(UnsupportedModelError):
+    """What a forward pass does with its lengths cannot be traced while the units of some blocks are open.
+
+    Attributes
+    ----------
+    blocks
+        Their names.
+    reason
+        What torch said.
+    """
+
+    def __init__(self, blocks: tuple[str, ...], reason: str) -> None:
+        super().__init__(
+            f"The forward pass cannot be traced with fewer units of {', '.join(blocks)} ({reason}): leave these layers "
+            "dense with 'edge_fl_dense'."
+        )
+        self.blocks, self.reason = blocks, reason
 
 
 class Length(NamedTuple):
@@ -52,14 +75,20 @@ def length_of(axis: Axis) -> Length:
 def stand_ins(example: Sequence[Tensor], free: Free) -> list[Tensor]:
     """Tensors without values of the example's shapes, of which only ``free`` axes have symbols."""
     environment = ShapeEnv()
-    counts = _counts(example, free)
-    symbols = {block: _symbol(environment, block or "batch", hint) for block, hint in counts.items()}
+    symbols = _symbols(environment, example, free)
     made = []
     with FakeTensorMode(shape_env=environment):
         for tensor, lengths in zip(example, free, strict=True):
             shape = [lengths[axis].of(symbols) if axis in lengths else n for axis, n in enumerate(tensor.shape)]
             made.append(torch.empty(shape, dtype=tensor.dtype))
     return made
+
+
+def blocks_in(text: str, example: Sequence[Tensor], free: Free) -> tuple[str, ...]:
+    """The blocks whose symbols ``text`` names, which torch says of tensors made by :func:`stand_ins`."""
+    named = set(_SYMBOL.findall(text))
+    symbols = _symbols(ShapeEnv(), example, free)
+    return tuple(block for block, symbol in symbols.items() if block and str(symbol) in named)
 
 
 def open_dims(free: Free) -> tuple[dict[int, Any], ...]:
@@ -74,6 +103,12 @@ def open_dims(free: Free) -> tuple[dict[int, Any], ...]:
         return dims[block] if factor == 1 else factor * dims[block]
 
     return tuple({axis: dim(length) for axis, length in lengths.items()} for lengths in free)
+
+
+def _symbols(environment: ShapeEnv, example: Sequence[Tensor], free: Free) -> dict[str, int]:
+    """A symbol for each block and for the batch, called the same each time."""
+    counts = _counts(example, free)
+    return {block: _symbol(environment, block or "batch", hint) for block, hint in counts.items()}
 
 
 def _counts(example: Sequence[Tensor], free: Free) -> dict[str, int]:

@@ -41,11 +41,11 @@ _DRAWS = 3
 def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[int, ...], batch: int) -> Parity:
     """Compare the programs of ``runtime`` with torch in double precision, at ``widths`` (thousandths).
 
-    Batches are full and short, short ones only where BatchNorm does not make the samples depend on one another. Where
-    torch's own float32 is further from its double precision than the limits, those are widened in proportion: in deep
-    networks, and under Adam, rounding grows from step to step. And where rounding has thrown a value over a ReLU's
-    kink or to another maximum of a pool, the next draw of batches and patterns does not: a program is refused when
-    it keeps the limits in none of three draws.
+    Batches are full and short, short ones only where BatchNorm does not make the samples depend on one another. In deep
+    networks, and under Adam, rounding grows from step to step. So a program that strays is tried again with every step
+    from the weights that double precision came to, and within limits that torch's own float32 keeps there. And where
+    rounding has thrown a value over a ReLU's kink or to another maximum of a pool, the next draw of batches and
+    patterns does not: a program is refused when it keeps the limits in none of three draws.
 
     Returns
     -------
@@ -78,17 +78,14 @@ def _proven(source: Source, runtime: Runtime, variant: str, widths: tuple[int, .
 
 
 def _within_limits(proof: "_Proof") -> Parity:
-    """The proof within the limits, or where torch's float32 strays as far, within what it keeps."""
+    """The proof within the limits, or step by step within those that torch's float32 keeps."""
     name = proof.runtime.name
     try:
         return proof.run(proof.programs(), Limits(name))
     except DifferenceError:
         rounding = Rounding(name, adam=proof.source.optimizer.name == "adam")
-        proof.run(proof.single_precision(), rounding)
-        widened = rounding.widened()
-        if not widened:
-            raise
-        return proof.run(proof.programs(), Limits(name, widened))
+        proof.run(proof.single_precision(), rounding, step_by_step=True)
+        return proof.run(proof.programs(), Limits(name, rounding.widened()), step_by_step=True)
 
 
 class _Trained(Protocol):
@@ -98,6 +95,8 @@ class _Trained(Protocol):
     def tensors(self) -> Weights: ...
 
     def step(self, given: Given) -> float: ...
+
+    def put(self, tensors: Weights) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -131,8 +130,11 @@ class _Proof:
         """What torch makes of it in float32."""
         return Reference(self.source, self.start, self.rates, dtype=torch.float32)
 
-    def run(self, trained: _Trained, limits: Limits) -> Parity:
-        """Compare after every step; raises ParityError when a difference is beyond ``limits``."""
+    def run(self, trained: _Trained, limits: Limits, *, step_by_step: bool = False) -> Parity:
+        """Compare after every step; raises ParityError when a difference is beyond ``limits``.
+
+        ``step_by_step``, each step begins with the tensors of double precision.
+        """
         source, name = self.source, self.runtime.name
         start, expected = {**self.start, **self.rates}, Reference(source, self.start, self.rates)
         rng = np.random.default_rng(self.draw)
@@ -147,6 +149,8 @@ class _Proof:
             }
             lr = step_size(source)
             given = Given(step.pattern, data, lr, step.scale, self.variant, extra, step.width)
+            if step_by_step:
+                trained.put(expected.tensors)
             loss, true_loss = trained.step(given), expected.step(given)
             moved = max(moved, _moved(source, (start, trained.tensors), expected, limits, number))
             answered = max(answered, limits.largest(loss, true_loss, "the loss", number))
@@ -173,6 +177,11 @@ class _Programs:
         loss = _run(self._runtime, self._model, given, self._number)
         _require_frozen(before, self._model.weights, given, self._source, self._runtime.name)
         return loss
+
+    def put(self, tensors: Weights) -> None:
+        """Take the values of ``tensors``; the optimiser's other state stays."""
+        for name, array in self.tensors.items():
+            np.copyto(array, tensors[name], casting="same_kind")
 
 
 def _evaluated(source: Source, runtime: Runtime) -> float:

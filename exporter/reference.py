@@ -83,6 +83,11 @@ class Reference:
         """The full tensors now, ``log_alpha.NAME`` among them."""
         return {name: tensor.detach().numpy() for name, tensor in (self._tensors | self._rates).items()}
 
+    def put(self, tensors: Weights) -> None:
+        """Take the values of ``tensors``; the optimiser's other state stays."""
+        for name, tensor in (self._tensors | self._rates).items():
+            tensor.data.copy_(torch.from_numpy(tensors[name]))
+
     def moved_by_rounding(self, name: str) -> NDArray[np.bool_]:
         """Which entries Adam has moved, in any step, by gradients that rounding could have made.
 

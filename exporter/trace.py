@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch._export.verifier import Verifier
-from torch._ops import OpOverload
 from torch._subclasses import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
@@ -29,8 +28,9 @@ from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
 from exporter.example_lengths import distinct_batch, distinct_counts
-from exporter.open_lengths import Free, open_dims, stand_ins
+from exporter.open_lengths import FixedUnitsError, Free, blocks_in, open_dims, stand_ins
 from exporter.passes import optimise
+from exporter.passes.mutations import remove_mutations, writes_in_place
 from exporter.passes.values import fill_values
 from exporter.sentence import first_line
 from exporter.source import Traceable
@@ -62,11 +62,13 @@ def export_symbolic(program: Traceable, table: Decompositions, *, saved: bool = 
 
     Raises
     ------
+    FixedUnitsError
+        When the model cannot be traced, and could be with all units of some blocks.
     UnsupportedModelError
         When the model cannot be traced, or fixes a width or the batch.
     """
     free, example = [program.open_lengths(name) for name in program.inputs], program.example(*_distinct(program))
-    graph = _refused(program, lambda: _traced(program.function, example, table, free))
+    graph = _refused(program, lambda: _opened(program.function, example, table, free))
     _require_free(program, graph)
     return _refused(program, lambda: _exported(graph, example, free) if saved else _translatable(graph))
 
@@ -145,12 +147,6 @@ def _lift_constants(graph: GraphModule, mode: FakeTensorMode) -> dict[str, Any]:
     return constants
 
 
-def _writes_in_place(graph: GraphModule) -> bool:
-    """Some of torch's own decompositions do, such as those of the gradients of SiLU and Mish."""
-    operations = (node.target for node in graph.graph.nodes if isinstance(node.target, OpOverload))
-    return any(operation._schema.is_mutable for operation in operations)
-
-
 class _Traced(ExportedProgram):
     """A program in which everything is decomposed already."""
 
@@ -166,10 +162,22 @@ def _traced(
     free: Free | None,
 ) -> GraphModule:
     graph = _graph_of(function, example, table, free)
-    if _writes_in_place(graph):  # to a buffer that another call with the same arguments may share once optimised
+    # Once optimised, another call with the same arguments may share a buffer that is written to.
+    if writes_in_place(graph.graph) and not remove_mutations(graph.graph, table):
         graph = _graph_of(functionalize(graph, remove="mutations"), example, table, free)
     optimise(graph)
     return graph
+
+
+def _opened(
+    function: Callable[..., tuple[Tensor, ...]], example: tuple[Tensor, ...], table: Decompositions, free: Free
+) -> GraphModule:
+    try:
+        return _traced(function, example, table, free)
+    except Exception as error:
+        if blocks := blocks_in(str(error), example, free):
+            raise FixedUnitsError(blocks, first_line(error)) from error
+        raise
 
 
 def _graph_of(
@@ -188,6 +196,8 @@ def _graph_of(
 def _refused(program: Traceable, export: Callable[[], _Result]) -> _Result:
     try:
         return export()
+    except FixedUnitsError:
+        raise
     except Exception as error:  # torch raises many types on what it cannot trace
         raise UnsupportedModelError(
             f"The model's {program.kind} program cannot be traced ({first_line(error)}): write its forward with "

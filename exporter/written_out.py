@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from exporter.attention import PlainAttention
+from exporter.plain_functions import PlainFunctions
 from exporter.recurrent.linear import FlatLinear
 
 __all__ = ["written_out"]
@@ -23,6 +24,7 @@ def written_out() -> Iterator[PlainAttention]:
                 stack.enter_context(_exporting())
             stack.enter_context(attention)
             stack.enter_context(FlatLinear())
+            stack.enter_context(PlainFunctions())
             yield attention
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

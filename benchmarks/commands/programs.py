@@ -49,6 +49,9 @@ def parity(
 def support(
     *,
     runtime: Runtimes = None,
+    architectures: Annotated[
+        bool, typer.Option("--architectures", help="Public models of torchvision, timm and transformers instead.")
+    ] = False,
     results: Results = Path("support.json"),
     output: Output = None,
     json: Json = False,
@@ -57,10 +60,15 @@ def support(
 
     Example: edge-fl bench support -o docs/support.md
     """
+    from benchmarks.architecture_cases import ARCHITECTURES, require_libraries
     from benchmarks.support import bench_support
     from benchmarks.support_cases import CASES
     from exporter.measure.exported import chosen_runtimes
 
+    if architectures:
+        require_libraries()
     with progress("bench support") as report:
-        result = bench_support(CASES, chosen_runtimes(runtime or ()), results, report)
+        result = bench_support(
+            ARCHITECTURES if architectures else CASES, chosen_runtimes(runtime or ()), results, report
+        )
     show(result, output, as_json=json)

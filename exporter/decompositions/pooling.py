@@ -103,14 +103,16 @@ def _avg_pool_backward(
 def _adaptive_avg_pool(x: Tensor, output_size: Sequence[int]) -> Tensor:
     size = _divided(x, output_size)
     if size is None:
-        return _LEFT  # type: ignore[no-any-return]
+        h, w = (_windows(x, axis, int(output_size[axis])) for axis in (-2, -1))
+        return _along_both(x, h, w)
     return _avg_pool(x, size)
 
 
 def _adaptive_avg_pool_backward(gradient: Tensor, x: Tensor) -> Tensor:
     size = _divided(x, gradient.shape[-2:])
     if size is None:
-        return _LEFT  # type: ignore[no-any-return]
+        h, w = (_windows(x, axis, int(gradient.shape[axis])) for axis in (-2, -1))
+        return _along_both(gradient, h.T, w.T)
     return _avg_pool_backward(gradient, x, size, size, (0,), False, True, None)
 
 
@@ -121,6 +123,21 @@ def _divided(x: Tensor, output_size: Sequence[int]) -> tuple[int, int] | None:
     if any(i % o for i, o in zip(inputs, outputs, strict=True)):
         return None
     return inputs[0] // outputs[0], inputs[1] // outputs[1]
+
+
+def _windows(x: Tensor, axis: int, outputs: int) -> Tensor:
+    """``[outputs, inputs]``, what each output is the mean of: from floor(i n / o) to ceil((i + 1) n / o)."""
+    inputs = int(x.shape[axis])
+    rows = []
+    for i in range(outputs):
+        start, stop = i * inputs // outputs, -(-(i + 1) * inputs // outputs)
+        rows.append([1 / (stop - start) if start <= j < stop else 0.0 for j in range(inputs)])
+    return torch.tensor(rows, dtype=x.dtype)
+
+
+def _along_both(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """``rows x columns^T`` for the last two axes of ``x``."""
+    return ((x @ columns.T).transpose(-1, -2) @ rows.T).transpose(-1, -2)
 
 
 def _kernel(

@@ -22,7 +22,7 @@ from edge_fl.core.selection import Selection
 from edge_fl.runtimes.torch_eager import load_program
 from exporter.accept import Fit, example_inputs
 from exporter.frozen import arrays_of
-from exporter.limits import LIMIT
+from exporter.limits import LIMIT, SMALLEST
 from exporter.quiet import quiet
 from exporter.sentence import first_line
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
@@ -90,6 +90,10 @@ def _function(source: Source) -> Callable[..., Tensor]:
 def _example(source: Source, pattern: Pattern, batch: int) -> tuple[Tensor, ...]:
     held = source.original.state_dict()
     weights = {tensor.name: held[tensor.name].numpy() for tensor in source.layout.tensors}
+    rng = np.random.default_rng(0)
+    for tensor in source.layout.parameters:
+        if not weights[tensor.name].any():  # an output layer that begins at zero hides all that is before it
+            weights[tensor.name] = 0.1 * rng.standard_normal(tensor.shape, dtype=np.float32)
     kept = Selection.of(pattern, "units").gather(weights)
     frozen = cut_frozen(arrays_of(source.original, source.layout), pattern)
     x = example_inputs(Fit(source.input, (), source.classes), batch)
@@ -105,7 +109,7 @@ def _prove(source: Source, program: nn.Module, function: Callable[..., Tensor]) 
     try:
         expected = function(*inputs)
         (outputs,) = program(*inputs)
-        off = float((outputs - expected).abs().max() / expected.abs().max())
+        off = float((outputs - expected).abs().max()) / max(SMALLEST, float(expected.abs().max()))
     except RuntimeError as error:
         raise UnsupportedModelError(
             f"The model's forward fixes its batch or how many units it keeps ({first_line(error)}): read no shape as "

@@ -16,14 +16,13 @@ from edge_fl.core.selection import Weights, masked
 from edge_fl.runtimes.base import Compiled, Runtime, open_runtime
 from exporter.accept import Fit, example_inputs
 from exporter.extract.formats import Format
-from exporter.limits import LIMIT
+from exporter.limits import LIMIT, SMALLEST
 
 __all__ = ["SAMPLES", "check_file", "expected_outputs", "random_inputs"]
 
 SAMPLES = 7
 """Random inputs that a file is tried on."""
 _PREFERRED = ("onnx", "torch_eager", "executorch")
-_SMALLEST = 1e-3  # outputs that are nearly zero are compared with this
 
 
 def random_inputs(bundle: Bundle) -> NDArray[Any]:
@@ -69,7 +68,7 @@ def check_file(bundle: Bundle, data: bytes, kind: Format, x: NDArray[Any], expec
         pieces = [run([x[start : start + size]]) for start in range(0, len(x), size)]
     # torch's program gives its one output bare, which its runtime takes for a sequence of outputs.
     outputs = np.array(pieces).reshape(expected.shape)
-    off = float(np.max(np.abs(outputs - expected))) / max(_SMALLEST, float(np.max(np.abs(expected))))
+    off = float(np.max(np.abs(outputs - expected))) / max(SMALLEST, float(np.max(np.abs(expected))))
     if not off <= LIMIT:  # NaN is no difference that is small
         raise ParityError(
             f"The extracted model does not compute what the trained one computes: an output is off by {off:.2g} of "

@@ -15,6 +15,8 @@ from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request
 from exporter.onnx_shapes import settle_shapes
+from exporter.onnx_simplify import simplify
+from exporter.open_lengths import FixedUnitsError
 from exporter.sentence import first_line
 from exporter.source import Traceable
 from exporter.trace import export_symbolic
@@ -59,7 +61,14 @@ def onnx_decompositions() -> Decompositions:
     # A Gemm is faster than the product and sum that it decomposes into.
     table.pop(_aten.addmm.default, None)
     table[_aten.squeeze.dims] = _squeeze
+    table[_aten.copy.default] = _copy
     return table
+
+
+def _copy(x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """Torch's translation forgets to expand, as in ``mask[:, :4] = 1``."""
+    del non_blocking
+    return source.to(x.dtype).expand(x.shape)
 
 
 def _squeeze(x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -71,6 +80,8 @@ def _model(program: Traceable) -> bytes:
     try:
         exported = export_symbolic(program, onnx_decompositions(), saved=False)
         return to_onnx(exported, program.inputs, program.outputs)
+    except FixedUnitsError:
+        raise
     except UnsupportedModelError:
         # Perhaps for want of one of torch's own decompositions, which take a second trace.
         exported = export_symbolic(program, onnx_decompositions())
@@ -82,8 +93,14 @@ def to_onnx(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequence[
 
     Raises UnsupportedModelError when an operation has no translation, or weights were frozen in.
     """
+    for held in exported.constants.values():
+        if isinstance(held, Tensor) and held.is_floating_point() and held.numel() > _LARGEST_CONSTANT:
+            raise UnsupportedModelError(
+                f"The model's forward reads a tensor of shape {tuple(held.shape)} that is no parameter or buffer: "
+                "register it as a buffer."
+            )
     model = translate(exported, inputs, outputs)
-    _check(model)
+    onnx.checker.check_model(model, full_check=True)
     return bytes(model.SerializeToString())
 
 
@@ -100,12 +117,14 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
             verbose=False,
             input_names=inputs,
             output_names=outputs,
+            optimize=False,
         )
     except torch.onnx.errors.OnnxExporterError as error:
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         reason = first_line(cause)
         raise UnsupportedModelError(f"ONNX has no translation for an operation of the model: {reason}.") from error
     assert translated is not None
+    simplify(translated.model)
     model = translated.model_proto
     model.ir_version = _IR_VERSION
     del model.metadata_props[:]
@@ -132,13 +151,3 @@ def _fill_uniform(graph: onnx.GraphProto) -> None:
             graph.initializer.remove(tensor)
             graph.initializer.append(shape)
             graph.node.insert(0, node)
-
-
-def _check(model: onnx.ModelProto) -> None:
-    """A valid program, into which no weights are frozen."""
-    onnx.checker.check_model(model, full_check=True)
-    for tensor in model.graph.initializer:
-        if tensor.data_type == onnx.TensorProto.FLOAT and math.prod(tensor.dims) > _LARGEST_CONSTANT:
-            raise UnsupportedModelError(
-                f"The model's forward makes a constant of shape {tuple(tensor.dims)}: make it a parameter."
-            )

@@ -1,12 +1,15 @@
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from edge_fl.core.bundle import Input
 from edge_fl.core.layout import Layout, Segment
 from exporter import groups
 from exporter.derive import derive
+from exporter.export import Target, export_bundle
 from exporter.zoo import lstm, mlp
 from tests.exporter import models
 
@@ -151,3 +154,22 @@ def test_a_layer_that_cannot_be_followed_may_be_declared_dense(
     declared = model()
     declared.edge_fl_dense = ("hidden",)
     assert "hidden" in derive(declared, torch.randn(3, 6)).dense
+
+
+class FixesWhatItKnows(nn.Module):
+    """Cuts a concatenation at the length that it has, as GhostNet does: with all units that cuts nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.inner, self.out = nn.Linear(6, 4), nn.Linear(8, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x).relu()
+        return self.out(self.inner(torch.cat([h, h], 1)[:, :8]).relu())  # type: ignore[no-any-return]
+
+
+def test_a_layer_that_no_trace_can_leave_open_is_exported_dense(tmp_path: Path) -> None:
+    target = Target("cuts", "made-up", Input((6,), "float32"), 3, ("onnx",), batch=4)
+    bundle = export_bundle(FixesWhatItKnows(), target, tmp_path / "bundle")
+    assert "first" not in bundle.layout.sizes
+    assert any("'first' stays dense: a trace that leaves its units open" in note for note in bundle.manifest.notes)

@@ -25,6 +25,8 @@ POOLS: dict[str, Callable[[Tensor], Tensor]] = {
     "average, hanging over": lambda x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
     "average, with a divisor": lambda x: functional.avg_pool2d(x, 2, divisor_override=3),
     "adaptive": lambda x: functional.adaptive_avg_pool2d(x, (2, 3)),
+    "adaptive, uneven": lambda x: functional.adaptive_avg_pool2d(x, (4, 5)),
+    "adaptive to more": lambda x: functional.adaptive_avg_pool2d(x, (11, 13)),
     "adaptive to one": lambda x: functional.adaptive_avg_pool2d(x, 1),
 }
 

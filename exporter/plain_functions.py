@@ -1,0 +1,62 @@
+"""Functions that torch, or a library of models, runs in a way that a trace cannot hold, in plain operations."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["PlainFunctions"]
+
+_CONCATENATIONS = (torch.cat, torch.concat, torch.concatenate)
+_MEANS = {
+    torch.adaptive_avg_pool1d: (-1,),
+    functional.adaptive_avg_pool2d: (-1, -2),
+    torch._C._nn.adaptive_avg_pool2d: (-1, -2),
+}
+"""Adaptive pooling, and the axes that it pools."""
+_COMPARISONS = (torch.lt, Tensor.lt, Tensor.__lt__)
+
+
+class PlainFunctions(TorchFunctionMode):
+    """While active:
+
+    - an empty tensor, such as the cache of keys that a decoder begins with, is left out of a concatenation;
+    - adaptive average pooling to one place is a mean, which has no memory format to restore in place;
+    - ``torch.rand`` is not below 0, so that a layer whose probability of being left out is 0 stays (LayerDrop).
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._drawn: list[Tensor] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call ``func``, or what is as good."""
+        if func in _CONCATENATIONS and any(_is_empty(part) for part in args[0]):
+            full = [part for part in args[0] if not _is_empty(part)]
+            return full[0] if len(full) == 1 else func(full or args[0], *args[1:], **(kwargs or {}))
+        if func in _MEANS and not kwargs and _is_one(args[1]):
+            return args[0].mean(_MEANS[func], keepdim=True)
+        if func in _COMPARISONS and not kwargs and any(args[0] is drawn for drawn in self._drawn):
+            return func(*args) if isinstance(args[1], Tensor) or args[1] > 0 else False
+        result = func(*args, **(kwargs or {}))
+        if func is torch.rand:
+            self._drawn.append(result)
+        return result
+
+
+def _is_empty(part: Tensor) -> bool:
+    """Torch leaves such tensors out by itself, of whatever shape the others are."""
+    return part.dim() == 1 and isinstance(part.shape[0], int) and part.shape[0] == 0
+
+
+def _is_one(size: Any) -> bool:
+    return all(length == 1 for length in (size if isinstance(size, Sequence) else (size,)))

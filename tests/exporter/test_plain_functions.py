@@ -1,0 +1,33 @@
+"""Functions that a trace cannot hold, against what torch makes of them."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from exporter.plain_functions import PlainFunctions
+
+
+def test_an_empty_tensor_is_left_out_of_a_concatenation() -> None:
+    nothing, keys = torch.tensor([]), torch.randn(2, 4, 3, 5)
+    with PlainFunctions():
+        assert torch.cat([nothing, keys], dim=-2) is keys
+        assert torch.equal(torch.cat([keys, nothing, keys], -2), torch.cat([keys, keys], -2))
+        assert torch.cat([nothing, nothing]).shape == (0,)
+
+
+def test_adaptive_pooling_to_one_place_is_a_mean_of_any_memory_format() -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    with PlainFunctions():
+        to_one, to_more = functional.adaptive_avg_pool2d(x, 1), functional.adaptive_avg_pool2d(x, (2, 5))
+        of_signals = functional.adaptive_avg_pool1d(x[0], 1)
+    torch.testing.assert_close(to_one, x.mean((2, 3), keepdim=True))
+    assert torch.equal(to_more, functional.adaptive_avg_pool2d(x, (2, 5)))
+    torch.testing.assert_close(of_signals, x[0].mean(2, keepdim=True))
+
+
+@pytest.mark.parametrize(("limit", "stays"), [(0.0, True), (-1, True), (1.0, False)])
+def test_a_layer_that_is_left_out_with_probability_0_stays(limit: float, stays: bool) -> None:
+    with PlainFunctions():
+        left_out = torch.rand([]) < limit
+    assert (left_out is False) == stays
+    assert bool(left_out) != stays
