@@ -80,7 +80,8 @@ def bench_support(
                 report(f"{case.name}, {runtime}")
                 trials[case.name, runtime] = _tried(case, runtime)
                 write_records(results, list(trials.values()))
-    return _table(cases, list(trials.values()))
+    names = {case.name for case in cases}
+    return _table(cases, [trial for trial in trials.values() if trial.case in names])
 
 
 def _tried(case: SupportCase, runtime: str) -> Trial:

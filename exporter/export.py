@@ -135,6 +135,8 @@ def _compiled(model: nn.Module, target: Target, report: Report) -> _Compiled:
                 source, found, lowered, save_forward(replace(source, layout=without_rows(source.layout)))
             )
         except FixedUnitsError as error:
+            if closed.keys() >= set(map(_numberless, error.blocks)):
+                raise  # a layout that the model declares stays as it is
             reason = f"a trace that leaves its units open fails ({error.reason})"
             closed.update(dict.fromkeys(map(_numberless, error.blocks), reason))
 

@@ -4,6 +4,7 @@ Tracing a graph a second time through ``torch.func.functionalize`` costs as much
 in place only to what nobody reads again, such as ``nn.ReLU(inplace=True)``, and there a new name is enough.
 """
 
+import operator
 from collections.abc import Collection
 from typing import Any
 
@@ -57,8 +58,9 @@ def _memory(graph: Graph) -> dict[Node, Node]:
     found: dict[Node, Node] = {}
     for node in graph.nodes:
         returns = node.target._schema.returns if isinstance(node.target, OpOverload) else ()
-        passed_on = node.target is not None and getattr(node.target, "__name__", "") == "getitem"
-        if node.all_input_nodes and (passed_on or any(value.alias_info is not None for value in returns)):
+        if node.all_input_nodes and (
+            node.target is operator.getitem or any(value.alias_info is not None for value in returns)
+        ):
             found[node] = found[node.all_input_nodes[0]]
         else:
             found[node] = node

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from edge_fl.core.bundle import Input
-from edge_fl.core.layout import Layout, Segment
+from edge_fl.core.errors import UnsupportedModelError
+from edge_fl.core.layout import Block, Layout, Segment
+from edge_fl.core.layout import Tensor as Spec
 from exporter import groups
 from exporter.derive import derive
 from exporter.export import Target, export_bundle
@@ -173,3 +175,28 @@ def test_a_layer_that_no_trace_can_leave_open_is_exported_dense(tmp_path: Path) 
     bundle = export_bundle(FixesWhatItKnows(), target, tmp_path / "bundle")
     assert "first" not in bundle.layout.sizes
     assert any("'first' stays dense: a trace that leaves its units open" in note for note in bundle.manifest.notes)
+
+
+class FixesWhatItDeclares(FixesWhatItKnows):
+    """Says itself that its units may go, so that nothing of it can be made dense."""
+
+    edge_fl_layout = Layout(
+        (Block("first", 4),),
+        tuple(
+            Spec(name=name, shape=shape, rows=rows, units=units, role="parameter")
+            for name, shape, rows, units in (
+                ("first.weight", (4, 6), (of("first"), free(6)), (of("first"), free(6))),
+                ("first.bias", (4,), (of("first"),), (of("first"),)),
+                ("inner.weight", (5, 8), (free(5), free(8)), (free(5), (Segment("first", 2),))),
+                ("inner.bias", (5,), (free(5),), (free(5),)),
+                ("out.weight", (3, 5), (free(3), free(5)), (free(3), free(5))),
+                ("out.bias", (3,), (free(3),), (free(3),)),
+            )
+        ),
+    )
+
+
+def test_a_declared_layer_that_no_trace_can_leave_open_is_refused(tmp_path: Path) -> None:
+    target = Target("cuts", "made-up", Input((6,), "float32"), 3, ("onnx",), batch=4)
+    with pytest.raises(UnsupportedModelError, match="cannot be traced with fewer units of first"):
+        export_bundle(FixesWhatItDeclares(), target, tmp_path / "bundle")
