@@ -116,7 +116,6 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
             opset_version=_OPSET,
             verbose=False,
             input_names=inputs,
-            output_names=outputs,
             optimize=False,
         )
     except torch.onnx.errors.OnnxExporterError as error:
@@ -125,6 +124,9 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
         raise UnsupportedModelError(f"ONNX has no translation for an operation of the model: {reason}.") from error
     assert translated is not None
     simplify(translated.model)
+    # Only now: a value that is two outputs has become two values, a name each.
+    for value, name in zip(translated.model.graph.outputs, outputs, strict=True):
+        value.name = name
     model = translated.model_proto
     model.ir_version = _IR_VERSION
     del model.metadata_props[:]
