@@ -52,6 +52,9 @@ def support(
     architectures: Annotated[
         bool, typer.Option("--architectures", help="Public models of torchvision, timm and transformers instead.")
     ] = False,
+    case: Annotated[list[str] | None, typer.Option(help="A line of the table; repeat for several.")] = None,
+    time_limit: Annotated[float, typer.Option(min=1, help="Seconds for one export.")] = 1800,
+    memory_limit: Annotated[int, typer.Option(min=100, help="MB for one export.")] = 20_000,
     results: Results = Path("support.json"),
     output: Output = None,
     json: Json = False,
@@ -60,15 +63,27 @@ def support(
 
     Example: edge-fl bench support -o docs/support.md
     """
-    from benchmarks.architecture_cases import ARCHITECTURES, require_libraries
-    from benchmarks.support import bench_support
-    from benchmarks.support_cases import CASES
+    from benchmarks.support.architectures import require_libraries
+    from benchmarks.support.suites import SUITES
+    from benchmarks.support.table import bench_support
+    from benchmarks.support.trial import Limits
     from exporter.measure.exported import chosen_runtimes
 
+    suite = "architectures" if architectures else "layers"
     if architectures:
         require_libraries()
+    known = {held.name for held in SUITES[suite].cases}
+    if unknown := [name for name in case or () if name not in known]:
+        raise typer.BadParameter(
+            f"there is no line '{unknown[0]}' in {', '.join(sorted(known))}", param_hint="--case"
+        )
     with progress("bench support") as report:
         result = bench_support(
-            ARCHITECTURES if architectures else CASES, chosen_runtimes(runtime or ()), results, report
+            suite,
+            chosen_runtimes(runtime or ()),
+            results,
+            report,
+            names=case or (),
+            limits=Limits(time_limit, memory_limit),
         )
     show(result, output, as_json=json)

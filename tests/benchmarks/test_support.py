@@ -1,24 +1,26 @@
 """The table of support: every case builds, the generator measures and refuses, and the page is its output."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.support import COMMAND, Trial, bench_support
-from benchmarks.support_cases import CASES, CLASSES, SupportCase
+from benchmarks.support.case import CLASSES, SupportCase
+from benchmarks.support.suites import SUITES
+from benchmarks.support.table import bench_support
+from benchmarks.support.trial import Limits, Trial
 from exporter.lower import LOWERINGS
 
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
-_BY_NAME = {case.name: case for case in CASES}
+CASES = SUITES["layers"].cases
+LIMITS = Limits(seconds=250, memory_mb=4_000)
 
 
-def subset(*names: str) -> list[SupportCase]:
-    return [_BY_NAME[name] for name in names]
-
-
-def test_no_two_cases_have_one_name() -> None:
-    assert len(_BY_NAME) == len(CASES)
+@pytest.mark.parametrize("suite", SUITES)
+def test_no_two_cases_have_one_name(suite: str) -> None:
+    names = [case.name for case in SUITES[suite].cases]
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -35,13 +37,15 @@ def test_the_page_names_its_command_its_runtimes_and_every_case() -> None:
     header = next(line for line in page.splitlines() if line.startswith("| layer or operation"))
     rows = {line.split(" | ")[0].removeprefix("| ") for line in page.splitlines() if line.startswith("| ")}
 
-    assert f"`{COMMAND}`" in page
+    assert f"`{SUITES['layers'].command}`" in page
     assert set(header.strip("| ").split(" | ")[2:]) <= set(LOWERINGS.names())
     assert {case.name for case in CASES} <= rows
 
 
 def test_a_case_is_proven_or_refused_with_its_sentence(tmp_path: Path) -> None:
-    result = bench_support(subset("Linear", "ConvTranspose2d"), ["onnx"], tmp_path / "r.json", lambda _: None)
+    result = bench_support(
+        "layers", ["onnx"], tmp_path / "r.json", lambda _: None, names=["Linear", "ConvTranspose2d"], limits=LIMITS
+    )
     linear, transposed = result.rows
 
     difference, size = str(linear["onnx"]).split(", ")
@@ -55,14 +59,23 @@ def test_a_case_is_proven_or_refused_with_its_sentence(tmp_path: Path) -> None:
 
 def test_what_was_tried_is_not_tried_again_unless_the_exporter_changed(tmp_path: Path) -> None:
     results, said = tmp_path / "r.json", list[str]()
-    cases = subset("ConvTranspose2d", "InstanceNorm2d")
-    bench_support(cases[:1], ["onnx"], results, said.append)
-    bench_support(cases, ["onnx"], results, said.append)
+    names = ["ConvTranspose2d", "InstanceNorm2d"]
+    bench_support("layers", ["onnx"], results, said.append, names=names[:1], limits=LIMITS)
+    bench_support("layers", ["onnx"], results, said.append, names=names, limits=LIMITS)
     assert said == ["ConvTranspose2d, onnx", "InstanceNorm2d, onnx"]
 
     results.write_bytes(results.read_bytes().replace(_digest(results), b"0" * 12))
-    bench_support(cases, ["onnx"], results, said.append)
+    bench_support("layers", ["onnx"], results, said.append, names=names, limits=LIMITS)
     assert len(said) == 4
+
+
+def test_an_export_that_takes_too_long_or_too_much_is_ended_and_said_so(tmp_path: Path) -> None:
+    def refusal(limits: Limits) -> str:
+        results = tmp_path / f"{limits.seconds}-{limits.memory_mb}.json"
+        return bench_support("layers", ["onnx"], results, lambda _: None, names=["Linear"], limits=limits).notes[0]
+
+    assert refusal(replace(LIMITS, seconds=0.1)) == "Fault: the time limit ended it."
+    assert "memory" in refusal(replace(LIMITS, memory_mb=1)).lower()
 
 
 def _digest(results: Path) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.support_cases import SupportCase
+from benchmarks.support.case import SupportCase
 from edge_fl.core.bundle import CLASS_INDEX, Input
 from edge_fl.core.errors import ConfigError
 from exporter.dropout import without_dropout

@@ -1,47 +1,19 @@
 """A tiny model around each layer and operation that the table of support names."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
-from edge_fl.core.bundle import CLASS_INDEX, BatchNormPolicy, Input
+from benchmarks.support.case import CLASSES, SupportCase
+from edge_fl.core.bundle import BatchNormPolicy, Input
 
-__all__ = ["CASES", "CLASSES", "SupportCase"]
+__all__ = ["LAYERS"]
 
-CLASSES = 3
-_VECTOR = Input((6,), "float32")
 _SIGNAL = Input((2, 8), "float32")
 _IMAGE = Input((2, 8, 8), "float32")
 _SERIES = Input((4, 3), "float32")
 _TOKENS = Input((4,), "int64")
-
-
-@dataclass(frozen=True)
-class SupportCase:
-    """One line of the table.
-
-    Parameters
-    ----------
-    name
-        What is tried.
-    build
-        A model that uses it and gives ``[B, classes]``.
-    input
-        One sample; tokens are below ``classes``.
-    batch_norm
-        The policy for BatchNorm's statistics.
-    classes, target
-        Classes of the outputs, and of tokens; one sample's target, a class index for each position where it has any.
-    """
-
-    name: str
-    build: Callable[[], nn.Module]
-    input: Input = field(default=_VECTOR)
-    batch_norm: BatchNormPolicy = "tracked"
-    classes: int = CLASSES
-    target: Input = CLASS_INDEX
 
 
 class _Of(nn.Module):
@@ -277,5 +249,5 @@ _STRUCTURES = (
     SupportCase("Dropout, p = 0", lambda: _dense(nn.ReLU(), nn.Dropout(0.0))),
 )
 
-CASES = (*_LAYERS, *_NORMALISATIONS, *_RECURRENT, *_POOLINGS, *_ACTIVATIONS, *_STRUCTURES)
+LAYERS = (*_LAYERS, *_NORMALISATIONS, *_RECURRENT, *_POOLINGS, *_ACTIVATIONS, *_STRUCTURES)
 """Every line of the table."""

@@ -1,0 +1,1 @@
+"""`edge-fl bench support`: which models each runtime trains."""
