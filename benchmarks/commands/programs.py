@@ -1,4 +1,4 @@
-"""`edge-fl bench parity` and `support`: what every runtime makes of models and operations."""
+"""`edge-fl bench parity`, `support` and `fine-tuning-step`: what every runtime makes of models and operations."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from edge_fl.commands.measure_options import Json, Models, Output, Runtimes, show
 from edge_fl.commands.progress import progress
 
-__all__ = ["parity", "support"]
+__all__ = ["fine_tuning_step", "parity", "support"]
 
 Results = Annotated[Path, typer.Option(help="Keeps what was found, so that the next run only does the rest.")]
 
@@ -86,4 +86,29 @@ def support(
             names=case or (),
             limits=Limits(time_limit, memory_limit),
         )
+    show(result, output, as_json=json)
+
+
+def fine_tuning_step(
+    *,
+    runtime: Runtimes = None,
+    width: Annotated[int, typer.Option(min=8, help="Features of a token.")] = 192,
+    heads: Annotated[int, typer.Option(min=2, help="Heads of a layer; they divide the width.")] = 6,
+    depth: Annotated[int, typer.Option(min=1, help="Layers.")] = 4,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of a step.")] = 1,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns each alternative takes.")] = 30,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """One step of a vision transformer that trains all, half of its heads, adapters, or its head alone.
+
+    Example: edge-fl bench fine-tuning-step --runtime onnx --runtime executorch -o docs/benchmarks/fine-tuning-step.md
+    """
+    from benchmarks.fine_tuning_step import FineTuningSetting, bench_fine_tuning_step
+
+    if width % heads:
+        raise typer.BadParameter(f"{heads} heads do not divide a width of {width}", param_hint="--heads")
+    setting = FineTuningSetting(tuple(runtime or ("onnx", "executorch")), width, heads, depth, threads, repeats)
+    with progress("bench fine-tuning-step") as report:
+        result = bench_fine_tuning_step(setting, report)
     show(result, output, as_json=json)

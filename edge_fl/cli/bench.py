@@ -18,6 +18,9 @@ COMMANDS = {
         "benchmarks.commands.programs:parity", "How closely each runtime trains each model as torch does."
     ),
     "support": Named("benchmarks.commands.programs:support", "Which layers and operations each runtime trains."),
+    "fine-tuning-step": Named(
+        "benchmarks.commands.programs:fine_tuning_step", "A transformer's step: all of it, adapters, its head."
+    ),
     "methods": Named("benchmarks.commands.methods:methods", "Methods and compressors side by side."),
     "simulator": Named(
         "benchmarks.commands.simulator:simulator", "Rounds of simulation, against a plain torch loop."
