@@ -1,14 +1,17 @@
 """What `edge-fl export --check` tells of a model before anything is written."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from torch import nn
 
 from edge_fl.core.bundle import BatchNormPolicy, Cost
+from edge_fl.core.pattern import prefix_counts
 from exporter.derive import Derivation
 from exporter.kernels import MissingKernel, find_missing_kernels
 from exporter.lower import Report
 from exporter.source import Source
+from exporter.step_memory import step_memory
 from exporter.steps import STEPS
 from exporter.target import Target
 from exporter.widths import costs_at
@@ -47,16 +50,19 @@ class Findings:
         At full width and at each of the target's, widest first.
     missing
         For each runtime the operations that it cannot train; None where nothing is known of its kernels.
+    memory
+        Bytes of a train step in onnxruntime by width (thousandths); empty where ``onnx`` is not among the runtimes.
     """
 
     derivation: Derivation
     batch_norm: BatchNorm | None
     costs: tuple[Cost, ...]
     missing: dict[str, tuple[MissingKernel, ...] | None]
+    memory: dict[int, int]
 
 
 def examine(source: Source, target: Target, derivation: Derivation, report: Report) -> Findings:
-    """Find out what an export would give, by one trace for each runtime and no compilation.
+    """Find out what an export would give, by a trace for each runtime, one for each width, and no compilation.
 
     Raises UnsupportedModelError when a train step cannot be traced.
     """
@@ -66,7 +72,20 @@ def examine(source: Source, target: Target, derivation: Derivation, report: Repo
     for runtime in target.runtimes:
         report(f"{runtime}: looking for kernels")
         missing[runtime] = _missing(runtime, source, target)
-    return Findings(derivation, _batch_norm(source, target), costs, missing)
+    widths = [cost.width for cost in costs] if "onnx" in target.runtimes else []
+    return Findings(
+        derivation, _batch_norm(source, target), costs, missing, _memory(source, target, widths, report)
+    )
+
+
+def _memory(source: Source, target: Target, widths: Iterable[int], report: Report) -> dict[int, int]:
+    """Of the largest of the target's steps."""
+    found = {}
+    for width in widths:
+        report(f"onnx: memory at width {width / 1000:g}")
+        counts = prefix_counts(source.layout, width)
+        found[width] = max(step_memory(STEPS.find(v)(source), counts, target.batch) for v in target.variants)
+    return found
 
 
 def _missing(runtime: str, source: Source, target: Target) -> tuple[MissingKernel, ...] | None:

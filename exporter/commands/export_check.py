@@ -25,6 +25,7 @@ def describe_findings(found: "Findings") -> dict[str, Any]:
         "batch_norm": msgspec.to_builtins(found.batch_norm),
         "widths": describe_widths(layout, found.costs),
         "missing": msgspec.to_builtins(found.missing),
+        "step_memory": {"onnx": {f"{width / 1000:g}": size for width, size in found.memory.items()}},
     }
 
 
@@ -47,6 +48,12 @@ def show_findings(found: "Findings") -> None:
     )
     show_table("Dense", ["layer", "why"], found.derivation.dense.items())
     show_widths(describe_widths(layout, found.costs))
+    if found.memory:
+        show_table(
+            "Memory in onnxruntime",
+            ["width", "MB of a train step, beside the loaded libraries"],
+            [(f"{width / 1000:g}", f"{size / 1e6:.0f}") for width, size in found.memory.items()],
+        )
     if found.batch_norm is not None:
         _show_batch_norm(found.batch_norm)
     for runtime, missing in found.missing.items():

@@ -238,9 +238,11 @@ def test_check_says_what_is_masked_and_what_is_not_and_writes_nothing(
     assert found["batch_norm"] is None
     assert found["missing"] == {"onnx": []}
     assert found["widths"][0]["macs"] == 64 * 8 + 8 * 6 + 6 * 10
+    assert found["step_memory"]["onnx"]["1"] > found["step_memory"]["onnx"]["0.4"] > 1_000_000
     told = edge_fl("export", f"{model}:good", *options)
     assert "it is the output layer" in told.out
     assert "onnx: has a kernel for every operation" in told.out
+    assert "MB of a train step, beside the loaded libraries" in told.out
     assert not output.exists()
 
 

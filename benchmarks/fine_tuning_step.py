@@ -1,0 +1,291 @@
+"""What a train step of a transformer costs: all of it, half of its heads and features, adapters, the head alone."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from edge_fl.core.batch import Batch
+from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection, Weights
+from edge_fl.measure.bars import Bars
+from edge_fl.measure.table import Result, Row
+from edge_fl.measure.timing import turns
+from edge_fl.runtimes.base import open_runtime
+from edge_fl.wire.sizes import Size, size_at
+from exporter.export import Target, check_model, export_bundle
+from exporter.fine_tuning import train_only
+from exporter.measure.eager import eager_step, sized
+from exporter.measure.memory import Work, peak_memory
+
+__all__ = ["FineTuningSetting", "bench_fine_tuning_step"]
+
+_BATCH, _CLASSES, _LR = 20, 10, 1e-3
+_FULL, _HALF = 1000, 500
+_EAGER = "torch eager"
+_BARS = Bars("Time of a step, as a share of one that trains all", ("trained", "runtime"), ("time / all",))
+
+
+class _Attention(nn.Module):
+    """Heads of ``size`` features; how many there are is what the weights say."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.size = width // heads
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width) for _ in range(3))
+        self.o_proj = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, T, width]`` to the same."""
+        query, key, value = (
+            layer(x).unflatten(2, (-1, self.size)).transpose(1, 2)
+            for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class _Layer(nn.Module):
+    """Attention and two dense layers, each behind its normalisation and beside a residual."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.before, self.attention = nn.LayerNorm(width), _Attention(width, heads)
+        self.between, self.fc1, self.fc2 = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 4 * width),
+            nn.Linear(4 * width, width),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, T, width]`` to the same."""
+        x = x + self.attention(self.before(x))
+        return x + self.fc2(functional.gelu(self.fc1(self.between(x))))  # type: ignore[no-any-return]
+
+
+class _VisionTransformer(nn.Module):
+    """64 x 64 pixels in colour, as 64 patches."""
+
+    def __init__(self, *, width: int, heads: int, depth: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 8, stride=8)
+        self.positions = nn.Parameter(0.02 * torch.randn(1, 64, width))
+        self.layers = nn.Sequential(*(_Layer(width, heads) for _ in range(depth)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, _CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[B, 3, 64, 64]`` to ``[B, classes]``."""
+        tokens = self.patches(x).flatten(2).transpose(1, 2) + self.positions
+        return self.head(self.norm(self.layers(tokens)).mean(1))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What of the model is trained: ``train`` as ``--train`` has it, at a width in thousandths."""
+
+    name: str
+    train: tuple[str, ...] = ()
+    width: int = _FULL
+    goal: float | None = None  # of its time over that of all
+
+
+_KINDS = (
+    _Kind("all"),
+    _Kind("all, half of heads and features", width=_HALF, goal=0.6),
+    _Kind("LoRA, r = 8, on q and v", ("lora:q_proj,v_proj:r=8",), goal=0.8),
+    _Kind("head", ("head.*",), goal=0.35),
+)
+_EAGER_GOALS: Mapping[str, float] = {"onnx": 0.65, "executorch": 0.9}
+
+
+@dataclass(frozen=True)
+class FineTuningSetting:
+    """A vision transformer's ``width``, ``heads`` and ``depth``, ``runtimes`` by name, ``repeats`` turns each."""
+
+    runtimes: tuple[str, ...]
+    width: int
+    heads: int
+    depth: int
+    threads: int
+    repeats: int
+
+    @property
+    def command(self) -> str:
+        """The command line that gives the same table."""
+        chosen = [f"--runtime {name}" for name in self.runtimes]
+        return (
+            f"edge-fl bench fine-tuning-step {' '.join(chosen)} --width {self.width} --heads {self.heads} "
+            f"--depth {self.depth} --threads {self.threads} --repeats {self.repeats}"
+        )
+
+    def build(self) -> nn.Module:
+        """The model, with the same weights every time."""
+        torch.manual_seed(0)
+        return _VisionTransformer(width=self.width, heads=self.heads, depth=self.depth)
+
+
+def bench_fine_tuning_step(setting: FineTuningSetting, report: Callable[[str], None]) -> Result:
+    """Time plain SGD steps; raises as :func:`exporter.export.export_bundle` where a runtime cannot take the model."""
+    torch.set_num_threads(setting.threads)
+    with TemporaryDirectory() as scratch:
+        bundles = {
+            (kind.train, runtime): _exported(setting, kind, runtime, Path(scratch), report)
+            for kind in _KINDS
+            for runtime in setting.runtimes
+            if kind.width == _FULL
+        }
+        report("timing")
+        times = turns(dict(_steps(setting, bundles)), repeats=setting.repeats)
+        rows = list(_rows(setting, bundles, times, report))
+    return Result(
+        title="A step of fine-tuning",
+        command=setting.command,
+        about=f"One plain SGD step of a vision transformer of width {setting.width}, {setting.heads} heads and "
+        f"{setting.depth} layers, on {_BATCH} images of 64 x 64 pixels. Half means half of each layer's heads and of "
+        "its dense features, executed compactly. Torch eager is the same nn.Module with autograd and torch.optim.SGD, "
+        "with heads and features removed. A ratio is the median over the turns of one run, in each of which every "
+        "alternative takes one step. Products alone are the step's matrix products in torch, on tensors made before: a "
+        "floor of the time. Upload is the frame of an update, which has what is trained alone. Memory is the peak of "
+        "three steps in a process of its own, beside the loaded libraries; `--check` says it before an export.",
+        rows=rows,
+        bars=_BARS,
+    )
+
+
+_PRODUCTS = "products alone"
+_Bundles = Mapping[tuple[tuple[str, ...], str], Bundle]
+
+
+def _exported(
+    setting: FineTuningSetting, kind: _Kind, runtime: str, scratch: Path, report: Callable[[str], None]
+) -> Bundle:
+    model = train_only(setting.build(), kind.train)
+    folder = scratch / f"{runtime}-{len(list(scratch.iterdir()))}"
+    return export_bundle(model, _target(runtime), folder, report=lambda text: report(f"{kind.name}, {text}"))
+
+
+def _target(runtime: str) -> Target:
+    return Target(
+        "fine-tuning",
+        "made-up",
+        Input((3, 64, 64), "float32"),
+        _CLASSES,
+        (runtime,),
+        widths=(_FULL, _HALF),
+        batch=_BATCH,
+    )
+
+
+def _steps(
+    setting: FineTuningSetting, bundles: _Bundles
+) -> Iterator[tuple[tuple[str, str], Callable[[], object]]]:
+    yield (_KINDS[0].name, _PRODUCTS), _products(setting)
+    for kind in _KINDS:
+        model = train_only(setting.build(), kind.train)
+        kept = _kept(bundles[kind.train, setting.runtimes[0]], kind.width)
+        yield (kind.name, _EAGER), eager_step(sized(model, kept), _batch(), lr=_LR)
+        for runtime in setting.runtimes:
+            yield (kind.name, runtime), _step(bundles[kind.train, runtime], runtime, kind.width, setting.threads)
+
+
+def _products(setting: FineTuningSetting) -> Callable[[], object]:
+    """Of a step that trains all: of each product of the forward pass, and of both products of its gradients."""
+    tokens, width, size = 64, setting.width, setting.width // setting.heads
+    dense = [(width, width)] * 4 + [(width, 4 * width), (4 * width, width)]
+    shapes = [
+        *([(1, _BATCH * tokens, a, b) for a, b in dense] * setting.depth),
+        *(
+            [(_BATCH * setting.heads, tokens, size, tokens), (_BATCH * setting.heads, tokens, tokens, size)]
+            * setting.depth
+        ),
+    ]
+    held = [(torch.rand(n, rows, a), torch.rand(n, a, b), torch.rand(n, rows, b)) for n, rows, a, b in shapes]
+
+    def run() -> None:
+        for x, weights, gradient in held:
+            torch.bmm(x, weights)
+            torch.bmm(gradient, weights.mT)
+            torch.bmm(x.mT, gradient)
+
+    return run
+
+
+def _step(bundle: Bundle, runtime: str, width: int, threads: int) -> Callable[[], object]:
+    pattern, kept, batch = Pattern.prefix(bundle.layout, width), _kept(bundle, width), _batch()
+    program = open_runtime(runtime, bundle, threads=threads).train_step(pattern, _BATCH)
+    return lambda: program(kept, batch, lr=_LR)
+
+
+def _kept(bundle: Bundle, width: int) -> Weights:
+    return Selection.of(Pattern.prefix(bundle.layout, width), "units").gather(bundle.weights())
+
+
+def _batch() -> Batch:
+    rng = np.random.default_rng(0)
+    x = rng.random((_BATCH, 3, 64, 64), dtype=np.float32)
+    return Batch(x, rng.integers(0, _CLASSES, _BATCH), np.ones(_BATCH, dtype=np.float32))
+
+
+def _rows(
+    setting: FineTuningSetting,
+    bundles: _Bundles,
+    times: Mapping[tuple[str, str], Sequence[float]],
+    report: Callable[[str], None],
+) -> Iterator[Row]:
+    whole = size_at(bundles[(), setting.runtimes[0]].layout, _FULL)
+    for kind in _KINDS:
+        sent = size_at(bundles[kind.train, setting.runtimes[0]].layout, kind.width)
+        for runtime in (_PRODUCTS, _EAGER, *setting.runtimes):
+            if (kind.name, runtime) not in times:
+                continue
+            taken = times[kind.name, runtime]
+            share = _ratio(taken, times[_KINDS[0].name, runtime])
+            eager = _ratio(taken, times[kind.name, _EAGER])
+            report(f"{kind.name}, {runtime}: memory")
+            yield {
+                "trained": kind.name,
+                "runtime": runtime,
+                "step (ms)": 1e3 * median(taken),
+                "time / all": share,
+                "time / eager": eager,
+                **(_upload(sent, whole) if runtime in setting.runtimes else dict.fromkeys(_UPLOAD, "")),
+                **_memory(setting, kind, runtime, bundles.get((kind.train, runtime))),
+                "goals": _goals(kind, runtime, share, eager),
+            }
+
+
+def _memory(setting: FineTuningSetting, kind: _Kind, runtime: str, bundle: Bundle | None) -> Row:
+    """Peak of a step, and of onnxruntime's what ``--check`` says of it."""
+    if bundle is None:
+        return {"memory (MB)": "", "memory / check": ""}
+    taken = peak_memory(Work(bundle.root, "", runtime, kind.width, _batch(), setting.threads))
+    model = train_only(setting.build(), kind.train)
+    said = check_model(model, _target(runtime)).memory.get(kind.width)
+    return {"memory (MB)": taken / 1e6, "memory / check": taken / said if said else ""}
+
+
+_UPLOAD = ("upload, units / all", "upload, rows / all")
+
+
+def _upload(sent: Size, whole: Size) -> Row:
+    return dict(zip(_UPLOAD, (sent.units / whole.units, sent.rows / whole.rows), strict=True))
+
+
+def _goals(kind: _Kind, runtime: str, share: float, eager: float) -> str:
+    if runtime in (_EAGER, _PRODUCTS):
+        return ""
+    goals = [("time / all", kind.goal, share)] if kind.goal is not None else []
+    if kind is _KINDS[0] and runtime in _EAGER_GOALS:
+        goals.append(("time / eager", _EAGER_GOALS[runtime], eager))
+    return "; ".join(f"{name} ≤ {goal:g}: {'yes' if seen <= goal else 'no'}" for name, goal, seen in goals)
+
+
+def _ratio(times: Sequence[float], to: Sequence[float]) -> float:
+    return median(a / b for a, b in zip(times, to, strict=True))

@@ -1,0 +1,97 @@
+"""What a train step in onnxruntime holds at its peak, known from one trace and no compilation.
+
+onnxruntime frees a tensor after the last operation that reads it, as our sessions are opened
+(:mod:`edge_fl.runtimes.onnx`). So the peak is the most that lives at once in the traced program, beside what a session
+holds of it, and the weights before and after the step.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
+
+from exporter.lower.onnx import onnx_decompositions
+from exporter.quiet import quiet
+from exporter.source import Traceable
+from exporter.trace import export_static
+
+__all__ = ["step_memory"]
+
+_SESSION = 11_500_000
+"""Bytes of the first session of a process, however small its program: seen with onnxruntime 1.27 on x86_64."""
+_OPERATION = 2_500
+"""Bytes that a session holds for each operation, as seen with programs of 60 to 1,000 of them."""
+_VIEWS = frozenset(
+    {"view", "reshape", "_unsafe_view", "squeeze", "unsqueeze", "alias", "detach", "getitem", "lift_fresh_copy"}
+)
+
+
+def step_memory(step: Traceable, counts: Mapping[str, int], batch: int) -> int:
+    """Bytes that a step of ``counts`` kept units a block on ``batch`` samples takes beside the loaded libraries.
+
+    Raises UnsupportedModelError when the train step cannot be traced.
+    """
+    with quiet():
+        graph = export_static(step, counts, batch, onnx_decompositions()).graph
+    given = sum(_size(tensor) for tensor in step.example(counts, batch))
+    results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
+    # Weights are there as they were, as the program gives them, and as numpy has them.
+    after = sum(_bytes(node) for node in results)
+    gaps = max(
+        _bytes(node) for node in graph.nodes
+    )  # in the arena, between what lives: as seen, the largest tensor's
+    return _SESSION + _OPERATION * len(graph.nodes) + given + _most_at_once(graph) + gaps + after
+
+
+def _most_at_once(graph: Graph) -> int:
+    nodes = list(graph.nodes)
+    memory = _memory(nodes)
+    last = {memory[source]: place for place, node in enumerate(nodes) for source in node.all_input_nodes}
+    held = most = 0
+    for place, node in enumerate(nodes):
+        made = _bytes(node) if _allocates(node, memory) else 0
+        sources = {memory[source] for source in node.all_input_nodes} | {memory[node]}
+        ending = [first for first in sources if _allocates(first, memory) and last.get(first, place) == place]
+        in_place = _is_pointwise(node) and any(_bytes(first) == made for first in ending if first is not node)
+        most = max(most, held if in_place else held + made)
+        held += made - sum(map(_bytes, ending))
+    return most
+
+
+def _is_pointwise(node: Node) -> bool:
+    """Such an operation writes over an input of its size that nobody reads afterwards."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+
+
+def _memory(nodes: list[Node]) -> dict[Node, Node]:
+    """For each node the one whose memory it shows."""
+    found: dict[Node, Node] = {}
+    for node in nodes:
+        shows = node.op == "call_function" and _name(node.target) in _VIEWS and node.all_input_nodes
+        found[node] = found[node.all_input_nodes[0]] if shows else node
+    return found
+
+
+def _allocates(node: Node, memory: Mapping[Node, Node]) -> bool:
+    return node.op == "call_function" and memory[node] is node
+
+
+def _bytes(node: Node) -> int:
+    return sum(_size(value) for value in _tensors(node.meta.get("val")))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    return (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor))
+
+
+def _size(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name.partition("::")[2]
+    return str(getattr(target, "__name__", target))
