@@ -15,6 +15,7 @@ from exporter.dropout import without_dropout
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
 from exporter.losses import find_loss
+from exporter.normalise import with_normalised_input
 from exporter.own_outputs import with_plain_outputs
 from exporter.target import Target
 
@@ -40,6 +41,8 @@ def export(
     scores: Sequence[str] = (),
     train: Sequence[str] = (),
     dropout: bool = True,
+    normalise: tuple[Sequence[float], Sequence[float]] | None = None,
+    channel_axis: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
     """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
@@ -67,6 +70,11 @@ def export(
         (:func:`exporter.fine_tuning.train_only`); the rest is frozen. None: what the model does not freeze.
     dropout
         False sets the model's own dropout to 0; True refuses a model that has any.
+    normalise
+        Means and standard deviations of the input's channels: the programs compute on ``(x - mean) / std``
+        (:func:`exporter.normalise.with_normalised_input`).
+    channel_axis
+        Of a sample: 0, or -1 for series of features.
     progress
         Told of each stage.
 
@@ -82,8 +90,12 @@ def export(
     outputs = _outputs(model, sample)
     targets = find_loss(loss, target=target or "int64").target
     shape = outputs if targets == "float32" else outputs[:-1]
+    model = train_only(model, train)
+    if normalise is not None:
+        taken = Input(tuple(sample.shape[1:]), kind)
+        model = with_normalised_input(model, *normalise, taken, axis=channel_axis)
     return export_bundle(
-        train_only(model, train),
+        model,
         Target(
             name=name or type(model).__name__.lower(),
             dataset="",

@@ -8,7 +8,7 @@ import typer
 
 from edge_fl.commands.options import Scores, runtime_name
 from edge_fl.commands.progress import progress
-from edge_fl.core.errors import RuntimeMissingError
+from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.share import parse_widths
 from edge_fl.data.class_names import read_class_names
 from exporter.commands.export_check import describe_findings, show_findings
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from edge_fl.core.bundle import Bundle
+    from exporter.target import Target
 
 __all__ = ["export"]
 
@@ -105,6 +106,22 @@ def export(
     no_dropout: Annotated[
         bool, typer.Option("--no-dropout", help="Set the model's own dropout to 0, which no program can draw.")
     ] = False,
+    mean: Annotated[
+        str | None,
+        typer.Option(
+            help="Normalise the input: the mean of each channel, such as 0.485,0.456,0.406, or one for all."
+        ),
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(help="With --mean: the standard deviations, such as 0.229,0.224,0.225.")
+    ] = None,
+    normalise_by: Annotated[
+        str | None,
+        typer.Option(help="In place of both: measure them on this data, such as 'csv:train.csv?label=state'."),
+    ] = None,
+    channel_axis: Annotated[
+        int, typer.Option(help="Of a sample: 0 for images, signals and vectors, -1 for series of features.")
+    ] = 0,
     train: Annotated[
         list[str] | None,
         typer.Option(
@@ -126,6 +143,8 @@ def export(
     Example: edge-fl export zoo:femnist-cnn --runtime executorch --widths 0.2,0.6,1.0 --optimizer adam --clip-norm 1
 
     Example: edge-fl export model.py:build --input-shape 3x32x32 --classes 10 --batch-norm static --check
+
+    Example: edge-fl export model.py:build --input-shape 6 --classes 3 --normalise-by 'csv:train.csv?label=state'
 
     Example: edge-fl export zoo:femnist-cnn --weights pretrained.safetensors --train 'lora:*:r=8' -o bundle/
     """
@@ -149,6 +168,7 @@ def export(
 
     runtimes = tuple(dict.fromkeys(runtime or (LOWERINGS.names() if check else ["onnx"])))
     target = target_for(data, name or _named(model), runtimes, options, tokens=tokens)
+    module = _normalised(module, target, (mean, std, normalise_by), channel_axis)
     if check:
         with progress("checking", len(runtimes) + 2) as report:
             found = check_model(module, target, report=report)
@@ -188,6 +208,26 @@ def _prepared(model: "nn.Module", weights: Path | None, train: list[str], *, no_
     if weights is not None:
         load_weights(model, weights)
     return train_only(without_dropout(model) if no_dropout else model, train)
+
+
+def _normalised(
+    model: "nn.Module", target: "Target", given: tuple[str | None, str | None, str | None], axis: int
+) -> "nn.Module":
+    """The model with its input normalised by ``--mean`` and ``--std``, or by ``--normalise-by``, where given."""
+    from edge_fl.data.given import samples_of
+    from exporter.normalise import measure, parse_numbers, with_normalised_input
+
+    mean, std, data = given
+    if given == (None, None, None):
+        return model
+    if data is not None and (mean, std) == (None, None):
+        return with_normalised_input(
+            model, *measure(samples_of(data).x, target.input, axis=axis), target.input, axis=axis
+        )
+    if mean is None or std is None or data is not None:
+        raise ConfigError("Give --mean and --std, or --normalise-by DATA, which measures both.")
+    numbers = parse_numbers(mean, "--mean"), parse_numbers(std, "--std")
+    return with_normalised_input(model, *numbers, target.input, axis=axis)
 
 
 def _named(model: str) -> str:

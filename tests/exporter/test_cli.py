@@ -225,6 +225,24 @@ def test_a_model_without_a_data_set_and_a_loss_of_ones_own(edge_fl: Command, mod
     assert manifest.optimizer.name == "adam"
 
 
+def test_the_input_is_normalised_by_data(edge_fl: Command, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))\n"
+    )
+    (tmp_path / "train.csv").write_text("a,b,label\n1,5,0\n3,5,1\n5,5,2\n")
+    output = tmp_path / "bundle"
+    shapes = ("--input-shape", "2", "--classes", "3")
+    data = f"csv:{tmp_path / 'train.csv'}"
+    done = edge_fl("export", f"{tmp_path / 'model.py'}:build", *shapes, "--normalise-by", data, "-o", output)
+
+    assert done.code == 0, done.err
+    held = Bundle.load(output).frozen.whole
+    assert held["input_mean"].tolist() == [3.0, 5.0]
+    assert held["input_std"].tolist() == pytest.approx([(8 / 3) ** 0.5, 1.0])
+    refused = edge_fl("export", f"{tmp_path / 'model.py'}:build", *shapes, "--mean", "1,2", "-o", output)
+    assert "Give --mean and --std, or --normalise-by DATA" in refused.err
+
+
 def test_check_says_what_is_masked_and_what_is_not_and_writes_nothing(
     edge_fl: Command, model: Path, tmp_path: Path
 ) -> None:
