@@ -36,6 +36,7 @@ def export(
     variants: Sequence[str] = ("plain",),
     optimizer: Optimizer | None = None,
     batch_norm: BatchNormPolicy = "tracked",
+    columns: Sequence[str] = (),
     class_names: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
     scores: Sequence[str] = (),
@@ -63,6 +64,8 @@ def export(
         The dtype of targets, of a loss of your own; others know theirs.
     widths
         Kept shares of each block in (0, 1], for runtimes whose programs are static.
+    columns
+        Names of the features of a vector: tables are read in this order, whatever theirs is.
     scores
         Metrics that a run computes unless told otherwise.
     train
@@ -109,6 +112,7 @@ def export(
             variants=tuple(variants),
             optimizer=optimizer or Optimizer(),
             batch_norm=batch_norm,
+            columns=tuple(columns),
             class_names=tuple(class_names),
             metadata=dict(metadata or {}),
             scores=tuple(scores),

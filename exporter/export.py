@@ -232,6 +232,7 @@ def _manifest(
         output_noise=noisy,
         momenta=momenta(source.module, source.tracked),
         costs=costs_at(source.original, found.layout, target.input, target.widths),
+        columns=target.columns,
         class_names=target.class_names,
         metadata=target.metadata,
         scores=target.scores,

@@ -36,6 +36,8 @@ class Target:
         By name, or ``path/to/file.py:function`` (:func:`exporter.losses.find_loss`).
     variants
         Kinds of train steps (:func:`exporter.steps.STEPS`).
+    columns
+        Names of the input's features, for the manifest: one a feature of a vector, or none.
     class_names, metadata
         The user's own, for the manifest: one name a class, or none.
     scores
@@ -54,6 +56,7 @@ class Target:
     variants: tuple[str, ...] = ("plain",)
     optimizer: Optimizer = PLAIN_SGD
     batch_norm: BatchNormPolicy = "tracked"
+    columns: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
@@ -96,6 +99,11 @@ def check_target(target: Target) -> None:
     if target.class_names and len(target.class_names) != target.classes:
         raise DataError(
             f"There are {len(target.class_names)} class names for {target.classes} classes: give one name a class."
+        )
+    if target.columns and (len(set(target.columns)),) != target.input.shape:
+        raise DataError(
+            f"The columns {', '.join(target.columns)[:80]} are not those of samples of shape {target.input.shape}: "
+            "name each feature of a vector once."
         )
     _check_optimizer(target.optimizer)
 

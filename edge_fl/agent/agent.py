@@ -34,7 +34,7 @@ from edge_fl.core.frozen import FROZEN
 from edge_fl.core.layout import Layout
 from edge_fl.core.log import log_fields
 from edge_fl.core.server_half import State
-from edge_fl.data.fit import check_fit
+from edge_fl.data.fit import fitted
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
 from edge_fl.metrics.text import scores_text
@@ -180,7 +180,7 @@ class Agent:
         """
         try:
             bundle = self._fetch_bundle(registered)
-            _check_fit(self._data, bundle.manifest)
+            data = _fitted(self._data, bundle.manifest)
             work = self._open(bundle, self._settings)
         except (DataError, RuntimeMissingError, StateError, RefusedError, Superseded):
             raise
@@ -188,7 +188,7 @@ class Agent:
             _log.error("the bundle of run %s cannot be used: %s", registered.run, said(error))
             self._unusable = (registered, error)
             return
-        work.hold(self._data)
+        work.hold(data)
         self._opened = (registered, work)
         if registered.rehearsals:
             self._measure(registered, work)
@@ -345,9 +345,9 @@ class Agent:
         data, before = self._source.split(), self._data
         if data is before:
             return
-        _check_fit(data, work.bundle.manifest)
+        held = _fitted(data, work.bundle.manifest)
         self._data = data
-        work.hold(data)
+        work.hold(held)
         if data.sizes != before.sizes:
             self._talk.register()
 
@@ -377,9 +377,8 @@ class Agent:
         )
 
 
-def _check_fit(data: Split, manifest: Manifest) -> None:
-    for part in (data.train, data.test):
-        check_fit(part, manifest)
+def _fitted(data: Split, manifest: Manifest) -> Split:
+    return Split(fitted(data.train, manifest), fitted(data.test, manifest))
 
 
 def _check_identity(settings: AgentSettings) -> None:

@@ -75,6 +75,7 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
             runtime: {"steps": parity.steps, "weights": parity.weights, "outputs": parity.outputs}
             for runtime, parity in manifest.parity.items()
         },
+        "columns": list(manifest.columns),
         "class_names": list(manifest.class_names),
         "metadata": manifest.metadata,
         "tools": manifest.tools,
@@ -117,6 +118,7 @@ def _show(found: dict[str, Any]) -> None:
         ["runtime", "steps", "weights off by", "outputs off by"],
         [[n, p["steps"], f"{p['weights']:.1e}", f"{p['outputs']:.1e}"] for n, p in found["parity"].items()],
     )
+    show_table("Columns", ["feature", "column"], enumerate(found["columns"]))
     show_table("Classes", ["class", "name"], enumerate(found["class_names"]))
     show_table("Metadata", ["key", "value"], found["metadata"].items())
     typer.echo("made with " + ", ".join(f"{name} {version}" for name, version in found["tools"].items()))

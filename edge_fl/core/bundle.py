@@ -204,7 +204,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``statistic_widths`` (thousandths) are those that BatchNorm has statistics for, in the order of their rows; none
     unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
     ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
-    first. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and mean nothing to
+    first. ``columns`` (one a feature of a vector, or none at all) are those of a table that the input is read from, in
+    order. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and mean nothing to
     training. ``dataset`` is empty where the bundle was made for shapes alone, ``scores`` are the metrics wanted (none:
     what is usual for the loss).
     """
@@ -226,6 +227,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output_noise: tuple[Tensor, ...] = ()
     momenta: dict[str, float] = {}
     costs: tuple[Cost, ...] = ()
+    columns: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
     scores: tuple[str, ...] = ()
@@ -239,6 +241,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a width is 1 to 1000 thousandths")
         if self.class_names and len(self.class_names) != self.classes:
             raise ValueError(f"{self.classes} classes have {len(self.class_names)} names")
+        if self.columns and (len(self.columns),) != self.input.shape:
+            raise ValueError(f"an input of shape {self.input.shape} has {len(self.columns)} columns")
+        if len(set(self.columns)) != len(self.columns):
+            raise ValueError("two columns have one name")
         rows = {tensor.shape[0] for tensor in self.layout.tensors if tensor.per_width}
         wanted = {len(self.statistic_widths)} - {0}
         if rows != wanted or bool(rows) != (self.batch_norm == "per-width"):

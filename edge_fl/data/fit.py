@@ -1,16 +1,40 @@
-"""Whether a device's data is what a bundle's model takes."""
+"""Data as a bundle's model takes it: its columns in order, and a sentence where the two do not fit."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import zip_longest
 
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.errors import DataError
 from edge_fl.data.registry import Samples
 
-__all__ = ["check_fit"]
+__all__ = ["arranged", "fitted"]
 
 
-def check_fit(samples: Samples, manifest: Manifest) -> None:
-    """Refuse samples of another shape or dtype, or whose classes are not the model's: DataError."""
+def fitted(samples: Samples, manifest: Manifest) -> Samples:
+    """The samples with the model's columns in its order; the same object where nothing is to be done.
+
+    Raises DataError for samples of another shape or dtype, without a column, or whose classes are not the model's.
+    """
+    samples = arranged(samples, manifest.columns)
+    _check(samples, manifest)
+    return samples
+
+
+def arranged(samples: Samples, columns: Sequence[str]) -> Samples:
+    """The samples with ``columns`` alone, in that order, where both say which they have; DataError where one lacks."""
+    held = samples.columns
+    if not held or not columns or held == tuple(columns):
+        return samples
+    if missing := [name for name in columns if name not in held]:
+        raise DataError(
+            f"The data has no column '{missing[0]}'; it has {', '.join(held)[:120]}, and the model reads "
+            f"{', '.join(columns)[:120]}."
+        )
+    return replace(samples, x=samples.x[:, [held.index(name) for name in columns]], columns=tuple(columns))
+
+
+def _check(samples: Samples, manifest: Manifest) -> None:
     given, taken = (samples.x.shape[1:], samples.x.dtype.name), (manifest.input.shape, manifest.input.dtype)
     if given != taken:
         raise DataError(

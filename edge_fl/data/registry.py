@@ -4,7 +4,7 @@ import importlib
 import os
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -62,17 +62,20 @@ class Samples:
         ``[n]`` int64: whose each sample is, the same number in both splits; None where nobody knows.
     class_names
         What the classes of ``y`` are called, from class 0 on; empty where the data has numbers only.
+    columns
+        What the features of ``x``, ``[n, F]``, are called; empty where nobody knows.
     """
 
     x: NDArray[np.float32] | NDArray[np.int64]
     y: NDArray[np.int64] | NDArray[np.float32]
     owner: NDArray[np.int64] | None = None
     class_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def take(self, indices: NDArray[np.int64]) -> "Samples":
         """Copy the samples at ``indices``, in that order."""
         owner = None if self.owner is None else self.owner[indices]
-        return Samples(self.x[indices], self.y[indices], owner, self.class_names)
+        return replace(self, x=self.x[indices], y=self.y[indices], owner=owner)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.errors import ConfigError
-from edge_fl.data.fit import check_fit
+from edge_fl.data.fit import fitted
 from edge_fl.data.registry import Samples, dataset_info, dataset_names, load_dataset
 from edge_fl.data.sources.base import open_source
 
@@ -31,8 +31,7 @@ def train_samples(data: str | Samples | None, manifest: Manifest) -> Samples:
             "--data 'csv:all.csv?label=state'."
         )
     samples = data if isinstance(data, Samples) else open_source(data or manifest.dataset).samples()
-    check_fit(samples, manifest)
-    return samples
+    return fitted(samples, manifest)
 
 
 def test_samples(data: str | Samples | None, manifest: Manifest) -> Samples | None:
@@ -50,9 +49,7 @@ def test_samples(data: str | Samples | None, manifest: Manifest) -> Samples | No
         When the samples cannot be had, or do not fit the model.
     """
     samples = data if isinstance(data, Samples) else _test_split(data or manifest.dataset)
-    if samples is not None:
-        check_fit(samples, manifest)
-    return samples
+    return None if samples is None else fitted(samples, manifest)
 
 
 def _test_split(name: str) -> Samples | None:

@@ -1,6 +1,7 @@
 """`edge-fl export`: from a PyTorch model to a bundle, or to a report of what it would be."""
 
 import json as json_module
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -87,6 +88,13 @@ def export(
             "HeteroFL) or frozen; such as static."
         ),
     ] = "tracked",
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns of tables that the input is read from, in order, such as speed,load [default: those of "
+            "--normalise-by]."
+        ),
+    ] = None,
     class_names: Annotated[
         Path | None,
         typer.Option(help="A file with the name of a class a line, such as labels.txt; travels along."),
@@ -156,6 +164,7 @@ def export(
         "variants": tuple(dict.fromkeys(variant or ["plain"])),
         "optimizer": parse_optimizer(optimizer, momentum, weight_decay, clip_norm),
         "batch_norm": parse_batch_norm(batch_norm),
+        "columns": tuple(columns.split(",")) if columns else (),
         "class_names": read_class_names(class_names),
         "metadata": parse_metadata(metadata or []),
         "scores": tuple(score or ()),
@@ -168,7 +177,7 @@ def export(
 
     runtimes = tuple(dict.fromkeys(runtime or (LOWERINGS.names() if check else ["onnx"])))
     target = target_for(data, name or _named(model), runtimes, options, tokens=tokens)
-    module = _normalised(module, target, (mean, std, normalise_by), channel_axis)
+    module, target = _normalised(module, target, (mean, std, normalise_by), channel_axis)
     if check:
         with progress("checking", len(runtimes) + 2) as report:
             found = check_model(module, target, report=report)
@@ -212,22 +221,27 @@ def _prepared(model: "nn.Module", weights: Path | None, train: list[str], *, no_
 
 def _normalised(
     model: "nn.Module", target: "Target", given: tuple[str | None, str | None, str | None], axis: int
-) -> "nn.Module":
-    """The model with its input normalised by ``--mean`` and ``--std``, or by ``--normalise-by``, where given."""
+) -> "tuple[nn.Module, Target]":
+    """The model with its input normalised by ``--mean`` and ``--std``, or by ``--normalise-by``, where given.
+
+    Data names the bundle's columns where nobody else does.
+    """
+    from edge_fl.data.fit import arranged
     from edge_fl.data.given import samples_of
     from exporter.normalise import measure, parse_numbers, with_normalised_input
 
     mean, std, data = given
     if given == (None, None, None):
-        return model
+        return model, target
     if data is not None and (mean, std) == (None, None):
-        return with_normalised_input(
-            model, *measure(samples_of(data).x, target.input, axis=axis), target.input, axis=axis
-        )
-    if mean is None or std is None or data is not None:
+        samples = arranged(samples_of(data), target.columns)
+        target = replace(target, columns=target.columns or samples.columns)
+        numbers = measure(samples.x, target.input, axis=axis)
+    elif mean is None or std is None or data is not None:
         raise ConfigError("Give --mean and --std, or --normalise-by DATA, which measures both.")
-    numbers = parse_numbers(mean, "--mean"), parse_numbers(std, "--std")
-    return with_normalised_input(model, *numbers, target.input, axis=axis)
+    else:
+        numbers = parse_numbers(mean, "--mean"), parse_numbers(std, "--std")
+    return with_normalised_input(model, *numbers, target.input, axis=axis), target
 
 
 def _named(model: str) -> str:

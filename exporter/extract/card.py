@@ -23,6 +23,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         One a class, in their order; None where nobody gave them.
     input
         One sample, without the batch axis.
+    columns
+        Names of its features, in order; None where nobody gave them.
     outputs
         Shape of one sample's outputs, float32.
     batch
@@ -47,6 +49,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     classes: int
     class_names: tuple[str, ...] | None
     input: Input
+    columns: tuple[str, ...] | None
     outputs: tuple[int, ...]
     batch: int | None
     runtime: str

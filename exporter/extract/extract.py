@@ -183,6 +183,7 @@ def _about(
         classes=manifest.classes,
         class_names=wanted.class_names,
         input=manifest.input,
+        columns=manifest.columns or None,
         outputs=outputs,
         batch=batch,
         runtime=wanted.runtime,

@@ -236,6 +236,7 @@ def test_the_input_is_normalised_by_data(edge_fl: Command, tmp_path: Path) -> No
     done = edge_fl("export", f"{tmp_path / 'model.py'}:build", *shapes, "--normalise-by", data, "-o", output)
 
     assert done.code == 0, done.err
+    assert Bundle.load(output).manifest.columns == ("a", "b")
     held = Bundle.load(output).frozen.whole
     assert held["input_mean"].tolist() == [3.0, 5.0]
     assert held["input_std"].tolist() == pytest.approx([(8 / 3) ** 0.5, 1.0])

@@ -93,12 +93,16 @@ class Columns:
 
 
 class Decoded(NamedTuple):
-    """``[n, features]``, ``[n]`` or ``[n, targets]``, each row's number, and whose each is, if a column says so."""
+    """``[n, features]``, ``[n]`` or ``[n, targets]``, each row's number, and whose each is, if a column says so.
+
+    ``features`` are the columns' names, where each is one number.
+    """
 
     x: NDArray[np.float32]
     y: NDArray[np.int64] | NDArray[np.float32]
     rows: Sequence[int]
     owners: list[str] | None
+    features: tuple[str, ...]
 
 
 class TableSource(FileSource):
@@ -157,4 +161,5 @@ class TableSource(FileSource):
             place=lambda i: f"{self.row} {rows[i]}",
             owner=decoded.owners,
             class_names=self.classes if self.columns.label else (),
+            columns=decoded.features if self._shape is None else (),
         )

@@ -152,6 +152,7 @@ def checked_samples(
     place: Callable[[int], str] = "sample {} (from 0)".format,
     owner: object = None,
     class_names: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
 ) -> Samples:
     """Arrays of a user's as samples.
 
@@ -169,6 +170,8 @@ def checked_samples(
         ``[n]``, whose each sample is: numbers or names; None where nobody knows.
     class_names
         What the classes of ``y`` are called, from class 0 on; empty where nobody knows.
+    columns
+        What the features of ``x`` are called; empty where nobody knows.
 
     Raises
     ------
@@ -189,6 +192,7 @@ def checked_samples(
         _targets(targets, where, place),
         _owners(owner, len(targets), where),
         class_names,
+        columns,
     )
 
 

@@ -61,7 +61,8 @@ def decode_csv(text: str, where: str, columns: Columns, *, classes: Sequence[str
     except csv.Error as error:
         raise DataError(f"{where}, line {rows.line_num}: it is no CSV ({error}).") from error
     inputs = np.stack(x) if x else np.empty((0, len(at.features)), dtype=np.float32)
-    return Decoded(inputs, _as_targets(y, columns), lines, owners if columns.owner else None)
+    features = tuple(head[i] for i in at.features)
+    return Decoded(inputs, _as_targets(y, columns), lines, owners if columns.owner else None, features)
 
 
 def _as_targets(y: Sequence[Any], columns: Columns) -> NDArray[np.int64] | NDArray[np.float32]:

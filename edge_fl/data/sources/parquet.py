@@ -64,7 +64,8 @@ def _decoded(path: Path, columns: Columns, classes: Sequence[str], where: str) -
     else:
         y = _classes(held[columns.label], columns.label, classes, where)
     owners = [str(value) for value in held[columns.owner].to_pylist()] if columns.owner else None
-    return Decoded(x, y, range(1, len(y) + 1), owners)
+    features = tuple(head[i] for i in at.features)
+    return Decoded(x, y, range(1, len(y) + 1), owners, features if len(features) == x.shape[1] else ())
 
 
 def _numbers(column: Any, name: str, where: str) -> NDArray[np.float32]:
