@@ -26,6 +26,7 @@ from exporter.extract.forward import FORWARD, save_forward
 from exporter.forward import build_evaluation
 from exporter.frozen import arrays_of
 from exporter.kernels import refuse_missing_kernels
+from exporter.lora import adapter_gains
 from exporter.losses import find_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
 from exporter.open_lengths import FixedUnitsError
@@ -232,6 +233,7 @@ def _manifest(
         output_noise=noisy,
         momenta=momenta(source.module, source.tracked),
         costs=costs_at(source.original, found.layout, target.input, target.widths),
+        adapters=adapter_gains(source.original),
         columns=target.columns,
         class_names=target.class_names,
         metadata=target.metadata,

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from edge_fl.core.errors import ModelError
 from exporter.transposed import is_transposed
 
-__all__ = ["LoraLayer", "adapt_layer", "can_adapt"]
+__all__ = ["LoraLayer", "adapt_layer", "adapter_gains", "can_adapt"]
 
 
 class LoraLayer(nn.Module):
@@ -93,3 +93,8 @@ def adapt_layer(name: str, module: nn.Module, *, rank: int, alpha: float) -> Lor
     with torch.no_grad():
         up.weight.zero_()  # type: ignore[operator]
     return LoraLayer(module, down, up, gain=alpha / rank).train(module.training)
+
+
+def adapter_gains(model: nn.Module) -> dict[str, float]:
+    """Alpha / r of every adapter in the model, by the name of the layer that it is beside."""
+    return {name: module.gain for name, module in model.named_modules() if isinstance(module, LoraLayer)}

@@ -126,8 +126,17 @@ def _translatable(graph: GraphModule) -> ExportedProgram:
 
 
 def _exported(graph: GraphModule, example: tuple[Tensor, ...], free: Free | None) -> ExportedProgram:
+    _drop_unread_constants(graph)
     dims = None if free is None else open_dims(free)
     return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
+
+
+def _drop_unread_constants(graph: GraphModule) -> None:
+    """Else torch makes inputs of what an optimised graph no longer reads, and fails on a program within another."""
+    read = {str(node.target) for node in graph.graph.find_nodes(op="get_attr")}
+    for name, value in [*vars(graph).items(), *graph.named_buffers(recurse=False)]:
+        if isinstance(value, Tensor) and name not in read:
+            delattr(graph, name)
 
 
 def _lift_constants(graph: GraphModule, mode: FakeTensorMode) -> dict[str, Any]:

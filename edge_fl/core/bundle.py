@@ -204,7 +204,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``statistic_widths`` (thousandths) are those that BatchNorm has statistics for, in the order of their rows; none
     unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
     ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
-    first. ``columns`` (one a feature of a vector, or none at all) are those of a table that the input is read from, in
+    first. ``adapters`` are the gains (alpha over rank) of low-rank adapters, by the layer that each is beside.
+    ``columns`` (one a feature of a vector, or none at all) are those of a table that the input is read from, in
     order. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and mean nothing to
     training. ``dataset`` is empty where the bundle was made for shapes alone, ``scores`` are the metrics wanted (none:
     what is usual for the loss).
@@ -227,6 +228,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output_noise: tuple[Tensor, ...] = ()
     momenta: dict[str, float] = {}
     costs: tuple[Cost, ...] = ()
+    adapters: dict[str, float] = {}
     columns: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = {}

@@ -3,7 +3,7 @@
 import json as json_module
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,6 +42,10 @@ def extract(
         list[str] | None,
         typer.Option(help="KEY=VALUE to be kept with the model, beside the bundle's; repeat for several."),
     ] = None,
+    adapter: Annotated[
+        bool,
+        typer.Option("--adapter", help="Deliver the adapters alone, as a folder that Hugging Face's PEFT loads."),
+    ] = False,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="A folder, or the file (.onnx, .pte, .pt2).")
     ] = Path("model"),
@@ -50,6 +54,8 @@ def extract(
     """Deliver a run's final model, or its first units, with the weights in it, proven equal to what was trained.
 
     Example: edge-fl extract runs/ID --runtime onnx --width 0.4 -o digits.onnx
+
+    Example: edge-fl extract runs/ID --adapter --width 0.5 -o adapter/
     """
     thousandths = parse_width(width)
     names, own = read_class_names(class_names), parse_metadata(metadata or [])
@@ -68,10 +74,25 @@ def extract(
         metadata={**source.manifest.metadata, **own},
         untrained=untrained_width,
     )
+    if adapter:
+        from exporter.extract.adapter import extract_adapter
+
+        config = extract_adapter(source, trained, wanted, output)
+        typer.echo(json_module.dumps(config) if json else _adapter_text(output, config))
+        return
     if thousandths <= trained.width:
         wanted = replace(wanted, scores=_scores(opened, source, trained, thousandths))
     path, card = extract_model(source, trained, wanted, output)
     typer.echo(_json(path, card) if json else _text(path, card))
+
+
+def _adapter_text(output: Path, config: dict[str, Any]) -> str:
+    others = ", ".join(config["modules_to_save"] or ())
+    return (
+        f"{output}: adapters of rank {config['r']} and alpha {config['lora_alpha']:g}"
+        f"{f', and {others}' if others else ''}\n"
+        f"  load them with peft.PeftModel.from_pretrained(model, '{output}')"
+    )
 
 
 def _bundle_of(run: "Run") -> Path:

@@ -27,7 +27,7 @@ from exporter.extract.narrow import Narrowed, chosen_units
 from exporter.extract.parity import check_file, expected_outputs, random_inputs
 from exporter.quiet import quiet
 
-__all__ = ["Trained", "Wanted", "extract"]
+__all__ = ["Trained", "Wanted", "check_trained", "extract"]
 
 _SUFFIXES = (".onnx", ".pte", ".pt2")
 _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
@@ -99,17 +99,7 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     with quiet():
         chosen = FORMATS.find(wanted.runtime)
     path = _placed(output, chosen.suffix)
-    _check_weights(bundle, trained.weights)
-    if wanted.width > trained.width:
-        raise ConfigError(
-            f"The run trained a model of width {trained.width / 1000:g}, and the units beyond are as they were at its "
-            "start: extract that width or a narrower one."
-        )
-    if wanted.width < trained.width and not (trained.ordered or wanted.untrained):
-        raise ConfigError(
-            f"'{trained.method}' trains no narrower models, so its first units alone predict badly: extract the full "
-            "width, train with fjord or heterofl, or insist with --untrained-width."
-        )
+    check_trained(bundle, trained, wanted)
     pattern = chosen_units(bundle.layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
     statistics = trained_width(
         bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, wanted.width
@@ -131,6 +121,21 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     write_atomically(path, data)
     write_atomically(path.with_suffix(".json"), msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
     return path, card
+
+
+def check_trained(bundle: Bundle, trained: Trained, wanted: Wanted) -> None:
+    """Refuse weights that are not of the bundle's model (RunError), and a width that was not trained (ConfigError)."""
+    _check_weights(bundle, trained.weights)
+    if wanted.width > trained.width:
+        raise ConfigError(
+            f"The run trained a model of width {trained.width / 1000:g}, and the units beyond are as they were at its "
+            "start: extract that width or a narrower one."
+        )
+    if wanted.width < trained.width and not (trained.ordered or wanted.untrained):
+        raise ConfigError(
+            f"'{trained.method}' trains no narrower models, so its first units alone predict badly: extract the full "
+            "width, train with fjord or heterofl, or insist with --untrained-width."
+        )
 
 
 def _placed(output: Path, suffix: str) -> Path:

@@ -56,7 +56,8 @@ class Narrowed(nn.Module):
         self, forward: nn.Module, pattern: Pattern, weights: Weights, frozen: Mapping[str, NDArray[Any]]
     ) -> None:
         super().__init__()
-        self.graph, self.weights = forward, nn.Module()
+        # Not `graph`: what torch makes of this module has one, and would look for the forward's constants there.
+        self.program, self.weights = forward, nn.Module()
         kept = {**Selection.of(pattern, "units").gather(weights), **frozen}
         held = (*pattern.layout.tensors, *pattern.layout.frozen)
         for tensor in held:
@@ -71,7 +72,7 @@ class Narrowed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the model."""
-        given = self.graph(x, *(_read(self.weights, name) for name in self._names))
+        given = self.program(x, *(_read(self.weights, name) for name in self._names))
         outputs: Tensor = given if isinstance(given, Tensor) else given[0]  # bare in bundles of earlier builds
         return outputs
 

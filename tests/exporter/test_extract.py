@@ -319,6 +319,30 @@ def test_blocks_of_one_size_lose_units_one_without_the_other(
     np.testing.assert_allclose(opened(path)(x), answers(pruned, x), atol=1e-4)
 
 
+class WithConstants(nn.Module):
+    """Its forward makes tensors: one that it adds, and an empty one as a decoder's cache begins with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.cat([torch.tensor([]), self.inner(x).relu()])
+        outputs: Tensor = self.out(hidden) + torch.tensor([0.5, 0.25, 1.0])
+        return outputs
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+def test_a_forward_with_constants_is_delivered(runtime: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = WithConstants()
+    bundle = untrainable(model, Input((4,), "float32"), 3, tmp_path / "bundle")
+    path, _ = extract(bundle, Trained(bundle.weights(), "run", "fedavg", 1), Wanted(runtime), tmp_path / "out")
+
+    x = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
+    np.testing.assert_allclose(opened(path)(x), answers(model, x), atol=1e-5)
+
+
 def test_units_that_are_exactly_zero_are_left_out_and_nothing_changes(bundle: Bundle, tmp_path: Path) -> None:
     weights = bundle.weights()
     dead = [0, 5, 31]

@@ -1,0 +1,92 @@
+"""A run's adapters as Hugging Face's PEFT keeps them: ``adapter_config.json`` and ``adapter_model.safetensors``."""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from edge_fl.core.atomic import write_atomically
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.selection import Selection
+from exporter.extract.extract import Trained, Wanted, check_trained
+from exporter.extract.narrow import chosen_units
+
+__all__ = ["extract_adapter"]
+
+_CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
+
+
+def extract_adapter(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> dict[str, Any]:
+    """Write the adapters, and what else was trained beside them, for ``peft.PeftModel.from_pretrained``.
+
+    The gain of an adapter stays alpha / r of the rank that the bundle has, so one of k ranks states an alpha of
+    k * alpha / r.
+
+    Parameters
+    ----------
+    wanted
+        Of which the width says how many ranks each adapter keeps.
+    output
+        A folder.
+
+    Returns
+    -------
+    What ``adapter_config.json`` holds.
+
+    Raises
+    ------
+    ConfigError
+        When the bundle has no adapters, or the width is beyond what was trained.
+    RunError
+        When the weights are not of the bundle's model, or not finite.
+    StateError
+        When ``output`` cannot be written.
+    """
+    gains = bundle.manifest.adapters
+    if not gains:
+        raise ConfigError(
+            f"'{bundle.manifest.name}' has no adapters, which come of export --train lora:LAYERS:r=8: leave --adapter "
+            "out."
+        )
+    check_trained(bundle, trained, wanted)
+    pattern = chosen_units(bundle.layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
+    kept = Selection.of(pattern, "units").gather(trained.weights)
+    config = _config(gains, kept)
+    held = {_PREFIX + name: np.ascontiguousarray(array) for name, array in sorted(kept.items())}
+    write_atomically(output / _MODEL, safetensors.numpy.save(held))
+    write_atomically(output / _CONFIG, json.dumps(config, indent=1).encode() + b"\n")
+    return config
+
+
+def _config(gains: Mapping[str, float], kept: Mapping[str, NDArray[np.float32]]) -> dict[str, Any]:
+    """PEFT's LoraConfig: the first layer's rank and alpha, and patterns for layers with others."""
+    ranks = {layer: len(kept[layer + _DOWN]) for layer in gains}
+    alphas = {layer: gain * ranks[layer] for layer, gain in gains.items()}
+    first = next(iter(gains))
+    others = sorted({_module(name) for name in kept if not name.endswith((_DOWN, _UP))})
+    return {
+        "peft_type": "LORA",
+        "task_type": None,
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "bias": "none",
+        "r": ranks[first],
+        "lora_alpha": alphas[first],
+        "lora_dropout": 0.0,
+        "target_modules": "|".join(map(re.escape, gains)),
+        "rank_pattern": {layer: rank for layer, rank in ranks.items() if rank != ranks[first]},
+        "alpha_pattern": {layer: alpha for layer, alpha in alphas.items() if alpha != alphas[first]},
+        "modules_to_save": others or None,
+    }
+
+
+def _module(name: str) -> str:
+    return name.rpartition(".")[0]
