@@ -33,6 +33,7 @@ from exporter.open_lengths import FixedUnitsError
 from exporter.output_noise import describe_outputs
 from exporter.own_outputs import with_plain_outputs
 from exporter.parity import check_parity
+from exporter.plain_tensors import with_registered_tensors
 from exporter.report import Findings, examine
 from exporter.source import Source
 from exporter.steps import STEPS
@@ -62,7 +63,7 @@ def check_model(model: nn.Module, target: Target, *, report: Report = lambda _: 
 
     Raises as :func:`export_bundle` does, as far as it can be known without compiling a program.
     """
-    source, derivation = _read(model, target, report)
+    source, derivation = _read(with_registered_tensors(model), target, report)
     return examine(source, target, derivation, report)
 
 
@@ -96,6 +97,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     ConfigError, BundleError
         When ``target`` makes no sense, or ``root`` cannot be written.
     """
+    model = with_registered_tensors(model)
     source, found, lowered, forward = _compiled(model, target, report)
     files = {program.file: data for programs in lowered.values() for program, data in programs}
     files[WEIGHTS] = _weights(model, found)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
 from edge_fl.core.bundle import FROZEN_TENSOR, TENSOR, Bundle
 from edge_fl.core.errors import ConfigError, EdgeFLError, ModelError
@@ -167,3 +167,24 @@ def test_dropout_is_set_to_nothing() -> None:
     still = without_dropout(wild)
     assert (still[1].p, still[2].dropout) == (0.0, 0.0)  # type: ignore[index]
     assert wild[1].p == 0.5
+
+
+class Scaled(nn.Module):
+    """Holds a plain tensor, which torch moves and saves with nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
+        self.inner.scale = torch.tensor([1.0, 2.0, 3.0, 4.0])  # type: ignore[assignment]
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.out(self.inner(x * self.inner.scale).relu())
+        return outputs
+
+
+def test_a_plain_tensor_that_forward_reads_is_frozen(tmp_path: Path) -> None:
+    model = Scaled()
+    bundle = export(model, torch.zeros(2, 4), output=tmp_path / "bundle")
+
+    assert bundle.frozen.whole["inner.scale"].tolist() == [1, 2, 3, 4]
+    assert "scale" in vars(model.inner)  # the user's own model stays as it is
