@@ -104,6 +104,15 @@ def _select(x: Tensor, dim: int, index: int) -> Tensor:
     return taken.reshape([*x.shape[:axis], *x.shape[axis + 1 :]])
 
 
+def _euclidean_norm(
+    x: Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: Any = None
+) -> Tensor:
+    """It has a kernel of no norm."""
+    if ord != 2 or dtype is not None:
+        return _LEFT  # type: ignore[no-any-return]
+    return (x * x).sum(list(range(x.dim())) if dim is None else list(dim), keepdim=keepdim).sqrt()
+
+
 def _div_scalar(x: Tensor, divisor: float) -> Tensor:
     return x / divisor  # XNNPACK divides tensors, which numbers become
 
@@ -120,6 +129,7 @@ def executorch_decompositions() -> Decompositions:
     table[_aten.unsqueeze.default] = _unsqueeze
     table[_aten.select.int] = _select
     table[_aten.div.Scalar] = _div_scalar
+    table[_aten.linalg_vector_norm.default] = _euclidean_norm
     fixed = table[_aten._native_batch_norm_legit_no_training.default]
     table[_aten.native_batch_norm.default] = lambda *args: _LEFT if args[5] else fixed(*args[:5], *args[6:])
     return table

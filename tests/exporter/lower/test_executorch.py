@@ -77,7 +77,16 @@ def parted() -> Case:
     return outputs, (torch.randn(4, 6), torch.randn(4, 6))
 
 
-CASES = {"convolutional": convolutional, "joined": joined, "parted": parted, "pooled": pooled}
+def normed() -> Case:
+    """A cosine, as XCiT's attention has it: ExecuTorch has a kernel of no norm."""
+
+    def outputs(x: Tensor, w: Tensor) -> Tensor:
+        return (functional.normalize(x, dim=1) * functional.normalize(w, dim=1)).sum(1)
+
+    return outputs, (torch.randn(4, 6), torch.randn(4, 6))
+
+
+CASES = {"convolutional": convolutional, "joined": joined, "normed": normed, "parted": parted, "pooled": pooled}
 
 
 def plainly(exported: ExportedProgram) -> EdgeProgramManager:
