@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
+from benchmarks.transformer import VisionTransformer
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Bundle, Input
 from edge_fl.core.pattern import Pattern
@@ -31,59 +31,6 @@ _BATCH, _CLASSES, _LR = 20, 10, 1e-3
 _FULL, _HALF = 1000, 500
 _EAGER = "torch eager"
 _BARS = Bars("Time of a step, as a share of one that trains all", ("trained", "runtime"), ("time / all",))
-
-
-class _Attention(nn.Module):
-    """Heads of ``size`` features; how many there are is what the weights say."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.size = width // heads
-        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(width, width) for _ in range(3))
-        self.o_proj = nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, width]`` to the same."""
-        query, key, value = (
-            layer(x).unflatten(2, (-1, self.size)).transpose(1, 2)
-            for layer in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        mixed = functional.scaled_dot_product_attention(query, key, value)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
-
-
-class _Layer(nn.Module):
-    """Attention and two dense layers, each behind its normalisation and beside a residual."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.before, self.attention = nn.LayerNorm(width), _Attention(width, heads)
-        self.between, self.fc1, self.fc2 = (
-            nn.LayerNorm(width),
-            nn.Linear(width, 4 * width),
-            nn.Linear(4 * width, width),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, width]`` to the same."""
-        x = x + self.attention(self.before(x))
-        return x + self.fc2(functional.gelu(self.fc1(self.between(x))))  # type: ignore[no-any-return]
-
-
-class _VisionTransformer(nn.Module):
-    """64 x 64 pixels in colour, as 64 patches."""
-
-    def __init__(self, *, width: int, heads: int, depth: int) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, width, 8, stride=8)
-        self.positions = nn.Parameter(0.02 * torch.randn(1, 64, width))
-        self.layers = nn.Sequential(*(_Layer(width, heads) for _ in range(depth)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, _CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[B, 3, 64, 64]`` to ``[B, classes]``."""
-        tokens = self.patches(x).flatten(2).transpose(1, 2) + self.positions
-        return self.head(self.norm(self.layers(tokens)).mean(1))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -128,7 +75,7 @@ class FineTuningSetting:
     def build(self) -> nn.Module:
         """The model, with the same weights every time."""
         torch.manual_seed(0)
-        return _VisionTransformer(width=self.width, heads=self.heads, depth=self.depth)
+        return VisionTransformer(width=self.width, heads=self.heads, depth=self.depth, classes=_CLASSES)
 
 
 def bench_fine_tuning_step(setting: FineTuningSetting, report: Callable[[str], None]) -> Result:

@@ -1,4 +1,4 @@
-"""`edge-fl bench parity`, `support` and `fine-tuning-step`: what every runtime makes of models and operations."""
+"""`edge-fl bench parity`, `support`, `fine-tuning-step` and `frozen`: what runtimes make of models and operations."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from edge_fl.commands.measure_options import Json, Models, Output, Runtimes, show
 from edge_fl.commands.progress import progress
 
-__all__ = ["fine_tuning_step", "parity", "support"]
+__all__ = ["fine_tuning_step", "frozen", "parity", "support"]
 
 Results = Annotated[Path, typer.Option(help="Keeps what was found, so that the next run only does the rest.")]
 
@@ -111,4 +111,25 @@ def fine_tuning_step(
     setting = FineTuningSetting(tuple(runtime or ("onnx", "executorch")), width, heads, depth, threads, repeats)
     with progress("bench fine-tuning-step") as report:
         result = bench_fine_tuning_step(setting, report)
+    show(result, output, as_json=json)
+
+
+def frozen(
+    *,
+    width: Annotated[int, typer.Option(min=8, help="Features of a token.")] = 768,
+    depth: Annotated[int, typer.Option(min=1, help="Layers.")] = 12,
+    vocabulary: Annotated[int, typer.Option(min=2, help="Words.")] = 16_000,
+    agents: Annotated[int, typer.Option(min=1, help="Devices, a process each.")] = 10,
+    rounds: Annotated[int, typer.Option(min=2, help="Rounds.")] = 20,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """A large frozen model with small adapters on real agents: memory, what is fetched, time.
+
+    Example: edge-fl bench frozen -o docs/benchmarks/frozen.md
+    """
+    from benchmarks.frozen import FrozenSetting, bench_frozen
+
+    with progress("bench frozen") as report:
+        result = bench_frozen(FrozenSetting(width, depth, vocabulary, agents, rounds), report)
     show(result, output, as_json=json)

@@ -156,6 +156,10 @@ class Fleet:
         self._processes[client].kill()
         self._processes[client].wait()
 
+    def pids(self) -> list[int]:
+        """The processes that were started, by number."""
+        return [process.pid for process in list(self._processes.values())]
+
     def ended(self) -> dict[str, int]:
         """Who has ended by itself, and the exit code; minus the signal's number where it was one."""
         codes = {client: p.poll() for client, p in list(self._processes.items()) if client not in self._stopped}

@@ -21,6 +21,9 @@ COMMANDS = {
     "fine-tuning-step": Named(
         "benchmarks.commands.programs:fine_tuning_step", "A transformer's step: all of it, adapters, its head."
     ),
+    "frozen": Named(
+        "benchmarks.commands.programs:frozen", "A large frozen model with small adapters on real agents."
+    ),
     "methods": Named("benchmarks.commands.methods:methods", "Methods and compressors side by side."),
     "simulator": Named(
         "benchmarks.commands.simulator:simulator", "Rounds of simulation, against a plain torch loop."

@@ -1,0 +1,24 @@
+"""What fine-tuning costs: a small transformer's step, and a small fleet with frozen weights."""
+
+from benchmarks.fine_tuning_step import FineTuningSetting, bench_fine_tuning_step
+from benchmarks.frozen import FrozenSetting, bench_frozen
+
+
+def test_a_step_of_all_of_half_of_adapters_and_of_the_head() -> None:
+    setting = FineTuningSetting(("onnx",), width=16, heads=2, depth=1, threads=1, repeats=2)
+    result = bench_fine_tuning_step(setting, lambda _: None)
+    ours = {row["trained"]: row for row in result.rows if row["runtime"] == "onnx"}
+
+    uploads = [row["upload, units / all"] for row in ours.values()]
+    assert len(ours) == 4
+    assert uploads == sorted(uploads, reverse=True)  # all, half of it, adapters, the head
+    assert "edge-fl bench fine-tuning-step --runtime onnx --width 16" in result.command
+
+
+def test_a_frozen_model_is_fetched_once() -> None:
+    result = bench_frozen(FrozenSetting(width=128, depth=1, vocabulary=100, agents=2, rounds=3), lambda _: None)
+    row = result.rows[-1]
+
+    assert row["fetched in round 1 (MB)"] > row["frozen file (MB)"] > 0.8  # type: ignore[operator]
+    assert row["fetched a round later (MB)"] < 0.1  # type: ignore[operator]
+    assert row["memory of an agent (MB)"] > 20  # type: ignore[operator]
