@@ -10,7 +10,9 @@ from edge_fl.core.bundle import Bundle
 ROUNDS = 20
 
 
-@pytest.mark.parametrize("broker", [pytest.param("mosquitto", marks=pytest.mark.mosquitto), "embedded"])
+@pytest.mark.parametrize(
+    "broker", [pytest.param("mosquitto", marks=(pytest.mark.mosquitto, pytest.mark.matrix)), "embedded"]
+)
 def test_a_run_that_everything_happens_to_ends_with_the_weights_of_a_quiet_one(
     digits_bundle: Bundle, tmp_path: Path, broker: str
 ) -> None:

@@ -137,7 +137,9 @@ def cnn() -> Case:
 
 
 @pytest.mark.parametrize("build", [vit, gpt, cnn])
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(
+    "runtime", [pytest.param(name, marks=pytest.mark.matrix if name == "torch_eager" else ()) for name in RUNTIMES]
+)
 def test_kept_units_train_as_a_smaller_model(build: Callable[[], Case], runtime: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     case = build()
