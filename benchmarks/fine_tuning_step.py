@@ -213,9 +213,10 @@ def _memory(setting: FineTuningSetting, kind: _Kind, runtime: str, bundle: Bundl
     if bundle is None:
         return {"memory (MB)": "", "memory / check": ""}
     taken = peak_memory(Work(bundle.root, "", runtime, kind.width, _batch(), setting.threads))
-    model = train_only(setting.build(), kind.train)
-    said = check_model(model, _target(runtime)).memory.get(kind.width)
-    return {"memory (MB)": taken / 1e6, "memory / check": taken / said if said else ""}
+    if runtime != "onnx":
+        return {"memory (MB)": taken / 1e6, "memory / check": ""}
+    said = check_model(train_only(setting.build(), kind.train), _target(runtime)).memory[kind.width]
+    return {"memory (MB)": taken / 1e6, "memory / check": taken / said}
 
 
 _UPLOAD = ("upload, units / all", "upload, rows / all")

@@ -82,7 +82,7 @@ def bench_frozen(setting: FrozenSetting, report: Callable[[str], None]) -> Resul
     EdgeFLError
         As :func:`exporter.export.export_bundle` and :func:`broker.api.serve` do.
     """
-    idle, large = FrozenSetting(64, 1, 64, 1, 10), setting
+    idle, large = FrozenSetting(width=64, depth=1, vocabulary=64, agents=1, rounds=10), setting
     with TemporaryDirectory() as scratch:
         tiny = _trained(idle, Path(scratch) / "tiny", report)
         found = _trained(large, Path(scratch) / "large", report)

@@ -1,7 +1,6 @@
 """Inputs normalised inside the programs: (x - mean) / std, so that devices, scores and ``extract`` all do the same."""
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,8 +15,6 @@ from edge_fl.core.errors import ConfigError, DataError
 __all__ = ["measure", "parse_numbers", "with_normalised_input"]
 
 _MEAN, _STD = "input_mean", "input_std"
-_LEAST_STD = 1e-6
-"""Of a feature that is always the same, whose deviation says nothing."""
 
 
 def with_normalised_input(
@@ -38,13 +35,16 @@ def with_normalised_input(
         When they do not fit the sample, or a deviation is not above 0.
     """
     shape = _shape(len(mean), len(std), sample, axis)
-    if not all(map(math.isfinite, (*mean, *std))) or min(std) <= 0:
-        raise ConfigError("A mean must be a finite number, and a standard deviation one above 0.")
-    if {_MEAN, _STD} & {name for name, _ in model.named_buffers()}:
-        raise ConfigError(f"The model has a buffer '{_MEAN}' or '{_STD}' already: it normalises its input itself.")
+    middle, scale = (torch.tensor(numbers, dtype=torch.float64).float() for numbers in (mean, std))
+    if not (middle.isfinite().all() and scale.isfinite().all() and (scale > 0).all()):
+        raise ConfigError("A mean must be a finite float32, and a standard deviation one above 0.")
+    if taken := next((name for name in (_MEAN, _STD) if hasattr(model, name)), None):
+        raise ConfigError(
+            f"The model has an attribute '{taken}' already: rename it, or leave the normalisation out."
+        )
     normalised = copy.deepcopy(model)
-    normalised.register_buffer(_MEAN, torch.tensor(mean, dtype=torch.float32).reshape(shape))
-    normalised.register_buffer(_STD, torch.tensor(std, dtype=torch.float32).reshape(shape))
+    normalised.register_buffer(_MEAN, middle.reshape(shape))
+    normalised.register_buffer(_STD, scale.reshape(shape))
     normalised.register_forward_pre_hook(_normalise)
     return normalised
 
@@ -59,10 +59,13 @@ def measure(x: NDArray[Any], sample: Input, *, axis: int = 0) -> tuple[list[floa
             f"The data to normalise by has samples of shape {x.shape[1:]} in {x.dtype}, and the model takes "
             f"{sample.shape} in {sample.dtype}."
         )
+    if not len(x):
+        raise DataError("The data to normalise by holds no samples.")
     channel = _checked(axis, sample) % len(sample.shape) + 1
     others = tuple(other for other in range(x.ndim) if other != channel)
     mean, std = x.mean(axis=others, dtype=np.float64), x.std(axis=others, dtype=np.float64)
-    return mean.tolist(), np.where(std < _LEAST_STD, 1.0, std).tolist()
+    same = x.min(axis=others) == x.max(axis=others)
+    return mean.tolist(), np.where(same, 1.0, std).tolist()
 
 
 def parse_numbers(text: str, option: str) -> list[float]:

@@ -134,7 +134,7 @@ def _exported(graph: GraphModule, example: tuple[Tensor, ...], free: Free | None
 def _drop_unread_constants(graph: GraphModule) -> None:
     """Else torch makes inputs of what an optimised graph no longer reads, and fails on a program within another."""
     read = {str(node.target) for node in graph.graph.find_nodes(op="get_attr")}
-    for name, value in [*vars(graph).items(), *graph.named_buffers(recurse=False)]:
+    for name, value in [*vars(graph).items(), *graph.named_buffers(recurse=False, remove_duplicate=False)]:
         if isinstance(value, Tensor) and name not in read:
             delattr(graph, name)
 

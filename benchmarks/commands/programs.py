@@ -84,7 +84,7 @@ def support(
             results,
             report,
             names=case or (),
-            limits=Limits(time_limit, memory_limit),
+            limits=Limits(seconds=time_limit, memory_mb=memory_limit),
         )
     show(result, output, as_json=json)
 
@@ -116,7 +116,7 @@ def fine_tuning_step(
 
 def frozen(
     *,
-    width: Annotated[int, typer.Option(min=8, help="Features of a token.")] = 768,
+    width: Annotated[int, typer.Option(min=64, help="Features of a token, 64 a head.")] = 768,
     depth: Annotated[int, typer.Option(min=1, help="Layers.")] = 12,
     vocabulary: Annotated[int, typer.Option(min=2, help="Words.")] = 16_000,
     agents: Annotated[int, typer.Option(min=1, help="Devices, a process each.")] = 10,
@@ -130,6 +130,9 @@ def frozen(
     """
     from benchmarks.frozen import FrozenSetting, bench_frozen
 
+    if width % 64:
+        raise typer.BadParameter(f"a head has 64 features, which do not divide {width}", param_hint="--width")
+    setting = FrozenSetting(width=width, depth=depth, vocabulary=vocabulary, agents=agents, rounds=rounds)
     with progress("bench frozen") as report:
-        result = bench_frozen(FrozenSetting(width, depth, vocabulary, agents, rounds), report)
+        result = bench_frozen(setting, report)
     show(result, output, as_json=json)

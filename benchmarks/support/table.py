@@ -31,7 +31,8 @@ def bench_support(
     suite
         Of ``SUITES``.
     results
-        A JSON file, written anew after each trial. What another version of the exporter tried is tried again.
+        A JSON file, written anew after each trial. What another version of the exporter tried, or a limit ended, is
+        tried again.
     report
         Told of each trial.
     names
@@ -44,7 +45,11 @@ def bench_support(
     StateError
         When it cannot be written.
     """
-    kept = [trial for trial in read_records(results, Trial) if trial.exporter == exporter_digest()]
+    kept = [
+        trial
+        for trial in read_records(results, Trial)
+        if trial.exporter == exporter_digest() and not trial.limited
+    ]
     trials = {(trial.case, trial.runtime): trial for trial in kept}
     cases = [case for case in SUITES[suite].cases if not names or case.name in names]
     for case in cases:

@@ -15,7 +15,7 @@ from benchmarks.support.case import SupportCase
 from benchmarks.support.suites import SUITES
 from device_sim.emulation.memory_limit import limit_memory, told_as_memory
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import EdgeFLError
+from edge_fl.core.errors import EdgeFLError, MemoryLimitError
 from exporter.export import Target, export_bundle
 from exporter.measure.exported import exporter_digest
 from exporter.sentence import first_line
@@ -43,6 +43,8 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Droppable units by the layer whose outputs they are.
     refused
         The exporter's sentence, in place of all these.
+    limited
+        Whether a limit ended it, and another limit may show more.
     """
 
     case: str
@@ -52,6 +54,7 @@ class Trial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     size: int = 0
     blocks: dict[str, int] = {}
     refused: str = ""
+    limited: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,11 +77,14 @@ def tried(suite: str, case: str, runtime: str, limits: Limits) -> Trial:
     if not in_time:
         process.kill()
     try:
-        return msgspec.json.decode(receiving.recv_bytes(), type=Trial)
+        found = msgspec.json.decode(receiving.recv_bytes(), type=Trial)
     except EOFError:
-        process.join()
-        reason = f"the process ended with exit code {process.exitcode}" if in_time else "the time limit ended it"
-        return Trial(case, runtime, exporter_digest(), refused=f"Fault: {reason}.")
+        found = None
+    process.join()  # its memory is free again before the next one starts
+    if found is not None:
+        return found
+    reason = f"the process ended with exit code {process.exitcode}" if in_time else "the time limit ended it"
+    return Trial(case, runtime, exporter_digest(), refused=f"Fault: {reason}.", limited=True)
 
 
 def _child(sending: Connection, suite: str, case: str, runtime: str, limits: Limits) -> None:
@@ -104,6 +110,8 @@ def _tried(case: SupportCase, runtime: str, limits: Limits) -> Trial:
     try:
         with TemporaryDirectory() as scratch, told_as_memory(limits.memory_mb, f"the export of '{case.name}'"):
             return _measured(trial, export_bundle(case.build(), target, Path(scratch) / "bundle"))
+    except MemoryLimitError as error:
+        return replace(trial, refused=str(error), limited=True)
     except EdgeFLError as error:
         return replace(trial, refused=_SCRATCH.sub("", str(error)))
     except Exception as error:  # a fault of the exporter belongs in the table more than any refusal

@@ -191,6 +191,8 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 MOST_CLASSES = 1 << 24
+MOST_NAME = 256
+"""Characters of a column's name."""
 CLASS_INDEX = Input((), "int64")
 """The target of a classifier: one class a sample."""
 PLAIN_SGD = Optimizer()
@@ -245,8 +247,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"{self.classes} classes have {len(self.class_names)} names")
         if self.columns and (len(self.columns),) != self.input.shape:
             raise ValueError(f"an input of shape {self.input.shape} has {len(self.columns)} columns")
-        if len(set(self.columns)) != len(self.columns):
-            raise ValueError("two columns have one name")
+        if len(set(self.columns)) != len(self.columns) or any(len(name) > MOST_NAME for name in self.columns):
+            raise ValueError(f"columns have names of up to {MOST_NAME} characters, each its own")
+        names = {tensor.name for tensor in self.layout.tensors}
+        for layer, gain in self.adapters.items():
+            if not {f"{layer}.lora_A.weight", f"{layer}.lora_B.weight"} <= names or not 0 < gain < math.inf:
+                raise ValueError("an adapter has a layer of the layout, and a gain above 0")
         rows = {tensor.shape[0] for tensor in self.layout.tensors if tensor.per_width}
         wanted = {len(self.statistic_widths)} - {0}
         if rows != wanted or bool(rows) != (self.batch_norm == "per-width"):

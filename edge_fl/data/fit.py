@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from edge_fl.core.bundle import Manifest
-from edge_fl.core.errors import DataError
+from edge_fl.core.errors import DataError, printable
 from edge_fl.data.registry import Samples
 
 __all__ = ["arranged", "fitted"]
@@ -26,12 +26,13 @@ def arranged(samples: Samples, columns: Sequence[str]) -> Samples:
     held = samples.columns
     if not held or not columns or held == tuple(columns):
         return samples
-    if missing := [name for name in columns if name not in held]:
+    places = {name: place for place, name in enumerate(held)}
+    missing = next((name for name in columns if name not in places), None)
+    if missing is not None:
         raise DataError(
-            f"The data has no column '{missing[0]}'; it has {', '.join(held)[:120]}, and the model reads "
-            f"{', '.join(columns)[:120]}."
+            f"The data has no column {_named(missing)}, which the model reads: name the column so, or give other data."
         )
-    return replace(samples, x=samples.x[:, [held.index(name) for name in columns]], columns=tuple(columns))
+    return replace(samples, x=samples.x[:, [places[name] for name in columns]], columns=tuple(columns))
 
 
 def _check(samples: Samples, manifest: Manifest) -> None:
@@ -75,4 +76,4 @@ def _check_names(names: tuple[str, ...], manifest: Manifest) -> None:
 
 
 def _named(name: str | None) -> str:
-    return "none" if name is None else f"'{name[:40]}'"
+    return "none" if name is None else f"'{printable(name, 40)}'"

@@ -164,7 +164,7 @@ def export(
         "variants": tuple(dict.fromkeys(variant or ["plain"])),
         "optimizer": parse_optimizer(optimizer, momentum, weight_decay, clip_norm),
         "batch_norm": parse_batch_norm(batch_norm),
-        "columns": tuple(columns.split(",")) if columns else (),
+        "columns": tuple(name.strip() for name in columns.split(",")) if columns else (),
         "class_names": read_class_names(class_names),
         "metadata": parse_metadata(metadata or []),
         "scores": tuple(score or ()),
@@ -179,7 +179,8 @@ def export(
     target = target_for(data, name or _named(model), runtimes, options, tokens=tokens)
     module, target = _normalised(module, target, (mean, std, normalise_by), channel_axis)
     if check:
-        with progress("checking", len(runtimes) + 2) as report:
+        traced = len({1000, *target.widths}) if "onnx" in runtimes else 0
+        with progress("checking", len(runtimes) + traced + 2) as report:
             found = check_model(module, target, report=report)
         if json:
             typer.echo(json_module.dumps(describe_findings(found)))

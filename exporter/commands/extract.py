@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from edge_fl.core.errors import DataError, RunError, RuntimeMissingError, StateError
+from edge_fl.core.errors import ConfigError, DataError, RunError, RuntimeMissingError, StateError
 from edge_fl.core.share import parse_width
 from edge_fl.data.class_names import read_class_names
 from exporter.commands.export_options import parse_metadata
@@ -27,7 +27,7 @@ def extract(
     bundle: Annotated[
         Path | None, typer.Option(help="The bundle that was trained [default: where the run had it].")
     ] = None,
-    runtime: Annotated[str, typer.Option(help="onnx, executorch or torch.")] = "onnx",
+    runtime: Annotated[str | None, typer.Option(help="onnx, executorch or torch [default: onnx].")] = None,
     width: Annotated[float, typer.Option(help="Kept share of each block's units, the first ones.")] = 1.0,
     untrained_width: Annotated[
         bool, typer.Option("--untrained-width", help="Deliver a width that the run's method trained no model of.")
@@ -53,10 +53,16 @@ def extract(
 ) -> None:
     """Deliver a run's final model, or its first units, with the weights in it, proven equal to what was trained.
 
+    Or deliver its adapters alone, for PEFT, which holds the frozen model.
+
     Example: edge-fl extract runs/ID --runtime onnx --width 0.4 -o digits.onnx
 
     Example: edge-fl extract runs/ID --adapter --width 0.5 -o adapter/
     """
+    if adapter and (runtime, class_names, metadata) != (None, None, None):
+        raise ConfigError(
+            "PEFT's folder has no runtime, class names or metadata: leave these options or --adapter out."
+        )
     thousandths = parse_width(width)
     names, own = read_class_names(class_names), parse_metadata(metadata or [])
     from edge_fl.core.bundle import Bundle
@@ -67,7 +73,7 @@ def extract(
     opened = Run.open(run)
     trained, source = _trained(opened), Bundle.load(bundle or _bundle_of(opened))
     wanted = Wanted(
-        runtime,
+        runtime or "onnx",
         thousandths,
         sparse,
         class_names=names or source.manifest.class_names or None,

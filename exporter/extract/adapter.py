@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.layout import Tensor
+from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
+from edge_fl.core.width_statistics import row_weights, trained_width, without_rows
 from exporter.extract.extract import Trained, Wanted, check_trained
 from exporter.extract.narrow import chosen_units
 
@@ -44,7 +47,8 @@ def extract_adapter(bundle: Bundle, trained: Trained, wanted: Wanted, output: Pa
     Raises
     ------
     ConfigError
-        When the bundle has no adapters, or the width is beyond what was trained.
+        When the bundle has no adapters, the width is beyond what was trained or cuts more than ranks, or a tensor
+        beside the adapters is no module's.
     RunError
         When the weights are not of the bundle's model, or not finite.
     StateError
@@ -57,13 +61,37 @@ def extract_adapter(bundle: Bundle, trained: Trained, wanted: Wanted, output: Pa
             "out."
         )
     check_trained(bundle, trained, wanted)
-    pattern = chosen_units(bundle.layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
-    kept = Selection.of(pattern, "units").gather(trained.weights)
+    kept = _kept(bundle, trained, wanted)
+    for tensor in bundle.layout.tensors:
+        if not tensor.name.endswith((_DOWN, _UP)):
+            _check_beside(tensor, kept[tensor.name], wanted.width / 1000)
     config = _config(gains, kept)
     held = {_PREFIX + name: np.ascontiguousarray(array) for name, array in sorted(kept.items())}
     write_atomically(output / _MODEL, safetensors.numpy.save(held))
     write_atomically(output / _CONFIG, json.dumps(config, indent=1).encode() + b"\n")
     return config
+
+
+def _kept(bundle: Bundle, trained: Trained, wanted: Wanted) -> dict[str, NDArray[np.float32]]:
+    """The kept entries of every tensor; of BatchNorm's statistics of each width, those of this one."""
+    layout, rows = bundle.layout, bundle.manifest.statistic_widths
+    pattern = chosen_units(layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
+    width = trained_width(layout, bundle.weights(), trained.weights, rows, wanted.width)
+    own = row_weights(layout, trained.weights, rows, width)
+    return Selection.of(Pattern(without_rows(layout), pattern.mask), "units").gather(own)
+
+
+def _check_beside(tensor: Tensor, kept: NDArray[np.float32], width: float) -> None:
+    """PEFT keeps whole copies of whole modules for what is trained beside adapters."""
+    if not _module(tensor.name):
+        raise ConfigError(
+            f"PEFT has no place for '{tensor.name}', which is trained and no module's: extract without --adapter."
+        )
+    if not tensor.per_width and kept.shape != tensor.shape:
+        raise ConfigError(
+            f"Width {width:g} also cuts '{tensor.name}', which PEFT cannot load: extract the full width, or without "
+            "--adapter."
+        )
 
 
 def _config(gains: Mapping[str, float], kept: Mapping[str, NDArray[np.float32]]) -> dict[str, Any]:
@@ -82,10 +110,15 @@ def _config(gains: Mapping[str, float], kept: Mapping[str, NDArray[np.float32]])
         "lora_alpha": alphas[first],
         "lora_dropout": 0.0,
         "target_modules": "|".join(map(re.escape, gains)),
-        "rank_pattern": {layer: rank for layer, rank in ranks.items() if rank != ranks[first]},
-        "alpha_pattern": {layer: alpha for layer, alpha in alphas.items() if alpha != alphas[first]},
+        "rank_pattern": {_exactly(layer): rank for layer, rank in ranks.items() if rank != ranks[first]},
+        "alpha_pattern": {_exactly(layer): alpha for layer, alpha in alphas.items() if alpha != alphas[first]},
         "modules_to_save": others or None,
     }
+
+
+def _exactly(layer: str) -> str:
+    """PEFT reads a key as the end of a layer's name, and as a regular expression."""
+    return f"^{re.escape(layer)}"
 
 
 def _module(name: str) -> str:

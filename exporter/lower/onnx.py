@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import torch
 from onnx import numpy_helper
+from onnx_ir.passes.common import NameFixPass
 from torch import Tensor
 from torch.export import ExportedProgram
 
@@ -127,6 +128,7 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
     # Only now: a value that is two outputs has become two values, a name each.
     for value, name in zip(translated.model.graph.outputs, outputs, strict=True):
         value.name = name
+    NameFixPass()(translated.model)
     model = translated.model_proto
     model.ir_version = _IR_VERSION
     del model.metadata_props[:]

@@ -53,7 +53,7 @@ def test_columns_are_read_in_the_models_order(digits_bundle: Bundle, tmp_path: P
     samples = train_samples(f"csv:{table}", manifest)
     assert samples.x.tolist() == [[2, 1], [4, 3]]
     assert fitted(samples, manifest) is samples
-    with pytest.raises(DataError, match=r"no column 'load'; it has day, speed, and the model reads speed, load"):
+    with pytest.raises(DataError, match="no column 'load', which the model reads"):
         train_samples(f"csv:{table}?ignore=load", manifest)
     with pytest.raises(DataError, match=r"shape \(3,\)"):
         train_samples(f"csv:{table}", msgspec.structs.replace(manifest, columns=()))

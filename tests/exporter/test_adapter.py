@@ -4,11 +4,12 @@ import json
 from collections import OrderedDict
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 import edge_fl
@@ -51,13 +52,13 @@ def test_an_adapter_computes_what_the_run_trained(
     held = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
 
     assert (config["r"], config["lora_alpha"]) == (ranks["first"], 1.5 * ranks["first"])
-    assert config["rank_pattern"] == {"second": ranks["second"]}
-    assert config["alpha_pattern"] == {"second": 2 * ranks["second"]}
+    assert config["rank_pattern"] == {"^second": ranks["second"]}
+    assert config["alpha_pattern"] == {"^second": 2 * ranks["second"]}
     assert (config["target_modules"], config["modules_to_save"]) == ("first|second", ["head"])
 
     x = torch.randn(7, 5)
     ours = model()
-    for layer, alpha in (("first", config["lora_alpha"]), ("second", config["alpha_pattern"]["second"])):
+    for layer, alpha in (("first", config["lora_alpha"]), ("second", config["alpha_pattern"]["^second"])):
         down, up = (torch.from_numpy(held[f"base_model.model.{layer}.lora_{part}.weight"]) for part in "AB")
         assert len(down) == up.shape[1] == ranks[layer]
         ours.get_submodule(layer).weight.data += alpha / ranks[layer] * up @ down  # type: ignore[union-attr,operator]
@@ -66,6 +67,38 @@ def test_an_adapter_computes_what_the_run_trained(
     path, _ = extract(bundle, trained, Wanted("torch", width), tmp_path / "whole")
     wanted = torch.export.load(path).module()(x)
     assert functional.linear(hidden, *head).detach().numpy() == pytest.approx(wanted.detach().numpy(), abs=1e-4)
+
+
+class Positioned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = nn.Parameter(torch.zeros(6))
+        self.inner, self.hidden, self.out = nn.Linear(4, 6), nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.out((self.hidden(self.inner(x) + self.position)).relu())
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("train", "width", "sentence"),
+    [
+        (["lora:inner:r=2", "position"], 1000, "no place for 'position'"),
+        (["lora:inner:r=2", "hidden.*", "out.*"], 500, r"Width 0.5 also cuts 'hidden\.weight'"),
+    ],
+)
+def test_what_peft_cannot_hold_is_refused(train: list[str], width: int, sentence: str, tmp_path: Path) -> None:
+    bundle = edge_fl.export(Positioned(), torch.zeros(2, 4), train=train, output=tmp_path / "bundle")
+    trained = Trained(bundle.weights(), run="r", method="fjord", round=1)
+    with pytest.raises(ConfigError, match=sentence):
+        extract_adapter(bundle, trained, Wanted("torch", width), tmp_path / "adapter")
+    assert not (tmp_path / "adapter").exists()
+
+
+def test_a_manifest_names_adapters_that_it_has(bundle: Bundle) -> None:
+    for adapters in ({"nowhere": 1.0}, {"first": 0.0}):
+        with pytest.raises(ValueError, match="an adapter has a layer of the layout, and a gain above 0"):
+            msgspec.structs.replace(bundle.manifest, adapters=adapters)
 
 
 def test_what_is_no_adapter_is_refused(

@@ -170,15 +170,18 @@ def test_dropout_is_set_to_nothing() -> None:
 
 
 class Scaled(nn.Module):
-    """Holds a plain tensor, which torch moves and saves with nothing."""
+    """Holds plain tensors, which torch moves and saves with nothing."""
+
+    hidden: Tensor | None = None
 
     def __init__(self) -> None:
         super().__init__()
         self.inner, self.out = nn.Linear(4, 6), nn.Linear(6, 3)
         self.inner.scale = torch.tensor([1.0, 2.0, 3.0, 4.0])  # type: ignore[assignment]
+        self.offset = torch.tensor([0.5])
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.out(self.inner(x * self.inner.scale).relu())
+        outputs: Tensor = self.out(self.inner(x * self.inner.scale).relu()) + self.offset
         return outputs
 
 
@@ -187,4 +190,13 @@ def test_a_plain_tensor_that_forward_reads_is_frozen(tmp_path: Path) -> None:
     bundle = export(model, torch.zeros(2, 4), output=tmp_path / "bundle")
 
     assert bundle.frozen.whole["inner.scale"].tolist() == [1, 2, 3, 4]
+    assert bundle.frozen.whole["offset"].tolist() == [0.5]
     assert "scale" in vars(model.inner)  # the user's own model stays as it is
+
+
+def test_a_tensor_that_is_computed_of_parameters_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    model = Scaled()
+    model.offset = model.out.bias[:1] * 2
+    model.hidden = torch.zeros(1)  # the class has the name, too
+    with pytest.raises(EdgeFLError):
+        export(model, torch.zeros(2, 4), output=tmp_path / "bundle")

@@ -68,6 +68,8 @@ def test_channels_come_first_or_last() -> None:
         ([0.0], [1.0, 1.0], Input((2,), "float32"), 0, "1 means and 2 standard deviations"),
         ([0.0] * 3, [1.0] * 3, Input((2, 5), "float32"), 0, "3 means for 2 channels"),
         ([0.0], [0.0], Input((2,), "float32"), 0, "above 0"),
+        ([0.0], [1e-50], Input((2,), "float32"), 0, "above 0"),
+        ([1e50], [1.0], Input((2,), "float32"), 0, "finite"),
         ([float("nan")], [1.0], Input((2,), "float32"), 0, "finite"),
         ([0.0], [1.0], Input((2,), "int64"), 0, "Only samples of float32"),
         ([0.0], [1.0], Input((2,), "float32"), 1, "no axis 1"),
@@ -78,6 +80,21 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         with_normalised_input(nn.Identity(), mean, std, sample, axis=axis)
+
+
+def test_small_features_are_normalised_and_constant_ones_shifted() -> None:
+    x = np.stack([np.float32([1e-7, 3e-7, 5e-7]), np.full(3, 4, np.float32)], axis=1)
+    mean, std = measure(x, Input((2,), "float32"))
+
+    assert mean == pytest.approx([3e-7, 4.0])
+    assert std == pytest.approx([1e-7 * (8 / 3) ** 0.5, 1.0])
+
+
+def test_a_model_that_has_such_a_name_is_refused() -> None:
+    model = nn.Identity()
+    model.input_mean = nn.Parameter(torch.zeros(1))
+    with pytest.raises(ConfigError, match="attribute 'input_mean' already"):
+        with_normalised_input(model, [0.0], [1.0], Input((2,), "float32"))
 
 
 def test_data_of_another_shape_is_refused() -> None:
