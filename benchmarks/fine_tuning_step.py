@@ -114,7 +114,7 @@ def _exported(
     setting: FineTuningSetting, kind: _Kind, runtime: str, scratch: Path, report: Callable[[str], None]
 ) -> Bundle:
     model = train_only(setting.build(), kind.train)
-    folder = scratch / f"{runtime}-{len(list(scratch.iterdir()))}"
+    folder = scratch / f"{runtime}-{kind.name}"
     return export_bundle(model, _target(runtime), folder, report=lambda text: report(f"{kind.name}, {text}"))
 
 

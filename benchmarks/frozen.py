@@ -67,9 +67,8 @@ class FrozenSetting:
     def build(self) -> torch.nn.Module:
         """The model with its adapters."""
         torch.manual_seed(0)
-        heads = max(1, self.width // 64)
         model = Decoder(
-            width=self.width, heads=heads, depth=self.depth, vocabulary=self.vocabulary, length=_LENGTH
+            width=self.width, heads=self.width // 64, depth=self.depth, vocabulary=self.vocabulary, length=_LENGTH
         )
         return train_only(model, _TRAIN)
 
@@ -82,10 +81,10 @@ def bench_frozen(setting: FrozenSetting, report: Callable[[str], None]) -> Resul
     EdgeFLError
         As :func:`exporter.export.export_bundle` and :func:`broker.api.serve` do.
     """
-    idle, large = FrozenSetting(width=64, depth=1, vocabulary=64, agents=1, rounds=10), setting
+    idle = FrozenSetting(width=64, depth=1, vocabulary=64, agents=1, rounds=10)
     with TemporaryDirectory() as scratch:
         tiny = _trained(idle, Path(scratch) / "tiny", report)
-        found = _trained(large, Path(scratch) / "large", report)
+        found = _trained(setting, Path(scratch) / "large", report)
     return Result(
         title="A large frozen model",
         command=setting.command,
@@ -94,7 +93,7 @@ def bench_frozen(setting: FrozenSetting, report: Callable[[str], None]) -> Resul
         "one machine. Memory is the largest proportional set size of an agent and its process of programs, over all "
         "agents and the whole run; idle is that of agents of a tiny model of the same kind. `--check` says what a step "
         "takes beside the loaded libraries.",
-        rows=[_row(idle, tiny, tiny), _row(large, found, tiny)],
+        rows=[_row(idle, tiny, tiny), _row(setting, found, tiny)],
     )
 
 

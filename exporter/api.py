@@ -93,16 +93,15 @@ def export(
     outputs = _outputs(model, sample)
     targets = find_loss(loss, target=target or "int64").target
     shape = outputs if targets == "float32" else outputs[:-1]
-    model = train_only(model, train)
+    model, taken = train_only(model, train), Input(tuple(sample.shape[1:]), kind)
     if normalise is not None:
-        taken = Input(tuple(sample.shape[1:]), kind)
         model = with_normalised_input(model, *normalise, taken, axis=channel_axis)
     return export_bundle(
         model,
         Target(
             name=name or type(model).__name__.lower(),
             dataset="",
-            input=Input(tuple(sample.shape[1:]), kind),
+            input=taken,
             target=Input(shape, targets),
             classes=outputs[-1],
             runtimes=tuple(runtime.replace("-", "_") for runtime in runtimes),

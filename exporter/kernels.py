@@ -28,7 +28,7 @@ from exporter.source import Source, Traceable, batch_ports
 from exporter.where import Running
 from exporter.written_out import written_out
 
-__all__ = ["MissingKernel", "find_missing_kernels", "refuse_missing_kernels"]
+__all__ = ["MissingKernel", "find_missing_kernels", "operation_name", "refuse_missing_kernels"]
 
 _INSTEAD = {
     "_cdist": "|a|^2 + |b|^2 - 2 a.b",
@@ -100,7 +100,9 @@ def find_missing_kernels(runtime: str, step: Traceable, *, batch: int) -> tuple[
 
 
 def _instead(operation: Any) -> str:
-    return next((text for name, text in _INSTEAD.items() if _base(operation).startswith(name)), _OTHERWISE)
+    return next(
+        (text for name, text in _INSTEAD.items() if operation_name(operation).startswith(name)), _OTHERWISE
+    )
 
 
 def refuse_missing_kernels(runtimes: tuple[str, ...], steps: tuple[Traceable, ...], *, batch: int) -> None:
@@ -137,7 +139,7 @@ def _executorch() -> tuple[Decompositions, HasKernel]:
     names = _executorch_kernels()
     return (
         executorch_decompositions(),
-        lambda target: not {_base(target), f"{_base(target)}_copy"}.isdisjoint(names),
+        lambda target: not {operation_name(target), f"{operation_name(target)}_copy"}.isdisjoint(names),
     )
 
 
@@ -188,7 +190,7 @@ def _operations(graph: fx.GraphModule, calls: Mapping[str, str]) -> Iterator[tup
     for part in (module for module in graph.modules() if isinstance(module, fx.GraphModule)):
         for node in part.graph.nodes:
             if node.op == "call_function":
-                forward = _base(node.target).removesuffix("_backward")
+                forward = operation_name(node.target).removesuffix("_backward")
                 yield node.target, node.meta.get(_MODULE, calls.get(forward))
 
 
@@ -207,7 +209,7 @@ class _Calls(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leave
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Note ``func`` and call it."""
-        self._first.setdefault(_base(func), self._running.module)
+        self._first.setdefault(operation_name(func), self._running.module)
         return func(*args, **(kwargs or {}))
 
 
@@ -225,14 +227,16 @@ def _functional(target: Any) -> Any:
     """What an operation that writes in place becomes in a program: one that gives what it writes."""
     if not (isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable):
         return target
-    named = getattr(torch.ops.aten, _WRITES.get(_base(target), _base(target).removesuffix("_")), None)
+    named = getattr(
+        torch.ops.aten, _WRITES.get(operation_name(target), operation_name(target).removesuffix("_")), None
+    )
     return getattr(named, target._overloadname, getattr(named, "default", target))
 
 
 _WRITES = {"copy_": "clone", "fill_": "full_like", "zero_": "zeros_like", "normal_": "randn_like"}
 
 
-def _base(target: Any) -> str:
+def operation_name(target: Any) -> str:
     """``cumprod`` of ``aten.cumprod.default``."""
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.partition("::")[2]

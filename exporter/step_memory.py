@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
 
+from exporter.kernels import operation_name
 from exporter.lower.onnx import onnx_decompositions
 from exporter.quiet import quiet
 from exporter.source import Traceable
@@ -40,9 +41,8 @@ def step_memory(step: Traceable, counts: Mapping[str, int], batch: int) -> int:
     results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
     # Weights are there as they were, as the program gives them, and as numpy has them.
     after = sum(_bytes(node) for node in results)
-    gaps = max(
-        _bytes(node) for node in graph.nodes
-    )  # in the arena, between what lives: as seen, the largest tensor's
+    # In the arena, between what lives: as seen, as much as the largest tensor.
+    gaps = max(_bytes(node) for node in graph.nodes)
     return _SESSION + _OPERATION * len(graph.nodes) + given + _most_at_once(graph) + gaps + after
 
 
@@ -70,7 +70,7 @@ def _memory(nodes: list[Node]) -> dict[Node, Node]:
     """For each node the one whose memory it shows."""
     found: dict[Node, Node] = {}
     for node in nodes:
-        shows = node.op == "call_function" and _name(node.target) in _VIEWS and node.all_input_nodes
+        shows = node.op == "call_function" and operation_name(node.target) in _VIEWS and node.all_input_nodes
         found[node] = found[node.all_input_nodes[0]] if shows else node
     return found
 
@@ -89,9 +89,3 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 def _size(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def _name(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload):
-        return target._schema.name.partition("::")[2]
-    return str(getattr(target, "__name__", target))

@@ -14,10 +14,9 @@ from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Tensor
-from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
-from edge_fl.core.width_statistics import row_weights, trained_width, without_rows
-from exporter.extract.extract import Trained, Wanted, check_trained
+from edge_fl.core.width_statistics import trained_width
+from exporter.extract.extract import Trained, Wanted, check_trained, of_width
 from exporter.extract.narrow import chosen_units
 
 __all__ = ["extract_adapter"]
@@ -77,8 +76,8 @@ def _kept(bundle: Bundle, trained: Trained, wanted: Wanted) -> dict[str, NDArray
     layout, rows = bundle.layout, bundle.manifest.statistic_widths
     pattern = chosen_units(layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
     width = trained_width(layout, bundle.weights(), trained.weights, rows, wanted.width)
-    own = row_weights(layout, trained.weights, rows, width)
-    return Selection.of(Pattern(without_rows(layout), pattern.mask), "units").gather(own)
+    units, own = of_width(bundle, pattern, trained.weights, width)
+    return Selection.of(units, "units").gather(own)
 
 
 def _check_beside(tensor: Tensor, kept: NDArray[np.float32], width: float) -> None:

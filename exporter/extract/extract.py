@@ -27,7 +27,7 @@ from exporter.extract.narrow import Narrowed, chosen_units
 from exporter.extract.parity import check_file, expected_outputs, random_inputs
 from exporter.quiet import quiet
 
-__all__ = ["Trained", "Wanted", "check_trained", "extract"]
+__all__ = ["Trained", "Wanted", "check_trained", "extract", "of_width"]
 
 _SUFFIXES = (".onnx", ".pte", ".pt2")
 _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
@@ -159,9 +159,13 @@ def _check_weights(bundle: Bundle, weights: Weights) -> None:
 
 def _narrowed(bundle: Bundle, pattern: Pattern, weights: Weights, width: int) -> Narrowed:
     """The kept units, with the statistics of ``width`` (thousandths) where BatchNorm has them for each."""
+    return Narrowed(load_forward(bundle), *of_width(bundle, pattern, weights, width), bundle.frozen.kept(pattern))
+
+
+def of_width(bundle: Bundle, pattern: Pattern, weights: Weights, width: int) -> tuple[Pattern, Weights]:
+    """The same units and weights with one set of BatchNorm's statistics, those of ``width`` (thousandths)."""
     own = row_weights(bundle.layout, weights, bundle.manifest.statistic_widths, width)
-    kept = Pattern(without_rows(bundle.layout), pattern.mask)
-    return Narrowed(load_forward(bundle), kept, own, bundle.frozen.kept(pattern))
+    return Pattern(without_rows(bundle.layout), pattern.mask), own
 
 
 def _exported(model: Narrowed, x: torch.Tensor, chosen: Format) -> ExportedProgram:
