@@ -26,6 +26,7 @@ from broker.observer import Observer
 from broker.open_broker import OpenBroker
 from broker.privacy import Lots, Mechanism
 from broker.private_runs import check_private
+from broker.products import check_products
 from broker.programs import missing_program
 from broker.rebuilt_record import reopen
 from broker.run_folder import SETTINGS, RunFolder, check_no_run, run_of
@@ -328,6 +329,7 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
     method, _ = recipe.method, recipe.rule
     check_secure(config, recipe, bundle.manifest)
     check_private(config, recipe, bundle.manifest)
+    check_products(config, recipe)
     if isinstance(method, ChecksBundle) and (reason := method.unfit(bundle.manifest)):
         raise ConfigError(reason)
     if config.keep_best is not None and collects(method, bundle.manifest):

@@ -8,6 +8,7 @@ from typing import Protocol
 from broker.defence import Defence
 from edge_fl.aggregation.bounds import WHOLE, Clip
 from edge_fl.aggregation.exact_sums import ExactAccumulator
+from edge_fl.aggregation.products import ProductAccumulator
 from edge_fl.aggregation.robust_sums import RobustAccumulator
 from edge_fl.aggregation.rules import Accumulator, Rule
 from edge_fl.aggregation.spool import Spool
@@ -41,14 +42,18 @@ class Sums(MakesChange, Protocol):
 
 
 def sums_of(layout: Layout, rule: Rule, device: str, defence: Defence) -> Sums:
-    """Sums of a round's updates by ``rule``, exact ones if ``defence`` says so, and by its robust rule, if any."""
+    """Sums of a round's updates by ``rule``, exact ones if ``defence`` says so, and by its robust rule, if any.
+
+    A rule of products has neither (:func:`broker.products.check_products`).
+    """
     if defence.exact:
         return ExactAccumulator(layout, rule, Spool(layout, defence.scratch))
-    if defence.robust is None:
-        return accumulator(layout, rule, device)
-    spool = Spool(layout, defence.scratch)
     plain = functools.partial(accumulator, layout, rule, device)
-    return RobustAccumulator(layout, rule, defence.robust, spool=spool, sums=plain)
+    if rule.products:
+        return ProductAccumulator(layout, rule, Spool(layout, defence.scratch), plain)
+    if defence.robust is None:
+        return plain()
+    return RobustAccumulator(layout, rule, defence.robust, spool=Spool(layout, defence.scratch), sums=plain)
 
 
 def device_here() -> str:

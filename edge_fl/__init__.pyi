@@ -19,8 +19,10 @@ from edge_fl.recipes.named import FedDrop as FedDrop
 from edge_fl.recipes.named import FedMP as FedMP
 from edge_fl.recipes.named import FedPAQ as FedPAQ
 from edge_fl.recipes.named import FjORD as FjORD
+from edge_fl.recipes.named import FlexLoRA as FlexLoRA
 from edge_fl.recipes.named import Fractional as Fractional
 from edge_fl.recipes.named import HeteroFL as HeteroFL
+from edge_fl.recipes.named import HetLoRA as HetLoRA
 from edge_fl.recipes.named import RandK as RandK
 from edge_fl.recipes.named import SignSGD as SignSGD
 from edge_fl.recipes.named import TopK as TopK

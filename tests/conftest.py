@@ -39,6 +39,31 @@ def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def adapter_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """For the digits: a droppable layer, a frozen one behind it, and an adapter beside that."""
+    import torch
+    from torch import nn
+
+    from exporter.export import Target, export_bundle
+    from exporter.fine_tuning import train_only
+
+    torch.manual_seed(0)
+    model: nn.Module = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 10)
+    )
+    model = train_only(model, ["1.*", "lora:5:r=4"])
+    target = Target(
+        "digits-adapter",
+        "digits",
+        Input((1, 8, 8), "float32"),
+        10,
+        ("onnx", "torch_eager"),
+        widths=(1000, 500),
+    )
+    return export_bundle(model, target, tmp_path_factory.mktemp("adapter") / "bundle")
+
+
+@pytest.fixture(scope="session")
 def ort_training_python() -> str:
     """The interpreter of onnxruntime-training's own environment, as `make test` builds and names it."""
     python = os.environ.get("EDGE_FL_ORT_TRAINING_PYTHON", "")

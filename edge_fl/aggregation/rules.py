@@ -59,12 +59,14 @@ class Rule:
 
     ``combine`` takes the namespace, the old weights (float32), the sum of weighted differences (float64; it may write
     to it), the summed weights of those who hold an entry, and those of all. ``signs`` says that of a parameter's
-    differences only the signs count, whatever size a client gives them.
+    differences only the signs count, whatever size a client gives them. ``products`` says that low-rank adapters are
+    averaged as what they add to their layers (:mod:`edge_fl.aggregation.products`), and only all else entry by entry.
     """
 
     combine: Callable[[Any, Any, Any, Any, float], Any]
     weighting: Weighting = "samples"
     signs: bool = False
+    products: bool = False
 
     def combine_of(self, tensor: Tensor) -> Callable[[Any, Any, Any, Any, float], Any]:
         """``combine``, or for statistics, whatever the rule, the mean over those who hold them."""
@@ -84,6 +86,7 @@ RULES: dict[str, Rule] = {
     "holders": Rule(_holders),
     "zeros": Rule(_zeros),
     "vote": Rule(_vote, signs=True),
+    "products": Rule(_holders, products=True),
 }
 """By name, each weighted by samples."""
 

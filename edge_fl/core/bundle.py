@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.adapters import DOWN, UP
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.content import LARGEST, is_digest
 from edge_fl.core.errors import BundleError
@@ -251,7 +252,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"columns have names of up to {MOST_NAME} characters, each its own")
         names = {tensor.name for tensor in self.layout.tensors}
         for layer, gain in self.adapters.items():
-            if not {f"{layer}.lora_A.weight", f"{layer}.lora_B.weight"} <= names or not 0 < gain < math.inf:
+            if not {layer + DOWN, layer + UP} <= names or not 0 < gain < math.inf:
                 raise ValueError("an adapter has a layer of the layout, and a gain above 0")
         rows = {tensor.shape[0] for tensor in self.layout.tensors if tensor.per_width}
         wanted = {len(self.statistic_widths)} - {0}

@@ -21,6 +21,7 @@ __all__ = [
     "DrawsWithoutData",
     "LearnsFromReports",
     "MasksLabels",
+    "ReordersUnits",
     "SelectsEntries",
     "SendsEntries",
     "TrainsSlots",
@@ -117,6 +118,10 @@ class ChecksBundle(ABC):
     @abstractmethod
     def unfit(self, manifest: Manifest) -> str | None:
         """Why it cannot train this one: a sentence; None when it can."""
+
+
+class ReordersUnits:
+    """A method after whose rounds another unit may have a unit's place, so that nothing is remembered of a place."""
 
 
 class SendsEntries:

@@ -24,7 +24,9 @@ __all__ = [
     "FedMP",
     "FedPAQ",
     "FjORD",
+    "FlexLoRA",
     "Fractional",
+    "HetLoRA",
     "HeteroFL",
     "NamedRecipe",
     "RandK",
@@ -89,6 +91,7 @@ FedDrop = _Method("feddrop")
 AFD = _Method("afd")
 FedMP = _Method("fedmp")
 HeteroFL = _Method("heterofl")
+HetLoRA, FlexLoRA = _Method("hetlora"), _Method("flexlora")
 VarDrop = _Method("vardrop")
 EFD = _Method("efd")
 TopK, RandK, STC, DGC = _Method("topk"), _Method("randk"), _Method("stc"), _Method("dgc")

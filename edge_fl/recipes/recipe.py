@@ -22,7 +22,13 @@ from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import Change, PrunesModel, State, Stateful, UpdatesModel
 from edge_fl.core.share import in_thousandths
 from edge_fl.methods.base import METHODS, Method, method_names, open_method
-from edge_fl.methods.capabilities import ClientReport, DrawsWithoutData, LearnsFromReports, SendsEntries
+from edge_fl.methods.capabilities import (
+    ClientReport,
+    DrawsWithoutData,
+    LearnsFromReports,
+    ReordersUnits,
+    SendsEntries,
+)
 from edge_fl.recipes.presets import PRESETS
 from edge_fl.wire.context import Decoder
 from edge_fl.wire.sparse import SPARSE
@@ -155,6 +161,11 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     if compressor and recipe.sends_entries:
         raise ConfigError(
             f"'{method}' tells the server which entries it sends, and '{compressor}' could not: leave it out."
+        )
+    if recipe.compressor is not None and recipe.compressor.memory and isinstance(recipe.method, ReordersUnits):
+        raise ConfigError(
+            f"'{method}' divides adapters anew each round, and '{compressor}' remembers what it did not send of each "
+            "rank: choose a compressor without a memory, such as fedpaq."
         )
     return recipe
 

@@ -10,6 +10,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from edge_fl.core.adapters import DOWN, UP
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
@@ -23,7 +24,6 @@ __all__ = ["extract_adapter"]
 
 _CONFIG, _MODEL = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-_DOWN, _UP = ".lora_A.weight", ".lora_B.weight"
 
 
 def extract_adapter(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def extract_adapter(bundle: Bundle, trained: Trained, wanted: Wanted, output: Pa
     check_trained(bundle, trained, wanted)
     kept = _kept(bundle, trained, wanted)
     for tensor in bundle.layout.tensors:
-        if not tensor.name.endswith((_DOWN, _UP)):
+        if not tensor.name.endswith((DOWN, UP)):
             _check_beside(tensor, kept[tensor.name], wanted.width / 1000)
     config = _config(gains, kept)
     held = {_PREFIX + name: np.ascontiguousarray(array) for name, array in sorted(kept.items())}
@@ -95,10 +95,10 @@ def _check_beside(tensor: Tensor, kept: NDArray[np.float32], width: float) -> No
 
 def _config(gains: Mapping[str, float], kept: Mapping[str, NDArray[np.float32]]) -> dict[str, Any]:
     """PEFT's LoraConfig: the first layer's rank and alpha, and patterns for layers with others."""
-    ranks = {layer: len(kept[layer + _DOWN]) for layer in gains}
+    ranks = {layer: len(kept[layer + DOWN]) for layer in gains}
     alphas = {layer: gain * ranks[layer] for layer, gain in gains.items()}
     first = next(iter(gains))
-    others = sorted({_module(name) for name in kept if not name.endswith((_DOWN, _UP))})
+    others = sorted({_module(name) for name in kept if not name.endswith((DOWN, UP))})
     return {
         "peft_type": "LORA",
         "task_type": None,

@@ -37,21 +37,22 @@ RUNS = [
 
 @pytest.mark.timeout(180)
 def test_a_fleet_and_a_simulation_give_the_same_bits_for_every_recipe(
-    system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path
+    system, digits_bundle: Bundle, adapter_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path
 ) -> None:
     agents = [AgentProcess(f"client-{i}", f"digits:{i}/{CLIENTS}", tier=i % TIERS) for i in range(CLIENTS)]
     with Fleet(agents, address=embedded, root=tmp_path / "fleet", once=False):
         for number, (recipe, parameters) in enumerate(RUNS):
             config = system.config(recipe, run=f"run-{number}", rounds=2, clients=CLIENTS, parameters=parameters)
+            bundle = adapter_bundle if recipe in ("hetlora", "flexlora") else digits_bundle
             fleet = serve(
-                bundle=digits_bundle,
+                bundle=bundle,
                 config=config,
                 root=tmp_path / f"run-{number}",
                 address=embedded,
                 observer=Observer(),
             )
             simulated = Simulation(
-                bundle=digits_bundle,
+                bundle=bundle,
                 config=config,
                 population=Population(CLIENTS, TIERS),
                 trainer=TrainerSettings("runtime"),
@@ -63,5 +64,5 @@ def test_a_fleet_and_a_simulation_give_the_same_bits_for_every_recipe(
             assert not any(m.rejections for m in fleet.rounds), recipe
             one, other = load_file(fleet.weights), load_file(simulated.weights)
             assert all(one[name].tobytes() == other[name].tobytes() for name in one), recipe
-            start = digits_bundle.weights()
+            start = bundle.weights()
             assert any(one[name].tobytes() != start[name].tobytes() for name in one), recipe
