@@ -28,7 +28,7 @@ from edge_fl.runs.privacy import Privacy
 from exporter.measure.cases import Case, find_case
 from exporter.measure.exported import exported
 
-__all__ = ["Final", "Measured", "Record", "Run", "bundle_of", "key_of", "make_run"]
+__all__ = ["Final", "Measured", "Record", "Run", "Watch", "bundle_of", "key_of", "make_run"]
 
 _RUNTIMES = ("torch_eager", "onnx")  # what the stacked trainer runs, and what evaluates and is timed
 
@@ -210,7 +210,7 @@ def make_run(run: Run, bundle: Bundle, report: Callable[[str], None]) -> Record:
     ConfigError, DataError
         When the run makes no sense, or its data cannot be had.
     """
-    watch = _Watch(run.rounds, report)
+    watch = Watch(run.rounds, report)
     try:
         with TemporaryDirectory() as scratch:
             simulation = _simulation(run, bundle, Path(scratch) / "run", watch)
@@ -256,7 +256,7 @@ def _measured(run: Run, metrics: RoundMetrics, cpu: float) -> Measured:
     return Measured(metrics.first, metrics.loss, sum(sizes) / len(sizes), traffic, cpu)
 
 
-class _Watch(Observer):
+class Watch(Observer):
     """Times the training of each round, and tells of the round once it is closed."""
 
     def __init__(self, rounds: int, report: Callable[[str], None]) -> None:

@@ -21,6 +21,9 @@ COMMANDS = {
     "fine-tuning-step": Named(
         "benchmarks.commands.programs:fine_tuning_step", "A transformer's step: all of it, adapters, its head."
     ),
+    "fine-tuning": Named(
+        "benchmarks.commands.fine_tuning:fine_tuning", "A pretrained model tuned whole, by its head, by adapters."
+    ),
     "frozen": Named(
         "benchmarks.commands.programs:frozen", "A large frozen model with small adapters on real agents."
     ),

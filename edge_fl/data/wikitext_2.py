@@ -16,7 +16,7 @@ from edge_fl.data.files import RemoteFile, read_members
 from edge_fl.data.registry import Dataset, DatasetInfo
 from edge_fl.data.sequences import cut_sequences, decode_text
 
-__all__ = ["INFO", "encoder", "load", "word_tokens"]
+__all__ = ["INFO", "encoder", "load", "texts", "word_tokens"]
 
 _LENGTH = 35
 _END_OF_LINE = "<eos>"
@@ -50,21 +50,22 @@ _SPLITS = ("train", "valid", "test")  # in "wiki.train.tokens" as in "train.txt"
 
 def load(folder: Path | None) -> Dataset:
     """Load the data set from ``folder``, else by download; raises DataError when it cannot be had."""
-    train, _, test = word_tokens(_texts(folder))
+    train, _, test = word_tokens(texts(folder))
     return Dataset(INFO, cut_sequences(train, _LENGTH), cut_sequences(test, _LENGTH))
 
 
 def encoder(folder: Path | None) -> Callable[[str], NDArray[np.int64]]:
     """What makes a text the tokens of its words and ends of lines; raises as :func:`load`."""
-    ids = _numbered([_words(text) for text in _texts(folder)])
+    ids = _numbered([_words(text) for text in texts(folder)])
     return lambda text: _tokens(_words(text), ids)
 
 
-def _texts(folder: Path | None) -> list[str]:
-    texts = {}
+def texts(folder: Path | None) -> list[str]:
+    """The training, validation and test articles; raises as :func:`load`."""
+    found = {}
     for name, content in read_members([_PUBLISHED], _REPACKED, folder):
-        texts.update({split: decode_text(content, f"wikitext-2/{name}") for split in _SPLITS if split in name})
-    return [texts[split] for split in _SPLITS]
+        found.update({split: decode_text(content, f"wikitext-2/{name}") for split in _SPLITS if split in name})
+    return [found[split] for split in _SPLITS]
 
 
 def word_tokens(texts: Sequence[str]) -> list[NDArray[np.int64]]:

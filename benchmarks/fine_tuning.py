@@ -1,0 +1,266 @@
+"""Fine-tuning a pretrained model over devices: accuracy against bytes and CPU time, for what of it is trained."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from statistics import mean
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from benchmarks.figures import deviation
+from benchmarks.plots import panels
+from benchmarks.pretrained import TASKS, PretrainedTask, pretrained
+from benchmarks.records import held, read_records, write_records
+from benchmarks.runs import Watch
+from device_sim.simulation.api import begin
+from edge_fl.core.bundle import SEAL, Bundle
+from edge_fl.core.errors import ConfigError
+from edge_fl.measure.table import Picture, Result, Row
+from exporter.export import export_bundle
+from exporter.fine_tuning import train_only
+from exporter.measure.exported import exporter_digest
+
+__all__ = ["WAYS", "FineTuningChoice", "Keeping", "Tuned", "Way", "bench_fine_tuning"]
+
+_TIERS = (1.0, 0.5, 0.25, 0.125)
+_FULL_RANK = 16
+_LOCAL_STEPS, _BATCH = 10, 20
+
+_Part = Literal["all", "head", "adapters"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What of the model is trained, and by which recipe; ``tiers`` share the ranks of 16 as the method has it."""
+
+    part: _Part
+    rank: int = 0
+    recipe: str = "fedavg"
+    parameters: tuple[tuple[str, Any], ...] = ()
+    tiers: int = 1
+
+    @property
+    def trained(self) -> str:
+        """What the table calls that part."""
+        return f"LoRA, r = {self.rank}" if self.part == "adapters" else {"all": "all", "head": "head"}[self.part]
+
+
+_BY_TIER = (("widths", _TIERS),)
+
+WAYS: tuple[Way, ...] = (
+    Way("all"),
+    Way("head"),
+    *(Way("adapters", rank) for rank in (2, 4, 8, _FULL_RANK)),
+    Way("adapters", _FULL_RANK, "fedbiad", (("dropout", 0.5),)),
+    Way("adapters", _FULL_RANK, "fjord", _BY_TIER, len(_TIERS)),
+    Way("adapters", _FULL_RANK, "hetlora", _BY_TIER, len(_TIERS)),
+    Way("adapters", _FULL_RANK, "flexlora", _BY_TIER, len(_TIERS)),
+    Way("adapters", _FULL_RANK, "fedpaq"),
+    Way("adapters", _FULL_RANK, "dgc", (("dgc.ratio", 0.05),)),
+    Way("adapters", _FULL_RANK, "fedbiad+fedpaq", (("dropout", 0.5),)),
+)
+"""The lines of a task, in the order of the table."""
+
+
+@dataclass(frozen=True)
+class FineTuningChoice:
+    """Which tasks and seeds, and for how many ``rounds`` of ``clients`` devices each."""
+
+    tasks: Sequence[str]
+    seeds: Sequence[int]
+    rounds: int
+    clients: int
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.tasks if name not in TASKS]:
+            raise ConfigError(f"There is no task '{unknown[0]}'; there are {', '.join(TASKS)}.")
+
+    @property
+    def command(self) -> str:
+        """The command line that gives the same table."""
+        named = [*(f"--task {name}" for name in self.tasks), *(f"--seed {seed}" for seed in self.seeds)]
+        return f"edge-fl bench fine-tuning {' '.join(named)} --rounds {self.rounds} --clients {self.clients}"
+
+
+class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What one run found: accuracies before and after (fractions), the mean bytes of an update, the CPU seconds of a
+    client's step, and how many numbers are trained. ``key`` says of which run.
+    """
+
+    key: str
+    before: float
+    after: float
+    uplink: float
+    step: float
+    trained: int
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """The JSON file of ``results``, the folder of pretrained weights and bundles, and who is told of what is done."""
+
+    results: Path
+    cache: Path
+    report: Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One run."""
+
+    task: PretrainedTask
+    way: Way
+    seed: int
+    rounds: int
+    clients: int
+
+    @property
+    def key(self) -> str:
+        """The same for two runs that are one."""
+        return _digest(asdict(self), _LOCAL_STEPS, _BATCH)
+
+    @property
+    def label(self) -> str:
+        """What is told of it."""
+        return f"{self.task.name}, {self.way.trained}, {self.way.recipe}, seed {self.seed}"
+
+
+def bench_fine_tuning(choice: FineTuningChoice, keeping: Keeping) -> Result:
+    """Make the runs that the results lack, and tabulate all.
+
+    Raises
+    ------
+    EdgeFLError
+        As the export and the simulation do, and DataError where the results are damaged or data cannot be had.
+    """
+    found: dict[tuple[str, Way], list[Tuned]] = {}
+    for seed in choice.seeds:  # all lines of one seed first
+        for name in choice.tasks:
+            for way in WAYS:
+                case = _Case(TASKS[name], way, seed, choice.rounds, choice.clients)
+                found.setdefault((name, way), []).append(_tuned(case, keeping))
+    return _result(choice, found)
+
+
+def _tuned(case: _Case, keeping: Keeping) -> Tuned:
+    """The run, from the results where it is there."""
+    for record in read_records(keeping.results, Tuned):
+        if record.key == case.key:
+            return record
+    made = _run(case, keeping)
+    with held(keeping.results):
+        write_records(keeping.results, [*read_records(keeping.results, Tuned), made])
+    return made
+
+
+def _run(case: _Case, keeping: Keeping) -> Tuned:
+    def report(text: str) -> None:
+        keeping.report(f"{case.label}: {text}")
+
+    task, way = case.task, case.way
+    bundle, data = _bundle(task, way, keeping.cache, report), task.devices()
+    watch = Watch(case.rounds, report)
+    with TemporaryDirectory() as scratch:
+        simulation = begin(
+            bundle,
+            data.train,
+            test_data=data.test,
+            method=way.recipe,
+            parameters=dict(way.parameters),
+            clients=task.owners,
+            fraction=case.clients / task.owners,
+            tiers=way.tiers,
+            partition="owners",
+            rounds=case.rounds,
+            local_steps=_LOCAL_STEPS,
+            batch=_BATCH,
+            lr=task.lr[way.part],
+            seed=case.seed,
+            evaluate_every=case.rounds,
+            output=Path(scratch) / "run",
+            observer=watch,
+        )
+        before = simulation.score(bundle.weights(), 1000)
+        rounds = simulation.run().rounds
+    after, sizes = rounds[-1].first, [size for metrics in rounds for size in metrics.uplink.values()]
+    assert before is not None  # there is test data
+    assert after is not None
+    return Tuned(
+        key=case.key,
+        before=before.first,
+        after=after,
+        uplink=mean(sizes),
+        step=sum(watch.cpu) / (len(sizes) * _LOCAL_STEPS),
+        trained=bundle.layout.size,
+    )
+
+
+def _bundle(task: PretrainedTask, way: Way, cache: Path, report: Callable[[str], None]) -> Bundle:
+    """What ``way`` trains of the pretrained model, from ``cache`` where this very exporter has put it there."""
+    train = {"all": [], "head": [task.head], "adapters": [f"lora:{task.adapted}:r={way.rank}"]}[way.part]
+    root = cache / exporter_digest() / f"{task.name}-{_digest(asdict(task), train)}"
+    if (root / SEAL).exists():
+        return Bundle.load(root)
+    model = train_only(pretrained(task, cache, report), train)
+    return export_bundle(model, task.target(_BATCH), root, report=report)
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()[:16]
+
+
+# --- the page
+
+
+def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], Sequence[Tuned]]) -> Result:
+    tasks = [TASKS[name] for name in choice.tasks]
+    return Result(
+        title="Fine-tuning a pretrained model",
+        command=choice.command,
+        about=" ".join(task.about for task in tasks)
+        + f" {choice.clients} devices a round train {_LOCAL_STEPS} steps of a batch of {_BATCH} in onnxruntime, for "
+        f"{choice.rounds} rounds. Each step size is the best of 0.03, 0.1, 0.3 and 1 for its part in one other seed. "
+        "LoRA trains adapters alone, with an alpha of twice the rank. By tier, equally many devices train 16, 8, 4 and "
+        "2 ranks: `fjord` draws a width a step, `hetlora` pads with zeros, `flexlora` averages products. Dropout is "
+        "0.5; `dgc` sends 5% of the entries; `fedpaq` sends 8 bits an entry. Bytes are those of a frame, the mean over "
+        "devices and rounds. CPU time is that of a client's step with its frames and checks, one thread.",
+        rows=[_row(name, way, runs, found[name, WAYS[0]]) for (name, way), runs in found.items()],
+        pictures=[
+            Picture(name, f"Accuracy on {name} by bytes of an update", partial(_draw, name, found))
+            for name in choice.tasks
+        ],
+    )
+
+
+def _row(name: str, way: Way, runs: Sequence[Tuned], dense: Sequence[Tuned]) -> Row:
+    after = [100 * run.after for run in runs]
+    return {
+        "task": name,
+        "trained": way.trained,
+        "method": way.recipe,
+        "numbers": runs[0].trained,
+        "before (%)": f"{100 * runs[0].before:.2f}",
+        "after (%)": f"{mean(after):.2f} ± {deviation(after):.2f}",
+        "update (kB)": mean(run.uplink for run in runs) / 1000,
+        "update / all": mean(run.uplink for run in runs) / mean(run.uplink for run in dense),
+        "step (ms CPU)": 1000 * float(np.median([run.step for run in runs])),
+        "seeds": len(runs),
+    }
+
+
+def _draw(name: str, found: Mapping[tuple[str, Way], Sequence[Tuned]], path: Path) -> None:
+    with panels(path, columns=1, title=f"{name}: held-out accuracy after tuning") as (panel,):
+        for (task, way), runs in found.items():
+            if task == name:
+                label = way.trained + ("" if way.recipe == "fedavg" else f", {way.recipe}")
+                size, score = mean(run.uplink for run in runs) / 1000, mean(100 * run.after for run in runs)
+                marker = {"all": "s", "head": "^", "adapters": "o"}[way.part]
+                panel.plot([size], [score], marker=marker, linestyle="", label=label)
+                before = 100 * runs[0].before
+        panel.axhline(before, linestyle="--", color="grey", label="before tuning")
+        panel.set(xscale="log", xlabel="bytes of an update (kB)", ylabel="accuracy (%)")
