@@ -1,5 +1,6 @@
 """The proof that a bundle's programs compute what torch computes: several steps, a new pattern each."""
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,6 +37,8 @@ __all__ = ["check_parity"]
 
 _EVALUATED = 230
 _DRAWS = 3
+_SMALLER = (1.0, 0.1, 0.01, 1e-3, 1e-4)  # times the usual step size, for what diverges at it
+_DIVERGED = 100.0  # times the first loss
 
 
 def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[int, ...], batch: int) -> Parity:
@@ -45,7 +48,8 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
     networks, and under Adam, rounding grows from step to step. So a program that strays is tried again with every step
     from the weights that double precision came to, and within limits that torch's own float32 keeps there. And where
     rounding has thrown a value over a ReLU's kink or to another maximum of a pool, the next draw of batches and
-    patterns does not: a program is refused when it keeps the limits in none of three draws.
+    patterns does not: a program is refused when it keeps the limits in none of three draws. A model whose training
+    diverges, as a pretrained one's may by made-up samples, has nothing to compare: it is trained in smaller steps.
 
     Returns
     -------
@@ -54,7 +58,8 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
     Raises
     ------
     ParityError
-        When one exceeds its limit in every draw, or an entry that a step's pattern drops has changed at all.
+        When one exceeds its limit in every draw, an entry that a step's pattern drops has changed at all, or training
+        diverges in the smallest steps, too.
     """
     opened = open_runtime(runtime, bundle)
     if not _any_width(bundle, runtime):
@@ -70,11 +75,23 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
 
 
 def _proven(source: Source, runtime: Runtime, variant: str, widths: tuple[int, ...], batch: int) -> Parity:
+    """The proof with the largest step size that does not diverge."""
+    for smaller in _SMALLER:
+        lr = smaller * step_size(source)
+        with suppress(_DivergedError):
+            return _drawn([_Proof(source, runtime, variant, widths, batch, draw, lr) for draw in range(_DRAWS)])
+    raise ParityError(
+        f"The model's own training diverges on made-up samples, with a step size of {lr:g}, too, so that no program "
+        "can be compared with it: normalise its input or its layers."
+    )
+
+
+def _drawn(proofs: "list[_Proof]") -> Parity:
     """The proof of the first draw that keeps the limits."""
-    for draw in range(_DRAWS - 1):
+    for proof in proofs[:-1]:
         with suppress(DifferenceError):
-            return _within_limits(_Proof(source, runtime, variant, widths, batch, draw))
-    return _within_limits(_Proof(source, runtime, variant, widths, batch, _DRAWS - 1))
+            return _within_limits(proof)
+    return _within_limits(proofs[-1])
 
 
 def _within_limits(proof: "_Proof") -> Parity:
@@ -86,6 +103,10 @@ def _within_limits(proof: "_Proof") -> Parity:
         rounding = Rounding(name, adam=proof.source.optimizer.name == "adam")
         proof.run(proof.single_precision(), rounding, step_by_step=True)
         return proof.run(proof.programs(), Limits(name, rounding.widened()), step_by_step=True)
+
+
+class _DivergedError(Exception):
+    """The loss grows without end in double precision, too."""
 
 
 class _Trained(Protocol):
@@ -109,6 +130,7 @@ class _Proof:
     widths: tuple[int, ...]
     batch: int
     draw: int
+    lr: float
 
     @cached_property
     def start(self) -> Weights:
@@ -131,14 +153,14 @@ class _Proof:
         return Reference(self.source, self.start, self.rates, dtype=torch.float32)
 
     def run(self, trained: _Trained, limits: Limits, *, step_by_step: bool = False) -> Parity:
-        """Compare after every step; raises ParityError when a difference is beyond ``limits``.
+        """Compare after every step; raises DifferenceError when a difference is beyond ``limits``.
 
         ``step_by_step``, each step begins with the tensors of double precision.
         """
         source, name = self.source, self.runtime.name
         start, expected = {**self.start, **self.rates}, Reference(source, self.start, self.rates)
         rng = np.random.default_rng(self.draw)
-        number, moved, answered = 0, 0.0, 0.0
+        number, moved, answered, bound = 0, 0.0, 0.0, math.inf
         uneven = _any_width(self.runtime.bundle, name)
         plan = plan_steps(source, self.widths, self.batch, draw=self.draw, uneven=uneven)
         for number, step in enumerate(plan, start=1):
@@ -147,14 +169,36 @@ class _Proof:
                 **made_up_extra(source, self.variant, rng, step.pattern, data),
                 **made_up_noise(self.noisy, rng, step.pattern, self.batch),
             }
-            lr = step_size(source)
-            given = Given(step.pattern, data, lr, step.scale, self.variant, extra, step.width)
+            given = Given(step.pattern, data, self.lr, step.scale, self.variant, extra, step.width)
             if step_by_step:
                 trained.put(expected.tensors)
             loss, true_loss = trained.step(given), expected.step(given)
-            moved = max(moved, _moved(source, (start, trained.tensors), expected, limits, number))
+            bound = min(bound, _DIVERGED * max(abs(true_loss), 1.0))
+            if not abs(true_loss) <= bound:
+                raise _DivergedError
+            moved = max(moved, self._moved((start, trained.tensors), expected, limits, number))
             answered = max(answered, limits.largest(loss, true_loss, "the loss", number))
         return Parity(number, moved, answered)
+
+    def _moved(self, weights: tuple[Weights, Weights], expected: Reference, limits: Limits, steps: int) -> float:
+        """The largest difference of ``weights``, at the start and now."""
+        start, ours = weights
+        theirs = expected.tensors
+        worst = 0.0
+        statistics = {tensor.name for tensor in self.source.layout.tensors if tensor.role == "statistic"}
+        for name in ours:
+            adam = self.source.optimizer.name == "adam"
+            rate = name.startswith("log_alpha.")
+            if (adam and name not in statistics) or rate:
+                compared = ~expected.moved_by_rounding(name) if adam else slice(None)
+                update = float(np.linalg.norm(theirs[name] - start[name]))
+                least = SMALLEST * (float(np.linalg.norm(start[name])) if rate else self.lr)
+                off = float(np.linalg.norm((ours[name] - theirs[name])[compared])) / max(update, least)
+                limits.require(off, ADAM_LIMIT, f"the weight '{name}'", steps)
+            else:
+                off = limits.largest(ours[name], theirs[name], f"the weight '{name}'", steps)
+            worst = max(worst, off)
+        return worst
 
 
 class _Programs:
@@ -207,29 +251,6 @@ def _unlike_rows(source: Source, weights: Weights) -> dict[str, NDArray[np.float
         else weights[t.name]
         for t in source.layout.tensors
     }
-
-
-def _moved(
-    source: Source, weights: tuple[Weights, Weights], expected: Reference, limits: Limits, steps: int
-) -> float:
-    """The largest difference of ``weights``, at the start and now."""
-    start, ours = weights
-    theirs = expected.tensors
-    worst = 0.0
-    statistics = {tensor.name for tensor in source.layout.tensors if tensor.role == "statistic"}
-    for name in ours:
-        adam = source.optimizer.name == "adam"
-        rate = name.startswith("log_alpha.")
-        if (adam and name not in statistics) or rate:
-            compared = ~expected.moved_by_rounding(name) if adam else slice(None)
-            update = float(np.linalg.norm(theirs[name] - start[name]))
-            least = SMALLEST * (float(np.linalg.norm(start[name])) if rate else step_size(source))
-            off = float(np.linalg.norm((ours[name] - theirs[name])[compared])) / max(update, least)
-            limits.require(off, ADAM_LIMIT, f"the weight '{name}'", steps)
-        else:
-            off = limits.largest(ours[name], theirs[name], f"the weight '{name}'", steps)
-        worst = max(worst, off)
-    return worst
 
 
 def _any_width(bundle: Bundle, runtime: str) -> bool:

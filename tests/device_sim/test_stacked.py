@@ -116,7 +116,13 @@ SETTINGS = {
 """Of those that FedBIAD does not train."""
 
 
-@pytest.mark.parametrize("name", MODELS)
+IN_TURN = ("adam-mlp", "momentum-mlp")
+"""What another model shows of an optimiser, too: in make test-all."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.matrix if name in IN_TURN else ()) for name in MODELS]
+)
 def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) -> None:
     build, optimizer, variant = MODELS[name]
     torch.manual_seed(0)
@@ -141,7 +147,7 @@ def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) ->
     assert any(np.abs(expected[key] - array).max() > 1e-3 for key, array in bundle.weights().items())
 
 
-@pytest.mark.parametrize("name", ["adam-conv", "distil-conv"])
+@pytest.mark.parametrize("name", [pytest.param("adam-conv", marks=pytest.mark.matrix), "distil-conv"])
 def test_a_stack_of_convolutions_is_that_of_the_runtime(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,7 +28,7 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
         yield broker
 
 
-@pytest.fixture(params=["embedded", pytest.param("mosquitto", marks=pytest.mark.mosquitto)])
+@pytest.fixture(params=["embedded", pytest.param("mosquitto", marks=(pytest.mark.mosquitto, pytest.mark.matrix))])
 def address(request: pytest.FixtureRequest) -> Iterator[BrokerAddress]:
     """A broker of each kind in turn."""
     if request.param == "mosquitto":

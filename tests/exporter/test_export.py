@@ -117,6 +117,35 @@ def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
         check_parity(right, broken, "torch_eager", widths=(1000, 500), batch=6)
 
 
+def large(factor: float) -> tuple[nn.Module, Target]:
+    """Pretrained, as it were, on other samples than those of a proof."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    model = nn.Sequential(*layers)
+    for parameter in model.parameters():
+        parameter.data *= factor
+    return model, replace(target("torch_eager"), target=Input((3,), "float32"), loss="mse")
+
+
+@pytest.mark.parametrize("wrong", [1.0, 1.2])
+def test_a_model_that_diverges_is_proven_in_smaller_steps(
+    wrong: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = optimizers.apply
+    monkeypatch.setattr(optimizers, "apply", lambda *a, lr, **more: apply(*a, lr=lr * wrong, **more))
+    if wrong == 1:
+        parity = export_bundle(*large(16), tmp_path / "bundle").manifest.parity
+        assert parity["torch_eager"].weights <= LIMIT
+    else:
+        with pytest.raises(ParityError, match="off by"):
+            export_bundle(*large(16), tmp_path / "bundle")
+
+
+def test_a_model_that_always_diverges_is_refused_as_that(tmp_path: Path) -> None:
+    with pytest.raises(ParityError, match=r"diverges on made-up samples, with a step size of 1e-05, too"):
+        export_bundle(*large(1000), tmp_path / "bundle")
+
+
 @pytest.mark.parametrize("wrong", [None, 0.0, -1.0, 1.2])
 def test_where_torchs_float32_strays_limits_are_wider_but_no_wrong_step_passes(
     wrong: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

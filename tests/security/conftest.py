@@ -19,6 +19,8 @@ from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
 
 BROKERS = ["embedded", pytest.param("mosquitto", marks=pytest.mark.mosquitto)]
+# What needs half a minute on each: Mosquitto has its turn in make test-all.
+BROKERS_IN_TURN = ["embedded", pytest.param("mosquitto", marks=(pytest.mark.mosquitto, pytest.mark.matrix))]
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def embedded_in(folder: Path) -> ServedFleet:
     return ServedFleet(folder, authority, BrokerAddress("localhost", port, "mqtts"), serve)
 
 
-@pytest.fixture(params=BROKERS)
+@pytest.fixture(params=BROKERS_IN_TURN)
 def served(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedFleet]:
     fleet = embedded_in(tmp_path)
     if request.param == "embedded":
