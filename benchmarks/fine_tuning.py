@@ -5,13 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import msgspec
-import numpy as np
-
 from benchmarks.figures import deviation
 from benchmarks.plots import panels
 from benchmarks.pretrained import TASKS, PretrainedTask, pretrained
@@ -19,7 +17,7 @@ from benchmarks.records import held, read_records, write_records
 from benchmarks.runs import Watch
 from device_sim.simulation.api import begin
 from edge_fl.core.bundle import SEAL, Bundle
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.measure.table import Picture, Result, Row
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
@@ -89,15 +87,17 @@ class FineTuningChoice:
 
 class Tuned(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What one run found: accuracies before and after (fractions), the mean bytes of an update, the CPU seconds of a
-    client's step, and how many numbers are trained. ``key`` says of which run.
+    client's step, and how many numbers are trained. ``key`` says of which run. ``failed`` is the sentence of a run that
+    diverged.
     """
 
     key: str
-    before: float
-    after: float
-    uplink: float
-    step: float
     trained: int
+    before: float = 0.0
+    after: float = 0.0
+    uplink: float = 0.0
+    step: float = 0.0
+    failed: str = ""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,10 @@ def _run(case: _Case, keeping: Keeping) -> Tuned:
             observer=watch,
         )
         before = simulation.score(bundle.weights(), 1000)
-        rounds = simulation.run().rounds
+        try:
+            rounds = simulation.run().rounds
+        except RunError as error:
+            return Tuned(key=case.key, trained=bundle.layout.size, failed=str(error))
     after, sizes = rounds[-1].first, [size for metrics in rounds for size in metrics.uplink.values()]
     assert before is not None  # there is test data
     assert after is not None
@@ -224,7 +227,7 @@ def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], Sequence[T
         command=choice.command,
         about=" ".join(task.about for task in tasks)
         + f" {choice.clients} devices a round train {_LOCAL_STEPS} steps of a batch of {_BATCH} in onnxruntime, for "
-        f"{choice.rounds} rounds. Each step size is the best of 0.03, 0.1, 0.3 and 1 for its part in one other seed. "
+        f"{choice.rounds} rounds. Step sizes are for each task and part the best of those a factor of 3 apart, by another seed. "
         "LoRA trains adapters alone, with an alpha of twice the rank. By tier, equally many devices train 16, 8, 4 and "
         "2 ranks: `fjord` draws a width a step, `hetlora` pads with zeros, `flexlora` averages products. Dropout is "
         "0.5; `dgc` sends 5% of the entries; `fedpaq` sends 8 bits an entry. Bytes are those of a frame, the mean over "
@@ -238,29 +241,38 @@ def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], Sequence[T
 
 
 def _row(name: str, way: Way, runs: Sequence[Tuned], dense: Sequence[Tuned]) -> Row:
-    after = [100 * run.after for run in runs]
-    return {
+    made = [run for run in runs if not run.failed]
+    row: dict[str, str | float] = {
         "task": name,
         "trained": way.trained,
         "method": way.recipe,
         "numbers": runs[0].trained,
-        "before (%)": f"{100 * runs[0].before:.2f}",
-        "after (%)": f"{mean(after):.2f} ± {deviation(after):.2f}",
-        "update (kB)": mean(run.uplink for run in runs) / 1000,
-        "update / all": mean(run.uplink for run in runs) / mean(run.uplink for run in dense),
-        "step (ms CPU)": 1000 * float(np.median([run.step for run in runs])),
-        "seeds": len(runs),
+        "before (%)": "",
+        "after (%)": "diverged",
+        "update (kB)": "",
+        "update / all": "",
+        "step (ms CPU)": "",
+        "seeds": len(made),
     }
+    if made:
+        after, size = [100 * run.after for run in made], mean(run.uplink for run in made)
+        row["before (%)"] = f"{100 * made[0].before:.2f}"
+        row["after (%)"] = f"{mean(after):.2f} ± {deviation(after):.2f}"
+        row["update (kB)"] = size / 1000
+        row["update / all"] = size / mean(run.uplink for run in dense)
+        row["step (ms CPU)"] = 1000 * median(run.step for run in made)
+    return row
 
 
 def _draw(name: str, found: Mapping[tuple[str, Way], Sequence[Tuned]], path: Path) -> None:
     with panels(path, columns=1, title=f"{name}: held-out accuracy after tuning") as (panel,):
-        for (task, way), runs in found.items():
-            if task == name:
+        for (task, way), every in found.items():
+            runs = [run for run in every if not run.failed]
+            if task == name and runs:
                 label = way.trained + ("" if way.recipe == "fedavg" else f", {way.recipe}")
                 size, score = mean(run.uplink for run in runs) / 1000, mean(100 * run.after for run in runs)
                 marker = {"all": "s", "head": "^", "adapters": "o"}[way.part]
                 panel.plot([size], [score], marker=marker, linestyle="", label=label)
-                before = 100 * runs[0].before
+        before = 100 * found[name, WAYS[0]][0].before
         panel.axhline(before, linestyle="--", color="grey", label="before tuning")
         panel.set(xscale="log", xlabel="bytes of an update (kB)", ylabel="accuracy (%)")

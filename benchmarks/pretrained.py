@@ -96,7 +96,7 @@ TASKS = {
             adam=1e-3,
             head="7.*",
             adapted="0,3,7",
-            lr={"all": 0.1, "head": 0.1, "adapters": 0.1},
+            lr={"all": 0.01, "head": 0.03, "adapters": 0.03},
         ),
         PretrainedTask(
             "shakespeare",
@@ -108,7 +108,7 @@ TASKS = {
             adam=3e-3,
             head="head.*",
             adapted="q_proj,k_proj,v_proj,o_proj,fc1,fc2",
-            lr={"all": 0.3, "head": 0.3, "adapters": 0.3},
+            lr={"all": 0.3, "head": 0.3, "adapters": 1.0},
         ),
     )
 }

@@ -224,6 +224,10 @@ def open_envelope(signing: Path | None) -> Envelope:
     """What the messages of a coordinator travel in whose identity is ``signing``; raises as :class:`SignedEnvelope`."""
     if signing is None:
         return BareEnvelope()
+    if read_identity(signing).coordinator is not None:
+        raise ConfigError(
+            f"'{signing}' is a device's file, as it names a coordinator: take coordinator.pem of the fleet's folder."
+        )
     try:
         return SignedEnvelope(signing)
     except (OSError, ValueError, IndexError) as error:

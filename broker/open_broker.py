@@ -9,6 +9,7 @@ from pathlib import Path
 
 from broker.doors import Doors
 from broker.embedded import EmbeddedBroker
+from broker.provision.authority import BROKER
 from broker.turned_away import TurnedAway
 from edge_fl.core.errors import ConfigError
 from edge_fl.identity.file import read_identity
@@ -92,6 +93,11 @@ def open_broker(
         raise ConfigError(
             f"A broker on {host} would be open to all who reach it: give --cert, and --ca or --passwords, or insist "
             "with --insecure."
+        )
+    if access.signing is not None and (name := read_identity(access.signing).name) != BROKER:
+        raise ConfigError(
+            f"'{access.signing}' is the identity of '{name}', and the embedded broker has one of its own: take "
+            "broker.pem of the fleet's folder."
         )
     signing = _coordinator_beside(access.signing)
     port = _usual_port(doors, signing) if port is None else port

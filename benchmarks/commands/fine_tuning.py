@@ -20,7 +20,7 @@ def fine_tuning(
     ] = None,
     seed: Annotated[list[int] | None, typer.Option(help="A seed; repeat for several [default: 0, 1, 2].")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds.")] = 20,
-    clients: Annotated[int, typer.Option(min=1, help="Devices a round.")] = 10,
+    clients: Annotated[int, typer.Option(min=1, help="Devices a round.")] = 8,
     results: Annotated[
         Path, typer.Option(help="Keeps every run, so that the next benchmark only makes those that are not there.")
     ] = Path("fine-tuning.json"),

@@ -307,8 +307,8 @@ class Conversation:
         _log.warning("connection lost (%s); reconnecting", reason)
         if self._short_sessions == _MANY_SESSIONS:
             _log.warning(
-                "the broker keeps ending this session: does another device use the id '%s'? Give each its own --id, or "
-                "enrol one of them anew",
+                "the broker keeps ending this session: does another device use the id '%s'? Enrol one of them under "
+                "another name, or, without identities, give each its own --id",
                 self._client,
             )
 

@@ -6,6 +6,7 @@ each change of its key, the oldest first. Keys and signatures are in hexadecimal
 lines.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ __all__ = ["Identity", "identity_text", "read_identity"]
 
 _LARGEST = 1 << 20  # bytes
 _BEGIN = "-----BEGIN "
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,40})-----[A-Za-z0-9+/=\s]*-----END \1-----")
+_PARTS = ["CERTIFICATE", "PRIVATE KEY", "CERTIFICATE"]  # the holder's two, and after them an authority's
+_TAKE = "take the file of this device or coordinator that `edge-fl provision` wrote"
 
 
 @dataclass(frozen=True)
@@ -49,22 +53,32 @@ def read_identity(file: str | Path) -> Identity:
     except OSError as error:
         raise ConfigError(f"'{file}' cannot be read ({error.strerror}): see --identity.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"'{file}' is no identity: see --identity.") from error
+        raise ConfigError(f"'{file}' is no identity: {_TAKE}.") from error
     if text.startswith(TOKEN_SCHEME):
         raise ConfigError(
             f"'{file}' is a token: get an identity by it with `edge-fl device enrol --token-file {file}`, and use that."
         )
-    head, begun, _ = text.partition(_BEGIN)
+    head, begun, rest = text.partition(_BEGIN)
     lines = [(word, value) for word, found, value in (line.partition(": ") for line in head.splitlines()) if found]
     said = dict(lines)
+    if "Id" not in said:
+        held = "holds certificates and no name" if begun else "is no identity"
+        raise ConfigError(f"'{file}' {what}: {_TAKE}.")
+    if not _whole(begun + rest):
+        raise ConfigError(f"'{file}' is an identity that is cut off or damaged: copy the file again.")
     try:
-        if not begun:
-            raise ValueError("it holds no certificate")
         key = bytes.fromhex(said["Coordinator"]) if "Coordinator" in said else None
         successors = tuple(_successor(value) for word, value in lines if word == "Successor")
-        return Identity(file, said["Id"], said.get("Broker"), key, successors)
-    except (KeyError, ValueError) as error:
-        raise ConfigError(f"'{file}' is no identity as `edge-fl provision` writes it: see --identity.") from error
+    except ValueError as error:
+        raise ConfigError(f"'{file}' is an identity whose keys are damaged: copy the file again.") from error
+    return Identity(file, said["Id"], said.get("Broker"), key, successors)
+
+
+def _whole(pem: str) -> bool:
+    """Whether blocks are there to the end, those of the holder and one of an authority at least."""
+    left = _BLOCK.sub("", pem)
+    kinds = [match[1] for match in _BLOCK.finditer(pem)]
+    return _BEGIN not in left and kinds[: len(_PARTS)] == _PARTS
 
 
 def identity_text(

@@ -235,7 +235,10 @@ def _distrusted(address: BrokerAddress, error: ssl.SSLError) -> str:
     if address.access.signing is not None and address.access.ca == address.access.signing:
         return f"{where} is not of the fleet of '{address.access.signing}' ({said}): enrol in the broker's fleet."
     trusted = "an authority of this system" if address.access.ca is None else f"'{address.access.ca}'"
-    return f"{where} does not come from {trusted} ({said}): name its authority's file with --ca."
+    return (
+        f"{where} does not come from {trusted} ({said}): give this side its --identity, or name the authority's file "
+        "with --ca."
+    )
 
 
 def _no_delay(_client: Any, _userdata: Any, sock: Any) -> None:

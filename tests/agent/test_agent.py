@@ -384,7 +384,8 @@ def test_two_devices_of_one_id_are_told(stage: Stage, tmp_path: Path, caplog: py
     other = threading.Thread(target=Agent(settings, open_source("digits:1/10")).run)
     other.start()
     stage.until(
-        lambda: "does another device use the id 'client-1'? Give each its own --id, or" in caplog.text, limit=60
+        lambda: "does another device use the id 'client-1'? Enrol one of them under another" in caplog.text,
+        limit=60,
     )
 
     def over() -> bool:

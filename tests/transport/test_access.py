@@ -124,15 +124,6 @@ def test_files_that_are_no_certificates(tmp_path: Path) -> None:
             access.context()
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"\xff\xfe", b"Id: tea\n", b"-----BEGIN CERTIFICATE-----\n", b"Broker: x\n-----BEGIN X-----"]
-)
-def test_what_is_no_identity(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "i").write_bytes(content)
-    with pytest.raises(ConfigError, match="is no identity"):
-        read_identity(tmp_path / "i")
-
-
 def test_a_token_is_no_identity(tmp_path: Path) -> None:
     (tmp_path / "tea.token").write_text("edge-fl-enrol:1:AAAA\n")
     with pytest.raises(ConfigError, match=r"tea.token' is a token: .*edge-fl device enrol --token-file"):
@@ -141,7 +132,9 @@ def test_a_token_is_no_identity(tmp_path: Path) -> None:
 
 def test_an_identity_says_who_and_where(tmp_path: Path) -> None:
     file = tmp_path / "i"
-    file.write_text(identity_text("tea", "mqtts://host:8883", pem="-----BEGIN CERTIFICATE-----\n"))
+    kinds = ("CERTIFICATE", "PRIVATE KEY", "CERTIFICATE")
+    pem = "".join(f"-----BEGIN {kind}-----\nMII=\n-----END {kind}-----\n" for kind in kinds)
+    file.write_text(identity_text("tea", "mqtts://host:8883", pem=pem))
     assert read_identity(file) == Identity(file, "tea", "mqtts://host:8883")
     assert read_identity(file).access.identity == "tea"
 

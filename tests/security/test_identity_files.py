@@ -1,0 +1,67 @@
+"""Wrong files for an identity: each is refused with what it is, and what to take."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from broker.envelope import open_envelope
+from broker.open_broker import open_broker
+from broker.provision.authority import Authority
+from edge_fl.core.errors import ConfigError
+from edge_fl.identity.file import read_identity
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Path:
+    authority = Authority.create(tmp_path / "fleet", hosts=["localhost"], port=1)
+    authority.device("tea")
+    return authority.folder
+
+
+def test_every_file_of_a_fleet_is_read(fleet: Path) -> None:
+    names = [read_identity(fleet / name).name for name in ("broker.pem", "coordinator.pem", "devices/tea.pem")]
+    assert names == ["broker", "coordinator", "tea"]
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused_as_that(fleet: Path) -> None:
+    file = fleet / "devices" / "tea.pem"
+    whole = file.read_text()
+    begins = whole.index("Id: tea\n") + len("Id: tea\n")
+    for length in range(begins, len(whole.rstrip())):
+        file.write_text(whole[:length])
+        with pytest.raises(ConfigError, match=r"'.*tea\.pem' is an identity that is cut off or damaged: copy"):
+            read_identity(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is no identity: take the file"),
+        (b"hello", "is no identity: take the file"),
+        (b"\xff\xfe", "is no identity: take the file"),
+        (b"-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n", "holds certificates and no name: take"),
+        (b"Id: tea\nCoordinator: xyz\n" + b"".join(
+            b"-----BEGIN %s-----\nMII=\n-----END %s-----\n" % (kind, kind)
+            for kind in (b"CERTIFICATE", b"PRIVATE KEY", b"CERTIFICATE")
+        ), "keys are damaged: copy"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_none_is_refused(content: bytes, sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "file.pem").write_bytes(content)
+    with pytest.raises(ConfigError, match=sentence):
+        read_identity(tmp_path / "file.pem")
+
+
+def test_an_authority_s_certificate_is_no_identity(fleet: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'.*ca\.pem' holds certificates and no name: take the file"):
+        read_identity(fleet / "ca.pem")
+
+
+def test_a_coordinator_with_another_s_file_is_refused(fleet: Path) -> None:
+    with pytest.raises(ConfigError, match=r"is a device's file, .*: take coordinator\.pem"):
+        open_envelope(fleet / "devices" / "tea.pem")
+    for name in ("coordinator", "devices/tea"):
+        access = read_identity(fleet / f"{name}.pem").access
+        with ExitStack() as stack, pytest.raises(ConfigError, match=r"embedded broker .*: take broker\.pem"):
+            open_broker("embedded", stack, access=access)
