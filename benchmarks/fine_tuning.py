@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import msgspec
+
 from benchmarks.figures import deviation
 from benchmarks.plots import panels
 from benchmarks.pretrained import TASKS, PretrainedTask, pretrained
@@ -227,7 +228,8 @@ def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], Sequence[T
         command=choice.command,
         about=" ".join(task.about for task in tasks)
         + f" {choice.clients} devices a round train {_LOCAL_STEPS} steps of a batch of {_BATCH} in onnxruntime, for "
-        f"{choice.rounds} rounds. Step sizes are for each task and part the best of those a factor of 3 apart, by another seed. "
+        f"{choice.rounds} rounds. Step sizes are for each task and part the best of those a factor of 3 apart, by "
+        "another seed. "
         "LoRA trains adapters alone, with an alpha of twice the rank. By tier, equally many devices train 16, 8, 4 and "
         "2 ranks: `fjord` draws a width a step, `hetlora` pads with zeros, `flexlora` averages products. Dropout is "
         "0.5; `dgc` sends 5% of the entries; `fedpaq` sends 8 bits an entry. Bytes are those of a frame, the mean over "

@@ -62,7 +62,7 @@ def read_identity(file: str | Path) -> Identity:
     lines = [(word, value) for word, found, value in (line.partition(": ") for line in head.splitlines()) if found]
     said = dict(lines)
     if "Id" not in said:
-        held = "holds certificates and no name" if begun else "is no identity"
+        what = "holds certificates and no name" if begun else "is no identity"
         raise ConfigError(f"'{file}' {what}: {_TAKE}.")
     if not _whole(begun + rest):
         raise ConfigError(f"'{file}' is an identity that is cut off or damaged: copy the file again.")
