@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.transformer import Decoder
-from edge_fl.core.bundle import Input
+from edge_fl.core.bundle import Input, Optimizer
 from edge_fl.data import shakespeare, wikitext_2
 from edge_fl.data.registry import Dataset, Samples, load_dataset
 from edge_fl.data.sequences import cut_sequences
@@ -36,7 +36,8 @@ class PretrainedTask:
     """A model, what it is pretrained on for ``steps`` of Adam of size ``adam``, and what devices have.
 
     ``owners`` is how many devices there are, ``head`` and ``adapted`` name the output layer and the layers that
-    adapters are put beside, and ``lr`` is a step size for each part that is trained.
+    adapters are put beside, ``lr`` is a step size for each part that is trained, and ``clip`` the largest norm of a
+    step's gradients.
     """
 
     name: str
@@ -47,6 +48,7 @@ class PretrainedTask:
     head: str
     adapted: str
     lr: Mapping[Literal["all", "head", "adapters"], float]
+    clip: float | None = None
 
     def build(self) -> nn.Module:
         """The model with fresh weights, the same every time."""
@@ -68,6 +70,7 @@ class PretrainedTask:
             widths=(1000,),
             batch=batch,
             loss=info.loss,
+            optimizer=Optimizer(clip=self.clip),
         )
 
     def pretraining(self) -> Samples:
@@ -90,13 +93,14 @@ TASKS = {
             "femnist",
             "FEMNIST: a CNN (two convolutions of 32 and 64 filters of 5 x 5, and an output layer) pretrained on "
             "writers 1 to 80, tuned by the other 25, and scored on their held-out pages; adapters are beside all "
-            "three layers.",
+            "three layers, and gradients are clipped to a norm of 1.",
             owners=25,
             steps=1000,
             adam=1e-3,
             head="7.*",
             adapted="0,3,7",
             lr={"all": 0.01, "head": 0.03, "adapters": 0.03},
+            clip=1.0,
         ),
         PretrainedTask(
             "shakespeare",

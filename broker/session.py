@@ -327,9 +327,9 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
     ``tiers`` is how many tiers there are, None where it is not known: then it is as many as the method tells apart.
     """
     method, _ = recipe.method, recipe.rule
+    check_products(config, recipe)
     check_secure(config, recipe, bundle.manifest)
     check_private(config, recipe, bundle.manifest)
-    check_products(config, recipe)
     if isinstance(method, ChecksBundle) and (reason := method.unfit(bundle.manifest)):
         raise ConfigError(reason)
     if config.keep_best is not None and collects(method, bundle.manifest):

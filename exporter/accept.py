@@ -148,8 +148,9 @@ def _forward(model: nn.Module, x: Tensor) -> object:
             return model(x)
     except Exception as error:  # the forward pass is the user's code
         shape, where = tuple(x.shape), f" in '{running.module}'" if running.module else ""
+        hint = "; tokens are whole numbers: give --tokens" if "'indices'" in str(error) else ""
         raise ModelError(
-            f"The model's forward fails on a batch of shape {shape}{where}: {first_line(error)}."
+            f"The model's forward fails on a batch of shape {shape}{where}: {first_line(error)}{hint}."
         ) from error
 
 

@@ -40,6 +40,14 @@ class Derivation:
     scaled: tuple[str, ...]
     dense: dict[str, str]
 
+    @property
+    def dense_by_reason(self) -> dict[str, list[str]]:
+        """The dense layers by what each is dense for."""
+        found: dict[str, list[str]] = {}
+        for layer, reason in self.dense.items():
+            found.setdefault(reason, []).append(layer)
+        return found
+
 
 def derive(
     model: nn.Module, x: Tensor, read: Collection[str] = (), closed: Callable[[str], str | None] = lambda _: None
@@ -125,7 +133,7 @@ def _depthwise(module: nn.Module) -> bool:
 def _frozen(group: Group, frozen: Collection[str]) -> str | None:
     """Of a dropped unit nothing may be left, so a device trains all of its rows or none."""
     name = next((name for name, _ in sorted(group.own) if name in frozen), None)
-    return None if name is None else f"'{name}' is frozen"
+    return None if name is None else "a frozen tensor has the same units, and keeps all of them"
 
 
 def _conflict(group: Group, others: list[Group]) -> str | None:

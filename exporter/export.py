@@ -35,6 +35,7 @@ from exporter.own_outputs import with_plain_outputs
 from exporter.parity import check_parity
 from exporter.plain_tensors import with_registered_tensors
 from exporter.report import Findings, examine
+from exporter.sentence import some_names
 from exporter.source import Source
 from exporter.steps import STEPS
 from exporter.target import Target, check_target
@@ -42,6 +43,7 @@ from exporter.widths import costs_at
 
 __all__ = ["Target", "check_model", "count_programs", "export_bundle"]
 
+_SHOWN = 4  # layers of a note
 _A_PROGRAM_A_WIDTH = ("executorch", "executorch_training")
 """Runtimes whose programs are static."""
 
@@ -241,10 +243,15 @@ def _manifest(
         metadata=target.metadata,
         scores=target.scores,
         notes=(
-            *(f"'{layer}' stays dense: {reason}." for layer, reason in found.dense.items()),
+            *map(_dense, found.dense_by_reason.items()),
             *_exact(source, noisy),
         ),
     )
+
+
+def _dense(item: tuple[str, list[str]]) -> str:
+    reason, layers = item
+    return f"{some_names(layers, most=_SHOWN)} {'stays' if len(layers) == 1 else 'stay'} dense: {reason}."
 
 
 def _exact(source: Source, noisy: tuple[Tensor, ...]) -> Iterator[str]:

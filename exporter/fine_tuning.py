@@ -1,6 +1,7 @@
 """Which part of a model is trained: ``head.*``, ``bias``, ``norm``, or adapters, ``lora:q_proj,v_proj:r=8``."""
 
 import copy
+import difflib
 import fnmatch
 import re
 from collections.abc import Sequence
@@ -100,9 +101,21 @@ def _named(model: nn.Module, choice: str) -> set[str]:
         found = set(fnmatch.filter(every, choice))
     if not found:
         raise ModelError(
-            f"'{choice}' names no parameter of the model, which has {some_names(every, most=_SHOWN)}."
+            f"'{choice}' names no parameter of the model, which has {some_names(every, most=_SHOWN)}"
+            f"{_meant(choice, every)}."
         )
     return found
+
+
+def _meant(choice: str, names: Sequence[str]) -> str:
+    """What may be meant where nothing has that name: all below it, or a name that is spelt alike."""
+    modules = sorted({name.rpartition(".")[0] for name in names} - {""})
+    if any(name.startswith(f"{choice}.") for name in names):
+        return f": did you mean '{choice}.*'"
+    alike = difflib.get_close_matches(choice.removesuffix(".*"), [*modules, *names], n=1)
+    if not alike:
+        return ""
+    return f": did you mean '{alike[0]}.*'" if alike[0] in modules else f": did you mean '{alike[0]}'"
 
 
 def _insert(model: nn.Module, adapter: _Lora) -> None:
@@ -112,7 +125,8 @@ def _insert(model: nn.Module, adapter: _Lora) -> None:
     if not layers:
         fitting = [path for path, module in model.named_modules() if can_adapt(module)]
         raise ModelError(
-            f"'{adapter.choice}' names no layer of the model, which has {some_names(fitting, most=_SHOWN)}."
+            f"'{adapter.choice}' names no layer of the model, which has {some_names(fitting, most=_SHOWN)}"
+            f"{_meant(','.join(adapter.names), sorted({path.rpartition('.')[2] for path in fitting}))}."
         )
     for path, module in layers:
         parent, _, last = path.rpartition(".")

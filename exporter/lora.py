@@ -65,7 +65,8 @@ def adapt_layer(name: str, module: nn.Module, *, rank: int, alpha: float) -> Lor
     """
     if not can_adapt(module):
         raise ModelError(
-            f"'{name}' is a {type(module).__name__}, and adapters are for Linear and Conv2d: leave it out of lora."
+            f"'{name}' is of type {type(module).__name__}, and adapters are for Linear, Conv2d and GPT-2's Conv1D: "
+            f"leave '{name}' out of lora."
         )
     if isinstance(module, nn.Conv2d):
         if module.groups != 1:

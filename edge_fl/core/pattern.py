@@ -99,6 +99,12 @@ class Pattern:
         return cls(layout, _joined(parts), Prefix(width))
 
     @classmethod
+    def prefix_of(cls, layout: Layout, width: int, blocks: Collection[str]) -> "Pattern":
+        """Keep the first units of each of ``blocks``, and every unit of all others; ``width`` in thousandths."""
+        pattern, others = cls.prefix(layout, width), [b.name for b in layout.blocks if b.name not in blocks]
+        return pattern.filled(others) if others else pattern
+
+    @classmethod
     def seeded(cls, layout: Layout, dropout: int, key: int) -> "Pattern":
         """Draw exactly S_b units of each block, block by block, from the stream ``key`` (Z_N^S of FedBIAD)."""
         stream = Stream(key)

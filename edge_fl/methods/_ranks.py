@@ -9,7 +9,7 @@ from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.share import Share
 from edge_fl.methods.base import Ask, Job, LocalHalf, Method, assigned_half, of_tier
-from edge_fl.methods.capabilities import ChecksBundle, DrawsWithoutData
+from edge_fl.methods.capabilities import ChecksBundle, DrawsWithoutData, NarrowsBlocks
 
 __all__ = ["RankMethod", "RankParameters"]
 
@@ -27,7 +27,7 @@ class RankParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("The shares of a rank must be in (0, 1], one or more of them.")
 
 
-class RankMethod(Method, DrawsWithoutData, ChecksBundle):
+class RankMethod(Method, DrawsWithoutData, ChecksBundle, NarrowsBlocks):
     """Clients of different means train adapters of different rank, and all that is trained beside them whole.
 
     A rank of r at width w keeps its first ceil(w r) ranks, in ``units`` mode: rows of A and columns of B.
@@ -51,6 +51,10 @@ class RankMethod(Method, DrawsWithoutData, ChecksBundle):
             "--train lora:LAYERS:r=16."
         )
 
+    def narrowed(self, layout: Layout) -> frozenset[str]:
+        """The ranks of adapters."""
+        return rank_blocks(layout)
+
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Of the tier's ranks, and of all other units."""
         return self._pattern(layout, tier).counts
@@ -64,6 +68,4 @@ class RankMethod(Method, DrawsWithoutData, ChecksBundle):
         return assigned_half(job)
 
     def _pattern(self, layout: Layout, tier: int) -> Pattern:
-        ranks, pattern = rank_blocks(layout), Pattern.prefix(layout, of_tier(self.parameters.widths, tier))
-        others = [block.name for block in layout.blocks if block.name not in ranks]
-        return pattern.filled(others) if others else pattern
+        return Pattern.prefix_of(layout, of_tier(self.parameters.widths, tier), rank_blocks(layout))

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Manifest
+from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights
 
@@ -21,6 +22,7 @@ __all__ = [
     "DrawsWithoutData",
     "LearnsFromReports",
     "MasksLabels",
+    "NarrowsBlocks",
     "ReordersUnits",
     "SelectsEntries",
     "SendsEntries",
@@ -118,6 +120,14 @@ class ChecksBundle(ABC):
     @abstractmethod
     def unfit(self, manifest: Manifest) -> str | None:
         """Why it cannot train this one: a sentence; None when it can."""
+
+
+class NarrowsBlocks(ABC):
+    """A method that trains first units as models of their own, in some blocks; all units of the others are kept."""
+
+    @abstractmethod
+    def narrowed(self, layout: Layout) -> frozenset[str]:
+        """The blocks of which a narrower model has the first units alone."""
 
 
 class ReordersUnits:

@@ -8,9 +8,12 @@ import typer
 from edge_fl.commands.masking import masking, masking_text
 from edge_fl.commands.tables import show_table
 from edge_fl.commands.widths import describe_widths, show_widths
+from exporter.sentence import some_names
 
 if TYPE_CHECKING:
     from exporter.report import BatchNorm, Findings
+
+_SHOWN = 4  # layers of a line
 
 __all__ = ["describe_findings", "show_findings"]
 
@@ -46,7 +49,10 @@ def show_findings(found: "Findings") -> None:
             for t in layout.tensors
         ],
     )
-    show_table("Dense", ["layer", "why"], found.derivation.dense.items())
+    dense = [(some_names(layers, most=_SHOWN), why) for why, layers in found.derivation.dense_by_reason.items()]
+    show_table("Dense", ["layers", "why"], dense)
+    trained, frozen = (sum(t.size for t in each) for each in (layout.parameters, layout.frozen))
+    typer.echo(f"{trained:,} numbers are trained, {frozen:,} are frozen.")
     show_widths(describe_widths(layout, found.costs))
     if found.memory:
         show_table(

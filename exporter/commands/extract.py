@@ -14,9 +14,10 @@ from exporter.commands.export_options import parse_metadata
 
 if TYPE_CHECKING:
     from edge_fl.core.bundle import Bundle
+    from edge_fl.core.layout import Layout
     from edge_fl.runs.run import Run
     from exporter.extract.card import Card
-    from exporter.extract.extract import Trained
+    from exporter.extract.extract import Trained, Wanted
 
 __all__ = ["extract"]
 
@@ -71,7 +72,8 @@ def extract(
     from exporter.extract.extract import extract as extract_model
 
     opened = Run.open(run)
-    trained, source = _trained(opened), Bundle.load(bundle or _bundle_of(opened))
+    source = Bundle.load(bundle or _bundle_of(opened))
+    trained = _trained(opened, source.layout)
     wanted = Wanted(
         runtime or "onnx",
         thousandths,
@@ -87,7 +89,7 @@ def extract(
         typer.echo(json_module.dumps(config) if json else _adapter_text(output, config))
         return
     if thousandths <= trained.width:
-        wanted = replace(wanted, scores=_scores(opened, source, trained, thousandths))
+        wanted = replace(wanted, scores=_scores(opened, source, trained, wanted))
     path, card = extract_model(source, trained, wanted, output)
     typer.echo(_json(path, card) if json else _text(path, card))
 
@@ -109,9 +111,9 @@ def _bundle_of(run: "Run") -> Path:
     return Path(place)
 
 
-def _trained(run: "Run") -> "Trained":
+def _trained(run: "Run", layout: "Layout") -> "Trained":
     """What a run's folder holds; an interrupted run's too, as far as it came."""
-    from edge_fl.methods.capabilities import TrainsWidths, model_width
+    from edge_fl.methods.capabilities import NarrowsBlocks, TrainsWidths, model_width
     from edge_fl.recipes.own import use_code
     from edge_fl.recipes.recipe import open_recipe
     from exporter.extract.extract import Trained
@@ -119,6 +121,7 @@ def _trained(run: "Run") -> "Trained":
     config, last = run.config, run.kept
     use_code(config.code)
     method = open_recipe(config.method, config.parameters).method
+    narrowed = method.narrowed(layout) if isinstance(method, NarrowsBlocks) else None
     return Trained(
         weights=run.weights,
         run=config.run,
@@ -126,12 +129,14 @@ def _trained(run: "Run") -> "Trained":
         round=last.round if last else 0,
         scores=last.scores if last else {},
         width=model_width(method),
-        ordered=isinstance(method, TrainsWidths) and method.ordered,
+        ordered=narrowed is not None or (isinstance(method, TrainsWidths) and method.ordered),
+        narrowed=narrowed,
     )
 
 
-def _scores(run: "Run", bundle: "Bundle", trained: "Trained", width: int) -> dict[str, float]:
+def _scores(run: "Run", bundle: "Bundle", trained: "Trained", wanted: "Wanted") -> dict[str, float]:
     """The scores of what is delivered on the run's test data; none where these are not at hand here."""
+    from edge_fl.core.selection import masked
     from edge_fl.data.splits import test_samples
     from edge_fl.training.evaluator import open_evaluator
 
@@ -142,7 +147,11 @@ def _scores(run: "Run", bundle: "Bundle", trained: "Trained", width: int) -> dic
         samples = test_samples(run.config.test_data, bundle.manifest)
         if samples is None:
             return {}
-        found = open_evaluator(bundle, run.config, samples=samples, threads=1).score(trained.weights, width)
+        evaluator = open_evaluator(bundle, run.config, samples=samples, threads=1)
+        if trained.narrowed is None:
+            found = evaluator.score(trained.weights, wanted.width)
+        else:
+            found = evaluator.score(masked(trained.weights, trained.units(bundle.layout, wanted)), 1000)
     except RunError:  # weights that diverged: likewise
         return {}
     except (DataError, RuntimeMissingError) as error:
@@ -163,8 +172,8 @@ def _text(path: Path, card: "Card") -> str:
 
     measured = f", {scores_text(card.scores)} on the run's test data" if card.scores else ""
     return (
-        f"{path}: {card.name} after {card.round} rounds of {card.method}, {card.parameters} parameters in {card.size} "
-        f"bytes, within {card.parity:.1e} of what was trained{measured}\n"
+        f"{path}: {card.name} after {card.round} rounds of {card.method}, {card.parameters:,} trained numbers, "
+        f"{card.size:,} bytes, within {card.parity:.1e} of what was trained{measured}\n"
         f"  units kept: {kept or 'all, as none can be left out'}\n"
         f"  {path.with_suffix('.json')} says what goes in and what comes out"
     )

@@ -18,7 +18,6 @@ from edge_fl.core.layout import Tensor
 from edge_fl.core.selection import Selection
 from edge_fl.core.width_statistics import trained_width
 from exporter.extract.extract import Trained, Wanted, check_trained, of_width
-from exporter.extract.narrow import chosen_units
 
 __all__ = ["extract_adapter"]
 
@@ -74,7 +73,7 @@ def extract_adapter(bundle: Bundle, trained: Trained, wanted: Wanted, output: Pa
 def _kept(bundle: Bundle, trained: Trained, wanted: Wanted) -> dict[str, NDArray[np.float32]]:
     """The kept entries of every tensor; of BatchNorm's statistics of each width, those of this one."""
     layout, rows = bundle.layout, bundle.manifest.statistic_widths
-    pattern = chosen_units(layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
+    pattern = trained.units(layout, wanted)
     width = trained_width(layout, bundle.weights(), trained.weights, rows, wanted.width)
     units, own = of_width(bundle, pattern, trained.weights, width)
     return Selection.of(units, "units").gather(own)

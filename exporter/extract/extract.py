@@ -17,6 +17,7 @@ from edge_fl import __version__
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, RunError
+from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_weights, trained_width, without_rows
@@ -38,7 +39,8 @@ class Trained:
     """What a run left: full tensors by name, and where they come from.
 
     ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name.
-    ``ordered`` says that its first units were trained as narrower models, too.
+    ``ordered`` says that its first units were trained as narrower models, too, those of the blocks ``narrowed`` alone
+    where these are named.
     """
 
     weights: Weights
@@ -48,6 +50,11 @@ class Trained:
     scores: Mapping[str, float] = field(default_factory=dict)
     width: int = 1000
     ordered: bool = True
+    narrowed: frozenset[str] | None = None
+
+    def units(self, layout: Layout, wanted: "Wanted") -> Pattern:
+        """The units that ``wanted`` delivers."""
+        return chosen_units(layout, self.weights, width=wanted.width, sparse=wanted.sparse, narrowed=self.narrowed)
 
 
 @dataclass(frozen=True)
@@ -100,7 +107,7 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
         chosen = FORMATS.find(wanted.runtime)
     path = _placed(output, chosen.suffix)
     check_trained(bundle, trained, wanted)
-    pattern = chosen_units(bundle.layout, trained.weights, width=wanted.width, sparse=wanted.sparse)
+    pattern = trained.units(bundle.layout, wanted)
     statistics = trained_width(
         bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, wanted.width
     )

@@ -1,6 +1,6 @@
 """A model of some of its units, with weights of its own."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from edge_fl.methods.fedmp import unit_norms
 __all__ = ["Narrowed", "chosen_units"]
 
 
-def chosen_units(layout: Layout, weights: Weights, *, width: int, sparse: bool) -> Pattern:
+def chosen_units(
+    layout: Layout, weights: Weights, *, width: int, sparse: bool, narrowed: Collection[str] | None = None
+) -> Pattern:
     """The units of the model to deliver.
 
     Parameters
@@ -25,8 +27,10 @@ def chosen_units(layout: Layout, weights: Weights, *, width: int, sparse: bool) 
     sparse
         Without those whose own rows are exactly zero in every tensor, for their outputs are. Each block keeps one unit
         at least, as no runtime takes a tensor without entries.
+    narrowed
+        The blocks that ``width`` is of; None for all.
     """
-    pattern = Pattern.prefix(layout, width)
+    pattern = Pattern.prefix(layout, width) if narrowed is None else Pattern.prefix_of(layout, width, narrowed)
     if not sparse:
         return pattern
     mask = pattern.mask & (unit_norms(layout, weights) > 0)

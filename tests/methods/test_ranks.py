@@ -1,14 +1,19 @@
 """HetLoRA and FlexLoRA: ranks by tier, beside layers that stay whole, and what their rules make of a round."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import edge_fl
+from edge_fl.cli.main import app
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
+from edge_fl.data.registry import load_dataset
 from edge_fl.methods.base import Ask, Job, open_method
+from edge_fl.training.evaluator import open_evaluator
 
 METHODS = ("hetlora", "flexlora")
 
@@ -69,3 +74,33 @@ def test_ranks_of_a_flexlora_run_are_sorted_by_what_they_do(adapter_bundle: Bund
     sizes = np.linalg.norm(up, axis=0)
     assert (np.diff(sizes) <= 0).all()
     assert sizes[-1] > 0
+
+
+def test_a_width_of_a_run_is_one_of_its_ranks(adapter_bundle: Bundle, tmp_path: Path) -> None:
+    """What tier 1 trained: half of the ranks, and all units of the layer that trains beside them."""
+    run = edge_fl.simulate(
+        adapter_bundle,
+        method=edge_fl.HetLoRA(widths=(1, 0.5)),
+        clients=4,
+        tiers=2,
+        fraction=1,
+        rounds=3,
+        local_steps=8,
+        output=tmp_path / "run",
+    )
+    words = [str(tmp_path / "run"), "--width", "0.5", "--runtime", "torch"]
+    done = CliRunner().invoke(app, ["extract", *words, "-o", str(tmp_path / "half.pt2"), "--json"])
+    assert done.exit_code == 0, done.output
+    card = json.loads(done.stdout)
+    assert card["units"] == {"1": 12, "5.lora_A": 2}
+    cut = {name: array.copy() for name, array in run.weights.items()}
+    cut["5.lora_B.weight"][:, 2:] = 0
+    scored = open_evaluator(adapter_bundle, run.config, samples=load_dataset("digits").test, threads=1).score(cut)
+    assert scored is not None
+    assert card["scores"] == pytest.approx(scored.scores)
+
+    words = [str(tmp_path / "run"), "--width", "0.5", "--adapter", "-o", str(tmp_path / "adapter"), "--json"]
+    done = CliRunner().invoke(app, ["extract", *words])
+    assert done.exit_code == 0, done.output
+    config = json.loads(done.stdout)
+    assert (config["r"], config["modules_to_save"]) == (2, ["1"])
