@@ -99,7 +99,7 @@ TASKS = {
             adam=1e-3,
             head="7.*",
             adapted="0,3,7",
-            lr={"all": 0.01, "head": 0.03, "adapters": 0.03},
+            lr={"all": 0.1, "head": 0.3, "adapters": 0.3},
             clip=1.0,
         ),
         PretrainedTask(

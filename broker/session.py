@@ -343,6 +343,12 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
             "export it with --loss masked_cross_entropy",
             method.name,
         )
+    beyond = range(method.tiers if tiers is None else tiers, method.tiers)
+    if any(method.counts(bundle.layout, tier) != method.counts(bundle.layout, 0) for tier in beyond):
+        _log.warning(
+            "'%s' tells %d tiers apart, and there are clients of %d: for all of them give --tiers %d",
+            *(method.name, method.tiers, tiers, method.tiers),
+        )
     for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
         _check_tier(bundle, method, tier, config.batch)
 

@@ -69,7 +69,9 @@ Recipe = Annotated[
 Dropout = Annotated[str | None, typer.Option(help="Dropout rate p, or one a tier: 0.2,0.4,0.6.")]
 Widths = Annotated[
     str | None,
-    typer.Option(help="FjORD's and efd's share of the units that a tier can run, or one a tier: 1,0.6,0.4."),
+    typer.Option(
+        help="Share of units (fjord, efd) or ranks (hetlora, flexlora) that a tier can run, or one a tier: 1,0.6,0.4."
+    ),
 ]
 Mode = Annotated[str | None, typer.Option(help="rows (a kept row whole) or units (without dropped columns).")]
 Rule = Annotated[str | None, typer.Option(help="Aggregation rule, where the method leaves a choice.")]

@@ -104,3 +104,15 @@ def test_a_width_of_a_run_is_one_of_its_ranks(adapter_bundle: Bundle, tmp_path: 
     assert done.exit_code == 0, done.output
     config = json.loads(done.stdout)
     assert (config["r"], config["modules_to_save"]) == (2, ["1"])
+
+
+def test_tiers_that_nobody_is_of_are_told(
+    adapter_bundle: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for tiers in (2, 1):
+        caplog.clear()
+        edge_fl.simulate(
+            adapter_bundle, method=edge_fl.FlexLoRA(widths=(1, 0.5)), clients=2, tiers=tiers, rounds=1, local_steps=1,
+            output=tmp_path / str(tiers),
+        )  # fmt: skip
+        assert ("'flexlora' tells 2 tiers apart, and there are clients of 1" in caplog.text) == (tiers == 1)
