@@ -1,6 +1,7 @@
 """Models that were pretrained on one part of real data, and devices with the other part."""
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +33,7 @@ _PRETRAINING_BATCH = 64
 
 
 @dataclass(frozen=True)
-class PretrainedTask:
+class PretrainedTask(ABC):
     """A model, what it is pretrained on for ``steps`` of Adam of size ``adam``, and what devices have.
 
     ``owners`` is how many devices there are, ``head`` and ``adapted`` name the output layer and the layers that
@@ -50,16 +51,21 @@ class PretrainedTask:
     lr: Mapping[Literal["all", "head", "adapters"], float]
     clip: float | None = None
 
+    @abstractmethod
     def build(self) -> nn.Module:
         """The model with fresh weights, the same every time."""
-        torch.manual_seed(0)
-        if self.name == "femnist":
-            return find_case("femnist-cnn-32-64").build()
-        return Decoder(**_DECODER, vocabulary=shakespeare.INFO.classes, length=_LENGTH)
+
+    @abstractmethod
+    def pretraining(self) -> Samples:
+        """What the model sees before any device has it."""
+
+    @abstractmethod
+    def devices(self) -> Dataset:
+        """What devices have, and what is held out: each owner's, numbered from 0."""
 
     def target(self, batch: int) -> Target:
         """What it is exported as."""
-        info = load_dataset("femnist").info if self.name == "femnist" else shakespeare.INFO
+        info = self.devices().info
         return Target(
             f"{self.name}-pretrained",
             "",
@@ -73,23 +79,40 @@ class PretrainedTask:
             optimizer=Optimizer(clip=self.clip),
         )
 
+
+class _Femnist(PretrainedTask):
+    """A CNN that knows 80 writers, for the others."""
+
+    def build(self) -> nn.Module:
+        return find_case("femnist-cnn-32-64").build()
+
     def pretraining(self) -> Samples:
-        """What the model sees before any device has it."""
-        if self.name == "femnist":
-            samples = load_dataset("femnist").train
-            assert samples.owner is not None
-            return samples.take(np.flatnonzero(samples.owner < _WRITERS))
+        samples = load_dataset("femnist").train
+        assert samples.owner is not None
+        return samples.take(np.flatnonzero(samples.owner < _WRITERS))
+
+    def devices(self) -> Dataset:
+        return _of("femnist", lambda owner: np.arange(_WRITERS, owner.max() + 1))
+
+
+class _Shakespeare(PretrainedTask):
+    """A decoder of characters that knows an encyclopaedia, for the roles that say most."""
+
+    def build(self) -> nn.Module:
+        torch.manual_seed(0)
+        return Decoder(**_DECODER, vocabulary=shakespeare.INFO.classes, length=_LENGTH)
+
+    def pretraining(self) -> Samples:
         return cut_sequences(_characters(), _LENGTH)
 
     def devices(self) -> Dataset:
-        """What devices have, and what is held out: each owner's, numbered from 0."""
-        return _devices(self.name)
+        return _of("shakespeare", lambda owner: np.sort(np.argsort(-np.bincount(owner), kind="stable")[:_ROLES]))
 
 
 TASKS = {
     task.name: task
     for task in (
-        PretrainedTask(
+        _Femnist(
             "femnist",
             "FEMNIST: a CNN (two convolutions of 32 and 64 filters of 5 x 5, and an output layer) pretrained on "
             "writers 1 to 80, tuned by the other 25, and scored on their held-out pages; adapters are beside all "
@@ -102,7 +125,7 @@ TASKS = {
             lr={"all": 0.1, "head": 0.3, "adapters": 0.3},
             clip=1.0,
         ),
-        PretrainedTask(
+        _Shakespeare(
             "shakespeare",
             "Shakespeare: a decoder (3 layers of width 64 with 4 heads, 90 characters) pretrained on the characters of "
             "WikiText-2, tuned by the 40 roles that say most, and scored on their held-out lines, character by "
@@ -148,19 +171,18 @@ def _batches(samples: Samples, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
         yield torch.from_numpy(samples.x[drawn]), torch.from_numpy(samples.y[drawn])
 
 
-@cache
-def _devices(name: str) -> Dataset:
-    found = load_dataset(name)
+def _of(name: str, choose: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> Dataset:
+    """A data set of some owners, who are numbered anew."""
+    found = _loaded(name)
     assert found.train.owner is not None
-    if name == "femnist":
-        chosen = np.arange(_WRITERS, found.train.owner.max() + 1)
-    else:
-        chosen = np.sort(np.argsort(-np.bincount(found.train.owner), kind="stable")[:_ROLES])
-    return Dataset(found.info, _of(found.train, chosen), _of(found.test, chosen))
+    chosen = choose(found.train.owner)
+    return Dataset(found.info, _own(found.train, chosen), _own(found.test, chosen))
 
 
-def _of(samples: Samples, chosen: NDArray[np.int64]) -> Samples:
-    """The samples of ``chosen`` owners, who are numbered anew."""
+_loaded = cache(load_dataset)
+
+
+def _own(samples: Samples, chosen: NDArray[np.int64]) -> Samples:
     assert samples.owner is not None
     own = np.flatnonzero(np.isin(samples.owner, chosen))
     return Samples(samples.x[own], samples.y[own], np.searchsorted(chosen, samples.owner[own]))
