@@ -35,12 +35,17 @@ def arranged(samples: Samples, columns: Sequence[str]) -> Samples:
     return replace(samples, x=samples.x[:, [places[name] for name in columns]], columns=tuple(columns))
 
 
+def _numbers_for_tokens(given: tuple[tuple[int, ...], str], taken: tuple[tuple[int, ...], str]) -> bool:
+    return given == (taken[0], "float32") and taken[1] == "int64"
+
+
 def _check(samples: Samples, manifest: Manifest) -> None:
     given, taken = (samples.x.shape[1:], samples.x.dtype.name), (manifest.input.shape, manifest.input.dtype)
     if given != taken:
+        fitting = "tokens as npz: or python:, as tables hold float32" if _numbers_for_tokens(given, taken) else ""
         raise DataError(
             f"The data has samples of shape {given[0]} in {given[1]}, and '{manifest.name}' takes {taken[0]} in "
-            f"{taken[1]}; give --data that fits."
+            f"{taken[1]}; give {fitting or '--data that fits'}."
         )
     if samples.y.shape[1:] != manifest.target.shape:
         raise DataError(

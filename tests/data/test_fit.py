@@ -22,6 +22,9 @@ def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
         fitted(Samples(np.zeros((3, 1, 28, 28), np.float32), digits.y[:3]), manifest)
     with pytest.raises(DataError, match=r"in int64, and 'digits-mlp' takes \(1, 8, 8\) in float32"):
         fitted(Samples(np.zeros((3, 1, 8, 8), np.int64), digits.y[:3]), manifest)
+    tokens = msgspec.structs.replace(manifest, input=Input((1, 8, 8), "int64"))
+    with pytest.raises(DataError, match=r"in int64; give tokens as npz: or python:, as tables hold float32"):
+        fitted(digits, tokens)
     with pytest.raises(DataError, match=r"targets of shape \(8,\) a sample, and 'digits-mlp' learns \(\)"):
         fitted(Samples(digits.x[:3], np.zeros((3, 8), np.int64)), manifest)
     with pytest.raises(DataError, match="labels 0 to 9, and 'digits-mlp' knows 9 classes"):
