@@ -57,6 +57,7 @@ WAYS: tuple[Way, ...] = (
     *(Way("adapters", rank) for rank in (2, 4, 8, _FULL_RANK)),
     Way("adapters", _FULL_RANK, "fedbiad", (("dropout", 0.5),)),
     Way("adapters", _FULL_RANK, "fjord", _BY_TIER, len(_TIERS)),
+    Way("adapters", _FULL_RANK, "hetlora", (*_BY_TIER, ("rule", "zeros")), len(_TIERS)),
     Way("adapters", _FULL_RANK, "hetlora", _BY_TIER, len(_TIERS)),
     Way("adapters", _FULL_RANK, "flexlora", _BY_TIER, len(_TIERS)),
     Way("adapters", _FULL_RANK, "fedpaq"),
@@ -190,7 +191,8 @@ def _run(case: _Case, keeping: Keeping) -> Tuned:
         try:
             rounds = simulation.run().rounds
         except RunError as error:
-            return Tuned(key=case.key, trained=bundle.layout.size, failed=str(error))
+            start = 0.0 if before is None else before.first
+            return Tuned(key=case.key, trained=bundle.layout.size, before=start, failed=str(error))
     after, sizes = rounds[-1].first, [size for metrics in rounds for size in metrics.uplink.values()]
     assert before is not None  # there is test data
     assert after is not None
@@ -244,6 +246,7 @@ def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], Sequence[T
 
 def _row(name: str, way: Way, runs: Sequence[Tuned], dense: Sequence[Tuned]) -> Row:
     made = [run for run in runs if not run.failed]
+    failed = f", {len(runs) - len(made)} of {len(runs)} diverged" if len(made) < len(runs) else ""
     row: dict[str, str | float] = {
         "task": name,
         "trained": way.trained,
@@ -259,9 +262,10 @@ def _row(name: str, way: Way, runs: Sequence[Tuned], dense: Sequence[Tuned]) -> 
     if made:
         after, size = [100 * run.after for run in made], mean(run.uplink for run in made)
         row["before (%)"] = f"{100 * made[0].before:.2f}"
-        row["after (%)"] = f"{mean(after):.2f} ± {deviation(after):.2f}"
+        row["after (%)"] = f"{mean(after):.2f} ± {deviation(after):.2f}{failed}"
         row["update (kB)"] = size / 1000
-        row["update / all"] = size / mean(run.uplink for run in dense)
+        whole = [run.uplink for run in dense if not run.failed]
+        row["update / all"] = size / mean(whole) if whole else ""
         row["step (ms CPU)"] = 1000 * median(run.step for run in made)
     return row
 

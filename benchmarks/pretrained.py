@@ -1,5 +1,6 @@
 """Models that were pretrained on one part of real data, and devices with the other part."""
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.transformer import Decoder
+from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Input, Optimizer
 from edge_fl.data import shakespeare, wikitext_2
 from edge_fl.data.registry import Dataset, Samples, load_dataset
@@ -147,7 +149,11 @@ def pretrained(task: PretrainedTask, folder: Path, report: Callable[[str], None]
 
     Raises DataError when the data cannot be had.
     """
-    model, file = task.build(), folder / f"{task.name}-pretrained-{task.steps}.safetensors"
+    model, made_by = (
+        task.build(),
+        hashlib.sha256(f"{task}".encode() + Path(__file__).read_bytes()).hexdigest()[:12],
+    )
+    file = folder / f"{task.name}-pretrained-{made_by}.safetensors"
     if file.exists():
         model.load_state_dict(safetensors.torch.load_file(file))
         return model
@@ -159,8 +165,7 @@ def pretrained(task: PretrainedTask, folder: Path, report: Callable[[str], None]
         optimizer.step()
         if number % 50 == 0:
             report(f"pretraining, step {number} of {task.steps}, loss {loss.item():.3f}")
-    folder.mkdir(parents=True, exist_ok=True)
-    safetensors.torch.save_file(model.state_dict(), file)
+    write_atomically(file, safetensors.torch.save(model.state_dict()))
     return model
 
 

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -151,6 +152,8 @@ class Coordinator:
             self._learn(metrics)
             if self._best is not None:
                 self._best.see(metrics)
+        if not rounds:
+            self._tell_start()
         try:
             while not self._over(len(rounds)):
                 rounds.append(self._run_round(len(rounds) + 1))
@@ -161,6 +164,11 @@ class Coordinator:
             raise
         best = self._best.round if self._best is not None else 0
         return RunSummary(self._config, self._dense, tuple(rounds), self._end(), best)
+
+    def _tell_start(self) -> None:
+        with suppress(RunError):  # of a loss that is no number: the first round says so where it stays so
+            if (score := self._score()) is not None:
+                self._observer.begins_with(score.scores, score.loss)
 
     def _over(self, rounds: int) -> bool:
         """Whether no round is left, or the last evaluations were all worse than the best."""

@@ -78,6 +78,11 @@ class PlainView(Observer):
         done = f", {len(finished)} of them done" if finished else ""
         self._say(f"run {config.run}: {config.method}, {config.rounds} rounds{protection_text(config)}{done}")
 
+    def begins_with(self, scores: Mapping[str, float], loss: float) -> None:
+        """Say what training begins with."""
+        parts = [scores_text(scores), loss_text(loss, None)]
+        self._say(f"before round 1  {'  '.join(filter(None, parts))}")
+
     def registered(self, client: str, profile: Register) -> None:
         """Say who is in, and how many are."""
         self._there.add(client)
@@ -155,6 +160,10 @@ class LiveView(Observer):
         self._config, self._dense = config, dense_bytes
         for metrics in finished:
             self.round_closed(metrics)
+
+    def begins_with(self, scores: Mapping[str, float], loss: float) -> None:
+        """Show what training begins with."""
+        self._scores, self._loss = dict(scores), loss
 
     def registered(self, client: str, profile: Register) -> None:
         """Give the device a line."""

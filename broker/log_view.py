@@ -1,7 +1,7 @@
 """A run as log lines, one an event, for whoever reads logs by program."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -29,6 +29,11 @@ class LogView(Observer):
         self._round = len(finished)
         done = f", {self._round} of them done" if finished else ""
         self._say("%s, %d rounds%s%s", config.method, config.rounds, protection_text(config), done)
+
+    def begins_with(self, scores: Mapping[str, float], loss: float) -> None:
+        """What training begins with."""
+        fields = {"scores": dict(scores), "loss": loss}
+        self._say("before round 1: %s", scores_text(scores) or loss_text(loss, None), **fields)
 
     def registered(self, client: str, profile: Register) -> None:
         """A device is in."""

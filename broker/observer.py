@@ -1,6 +1,6 @@
 """What a coordinator tells whoever is watching."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
@@ -17,6 +17,9 @@ class Observer:
 
         ``dense_bytes`` is the size of a frame that drops nothing.
         """
+
+    def begins_with(self, scores: Mapping[str, float], loss: float) -> None:
+        """What the bundle's own model scores on the held-out data, before the first round."""
 
     def registered(self, client: str, profile: Register) -> None:
         """A device is in."""
@@ -55,6 +58,11 @@ class Observers(Observer):
         """Tell all."""
         for observer in self._observers:
             observer.started(config, dense_bytes, finished)
+
+    def begins_with(self, scores: Mapping[str, float], loss: float) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.begins_with(scores, loss)
 
     def registered(self, client: str, profile: Register) -> None:
         """Tell all."""

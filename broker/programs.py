@@ -15,11 +15,15 @@ def missing_program(bundle: Bundle, runtime: str, method: Method, tier: int, bat
     for variant, counts in method.programs(bundle.layout, tier):
         if bundle.manifest.step_program(runtime, variant, counts, batch) is None:
             kept = ", ".join(f"{block} {count}" for block, count in counts.items())
+            missing = f"The bundle has no '{variant}' program for runtime '{runtime}', kept units {kept} and batch {batch}"
             width = _width_of(bundle.layout, counts)
+            if width is None:
+                return (
+                    f"{missing}, and no width has those: take --runtime onnx, which runs any, or another method."
+                )
             return (
-                f"The bundle has no '{variant}' program for runtime '{runtime}', kept units {kept} and "
-                f"batch {batch}: export it with --variant {variant}, --batch {batch} and "
-                f"{'that width' if width is None else f'{width / 1000:g}'} among its --widths."
+                f"{missing}: export it with --variant {variant}, --batch {batch} and {width / 1000:g} among its "
+                "--widths."
             )
     return None
 

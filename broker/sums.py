@@ -48,9 +48,10 @@ def sums_of(layout: Layout, rule: Rule, device: str, defence: Defence) -> Sums:
     """
     if defence.exact:
         return ExactAccumulator(layout, rule, Spool(layout, defence.scratch))
-    plain = functools.partial(accumulator, layout, rule, device)
     if rule.products:
-        return ProductAccumulator(layout, rule, Spool(layout, defence.scratch), plain)
+        others = functools.partial(accumulator, rule=rule, device=device)
+        return ProductAccumulator(layout, rule, Spool(layout, defence.scratch), others)
+    plain = functools.partial(accumulator, layout, rule, device)
     if defence.robust is None:
         return plain()
     return RobustAccumulator(layout, rule, defence.robust, spool=Spool(layout, defence.scratch), sums=plain)

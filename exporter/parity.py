@@ -39,6 +39,8 @@ _EVALUATED = 230
 _DRAWS = 3
 _SMALLER = (1.0, 0.1, 0.01, 1e-3, 1e-4)  # times the usual step size, for what diverges at it
 _DIVERGED = 100.0  # times the first loss
+_OF_THE_MOVE = 0.1  # what a weight may be off by in smaller steps, of how far it has moved
+_UNSEEN = 1e-5  # of a weight: a move that float32 does not show
 
 
 def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[int, ...], batch: int) -> Parity:
@@ -87,11 +89,16 @@ def _proven(source: Source, runtime: Runtime, variant: str, widths: tuple[int, .
 
 
 def _drawn(proofs: "list[_Proof]") -> Parity:
-    """The proof of the first draw that keeps the limits."""
-    for proof in proofs[:-1]:
-        with suppress(DifferenceError):
+    """The proof of the first draw that keeps the limits; raises _DivergedError when all of them diverge."""
+    strays: DifferenceError | None = None
+    for proof in proofs:
+        try:
             return _within_limits(proof)
-    return _within_limits(proofs[-1])
+        except DifferenceError as error:
+            strays = error
+        except _DivergedError:
+            continue
+    raise strays or _DivergedError
 
 
 def _within_limits(proof: "_Proof") -> Parity:
@@ -160,7 +167,7 @@ class _Proof:
         source, name = self.source, self.runtime.name
         start, expected = {**self.start, **self.rates}, Reference(source, self.start, self.rates)
         rng = np.random.default_rng(self.draw)
-        number, moved, answered, bound = 0, 0.0, 0.0, math.inf
+        number, moved, answered, first = 0, 0.0, 0.0, math.inf
         uneven = _any_width(self.runtime.bundle, name)
         plan = plan_steps(source, self.widths, self.batch, draw=self.draw, uneven=uneven)
         for number, step in enumerate(plan, start=1):
@@ -173,8 +180,8 @@ class _Proof:
             if step_by_step:
                 trained.put(expected.tensors)
             loss, true_loss = trained.step(given), expected.step(given)
-            bound = min(bound, _DIVERGED * max(abs(true_loss), 1.0))
-            if not abs(true_loss) <= bound:
+            first = max(abs(true_loss), 1.0) if number == 1 else first
+            if not abs(true_loss) <= _DIVERGED * first:
                 raise _DivergedError
             moved = max(moved, self._moved((start, trained.tensors), expected, limits, number))
             answered = max(answered, limits.largest(loss, true_loss, "the loss", number))
@@ -197,6 +204,13 @@ class _Proof:
                 limits.require(off, ADAM_LIMIT, f"the weight '{name}'", steps)
             else:
                 off = limits.largest(ours[name], theirs[name], f"the weight '{name}'", steps)
+                if name not in statistics and self.lr < step_size(self.source):
+                    # Smaller steps may hide below a limit that goes by the weight's size.
+                    moved, size = (
+                        float(np.linalg.norm(array)) for array in (theirs[name] - start[name], theirs[name])
+                    )
+                    apart = float(np.linalg.norm(ours[name] - theirs[name])) / max(moved, _UNSEEN * size, 1e-30)
+                    limits.require(apart, _OF_THE_MOVE, f"the change of '{name}'", steps)
             worst = max(worst, off)
         return worst
 

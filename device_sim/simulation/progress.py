@@ -1,6 +1,6 @@
 """A simulation's progress in a terminal: one bar over every client of every round."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -37,6 +37,11 @@ class _Bar(Observer):
         del dense_bytes, finished
         self._rounds, self._each = config.rounds, config.clients_per_round
         self._bar.update(self._task, total=self._rounds * self._each, description=config.method)
+
+    def begins_with(self, scores: Mapping[str, float], loss: float) -> None:
+        """Say what training begins with."""
+        found = scores_text(scores) or loss_text(loss, None)
+        self._bar.update(self._task, description=f"before round 1, {found}")
 
     def round_started(self, number: int, selected: list[str]) -> None:
         """Set the bar, also to where an interrupted run goes on."""

@@ -15,6 +15,13 @@ class Adapter(NamedTuple):
     down: Tensor
     up: Tensor
 
+    @property
+    def fits(self) -> bool:
+        """Whether B takes what A gives, rank by rank, and their product is a matrix."""
+        _, ranks, *others = self.up.shape if len(self.up.shape) > 1 else (0, 0)
+        same = len(self.up.units) > 1 and self.down.units[0] == self.up.units[1]
+        return same and self.down.shape[0] == ranks and all(n == 1 for n in others)
+
 
 def adapters_of(layout: Layout) -> dict[str, Adapter]:
     """The adapters of a layout by the name of the layer that each is beside, in the layout's order."""

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.adapters import DOWN, UP
+from edge_fl.core.adapters import adapters_of
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.content import LARGEST, is_digest
 from edge_fl.core.errors import BundleError
@@ -250,10 +250,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"an input of shape {self.input.shape} has {len(self.columns)} columns")
         if len(set(self.columns)) != len(self.columns) or any(len(name) > MOST_NAME for name in self.columns):
             raise ValueError(f"columns have names of up to {MOST_NAME} characters, each its own")
-        names = {tensor.name for tensor in self.layout.tensors}
+        known = adapters_of(self.layout)
         for layer, gain in self.adapters.items():
-            if not {layer + DOWN, layer + UP} <= names or not 0 < gain < math.inf:
-                raise ValueError("an adapter has a layer of the layout, and a gain above 0")
+            if layer not in known or not known[layer].fits or not 0 < gain < math.inf:
+                raise ValueError("an adapter has two tensors of one rank, and a gain above 0")
         rows = {tensor.shape[0] for tensor in self.layout.tensors if tensor.per_width}
         wanted = {len(self.statistic_widths)} - {0}
         if rows != wanted or bool(rows) != (self.batch_norm == "per-width"):

@@ -78,7 +78,12 @@ def _whole(pem: str) -> bool:
     """Whether blocks are there to the end, those of the holder and one of an authority at least."""
     left = _BLOCK.sub("", pem)
     kinds = [match[1] for match in _BLOCK.finditer(pem)]
-    return _BEGIN not in left and kinds[: len(_PARTS)] == _PARTS
+    return _BEGIN not in left and [_kind(name) for name in kinds[: len(_PARTS)]] == _PARTS
+
+
+def _kind(name: str) -> str:
+    """``EC PRIVATE KEY`` is one, too."""
+    return "PRIVATE KEY" if name.endswith(" PRIVATE KEY") else name
 
 
 def identity_text(

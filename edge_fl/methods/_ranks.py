@@ -2,7 +2,7 @@
 
 import msgspec
 
-from edge_fl.core.adapters import rank_blocks
+from edge_fl.core.adapters import adapters_of, rank_blocks
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Mode
@@ -43,8 +43,8 @@ class RankMethod(Method, DrawsWithoutData, ChecksBundle, NarrowsBlocks):
         return len(self.parameters.widths)
 
     def unfit(self, manifest: Manifest) -> str | None:
-        """A bundle without adapters."""
-        if rank_blocks(manifest.layout):
+        """A bundle without adapters, or with tensors of such names that the exporter did not make."""
+        if manifest.adapters and manifest.adapters.keys() == adapters_of(manifest.layout).keys():
             return None
         return (
             f"'{self.name}' gives each device adapters of its rank, and '{manifest.name}' has none: export with "
@@ -65,7 +65,7 @@ class RankMethod(Method, DrawsWithoutData, ChecksBundle, NarrowsBlocks):
 
     def local(self, job: Job) -> LocalHalf:
         """Train what was assigned."""
-        return assigned_half(job)
+        return assigned_half(job, width=1000)  # of BatchNorm, whose layers are whole
 
     def _pattern(self, layout: Layout, tier: int) -> Pattern:
         return Pattern.prefix_of(layout, of_tier(self.parameters.widths, tier), rank_blocks(layout))

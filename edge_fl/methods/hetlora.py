@@ -1,8 +1,10 @@
-"""HetLoRA (Cho et al., 2024), zero padding: adapters of a rank that fits the device, averaged as if padded with zeros.
+"""HetLoRA (Cho et al., 2024): adapters of a rank that fits the device, averaged rank by rank.
 
-A client of tier t trains the first ceil(w_t r) ranks of each adapter. Ranks that it has not count as zeros in the mean
-(rule ``zeros``), which therefore decays the last ranks; rule ``holders`` averages a rank over the clients that have it.
-The paper also weighs clients by the norm of their product, and prunes ranks on the device. Both are left out here.
+A client of tier t trains the first ceil(w_t r) ranks of each adapter, and a rank is averaged over the clients that
+have it (rule ``holders``). The paper counts a rank that a client lacks as zeros (rule ``zeros``). A and B of the last
+ranks then shrink each round by the share of who has them, and a rank at zero has no gradient ever again. The paper
+makes up for that by weights that grow with the norm of a client's product, and prunes ranks on the device: neither is
+here.
 
 Drops, in ``units`` mode, the last rows of A and the last columns of B: with k = ceil(w_t r) an adapter beside a layer
 of n inputs and m outputs sends k (n + m) numbers.
@@ -19,12 +21,12 @@ __all__ = ["METHOD", "HetLora", "HetLoraParameters"]
 class HetLoraParameters(RankParameters, frozen=True, forbid_unknown_fields=True):
     """What HetLoRA is run with, besides ``widths``."""
 
-    rule: Literal["zeros", "holders", "mean"] = "zeros"
+    rule: Literal["holders", "zeros", "mean"] = "holders"
     weighting: Weighting = "samples"
 
 
 class HetLora(RankMethod):
-    """A device trains as many ranks as it affords; the mean counts what it lacks as zero."""
+    """A device trains as many ranks as it affords; a rank is averaged over those who have it."""
 
     name = "hetlora"
     Parameters = HetLoraParameters
@@ -32,7 +34,7 @@ class HetLora(RankMethod):
 
     @property
     def rule(self) -> str:
-        """``zeros`` unless told otherwise."""
+        """``holders`` unless told otherwise."""
         return self.parameters.rule
 
     @property

@@ -74,7 +74,7 @@ def _kept(bundle: Bundle, trained: Trained, wanted: Wanted) -> dict[str, NDArray
     """The kept entries of every tensor; of BatchNorm's statistics of each width, those of this one."""
     layout, rows = bundle.layout, bundle.manifest.statistic_widths
     pattern = trained.units(layout, wanted)
-    width = trained_width(layout, bundle.weights(), trained.weights, rows, wanted.width)
+    width = trained_width(layout, bundle.weights(), trained.weights, rows, trained.statistics(wanted))
     units, own = of_width(bundle, pattern, trained.weights, width)
     return Selection.of(units, "units").gather(own)
 

@@ -52,6 +52,10 @@ class Trained:
     ordered: bool = True
     narrowed: frozenset[str] | None = None
 
+    def statistics(self, wanted: "Wanted") -> int:
+        """The width (thousandths) whose BatchNorm statistics ``wanted`` has: the full one's where blocks stay whole."""
+        return wanted.width if self.narrowed is None else self.width
+
     def units(self, layout: Layout, wanted: "Wanted") -> Pattern:
         """The units that ``wanted`` delivers."""
         return chosen_units(layout, self.weights, width=wanted.width, sparse=wanted.sparse, narrowed=self.narrowed)
@@ -109,7 +113,7 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     check_trained(bundle, trained, wanted)
     pattern = trained.units(bundle.layout, wanted)
     statistics = trained_width(
-        bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, wanted.width
+        bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, trained.statistics(wanted)
     )
     x = random_inputs(bundle)
     expected = expected_outputs(bundle, pattern, trained.weights, x, width=statistics)

@@ -21,6 +21,7 @@ from edge_fl.identity.file import identity_text, read_identity
 from edge_fl.methods.base import METHODS
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
+from edge_fl.wire.signed import Successor
 from fuzz.campaign import BUNDLE
 from fuzz.target import Prepared
 
@@ -173,7 +174,10 @@ def believed() -> Prepared:
 def identity() -> Prepared:
     """An identity's file."""
     file = folder() / "identity.pem"
-    text = identity_text("tea", "mqtts://localhost:8883", pem="-----BEGIN CERTIFICATE-----\n")
+    kinds = ("CERTIFICATE", "PRIVATE KEY", "CERTIFICATE")
+    pem = "".join(f"-----BEGIN {kind}-----\nMII=\n-----END {kind}-----\n" for kind in kinds)
+    successors = [Successor(bytes(32), bytes(64))]
+    text = identity_text("tea", "mqtts://localhost:8883", pem=pem, coordinator=bytes(32), successors=successors)
     return _reads(lambda: read_identity(file), file, ConfigError, text.encode())
 
 

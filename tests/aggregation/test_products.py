@@ -11,7 +11,7 @@ from edge_fl.aggregation.rules import Accumulator, find_rule
 from edge_fl.aggregation.spool import Spool
 from edge_fl.aggregation.sums import CpuSumming
 from edge_fl.core.adapters import adapters_of, rank_blocks
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.core.layout import Block, Layout, Segment, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
@@ -52,7 +52,9 @@ def change_of(
     layout_updates: list[dict[str, NDArray[np.float32]]], old: dict[str, NDArray[np.float32]], *clips: Clip
 ) -> Change:
     rule = find_rule("products")
-    sums = ProductAccumulator(LAYOUT, rule, Spool(LAYOUT, None), lambda: Accumulator(LAYOUT, rule, CpuSumming()))
+    sums = ProductAccumulator(
+        LAYOUT, rule, Spool(LAYOUT, None), lambda layout: Accumulator(layout, rule, CpuSumming())
+    )
     for k, values in enumerate(layout_updates):
         more = {"clip": clips[k]} if clips else {}
         sums.add(selection(RANKS[k]), values, SAMPLES[k], **more)
@@ -103,7 +105,7 @@ def test_a_rank_that_the_product_lacks_can_still_be_trained() -> None:
     still = [{name: np.zeros_like(array) for name, array in values.items()} for values in updates()]
     assert not any(array.any() for array in change_of(still, old).values())
     one = np.ones((1, INPUTS)), np.ones((OUTPUTS, 1))
-    down, up = divided(*one, old["fc.lora_A.weight"].astype(np.float64))
+    down, up = divided([one], old["fc.lora_A.weight"].astype(np.float64))
     np.testing.assert_allclose(up @ down, np.ones((OUTPUTS, INPUTS)))
     assert not up[:, 1:].any()
     assert down[1:].tolist() == old["fc.lora_A.weight"][1:].tolist()
@@ -114,12 +116,30 @@ def test_few_and_many_ranks_are_divided_alike(ranks: int) -> None:
     """Few without the whole product, many by it."""
     rng = np.random.default_rng(3)
     downs, ups, old = (rng.standard_normal(shape) for shape in ((ranks, 30), (20, ranks), (8, 30)))
-    down, up = divided(downs, ups, old)
+    at = ranks // 2
+    down, up = divided([(downs[:at], ups[:, :at]), (downs[at:], ups[:, at:])], old)
     left, sizes, right = np.linalg.svd(ups @ downs)
     np.testing.assert_allclose(up @ down, left[:, :8] * sizes[:8] @ right[:8], atol=1e-10)
     kept = min(ranks, 8)
     np.testing.assert_allclose(down[:kept] @ down[:kept].T, np.eye(kept), atol=1e-10)
     assert all(row[np.abs(row).argmax()] > 0 for row in down[:kept])
+
+
+@pytest.mark.parametrize("size", [1e9, 3e37])
+def test_an_adapter_that_explodes_ends_the_round_with_a_sentence(size: float) -> None:
+    """Each factor may be as far off as an update may: their product is off by the square."""
+    wild = [{name: np.full_like(array, size) for name, array in values.items()} for values in updates()]
+    with pytest.raises(RunError, match=r"The adapter of '(conv|fc)' diverged: lower the step size"):
+        change_of(wild, random_weights(LAYOUT, 1))
+
+
+def test_what_is_not_finite_is_no_adapter() -> None:
+    for wrong in (np.inf, np.nan):
+        for ranks in (1, 9):
+            term = np.full((ranks, INPUTS), wrong), np.ones((OUTPUTS, ranks))
+            down, up = divided([term], np.ones((RANK, INPUTS)))
+            assert not np.isfinite(down).any()
+            assert not np.isfinite(up).any()
 
 
 def test_a_round_without_updates_changes_nothing() -> None:
@@ -152,5 +172,7 @@ def test_what_needs_sums_is_refused(setting: dict[str, object], sentence: str) -
 def test_a_compressor_with_a_memory_is_refused() -> None:
     assert open_recipe("flexlora+fedpaq", {}).name == "flexlora+fedpaq"
     assert open_recipe("hetlora+dgc", {}).name == "hetlora+dgc"
+    with pytest.raises(ConfigError, match="'signsgd' has a rule of its own"):
+        open_recipe("flexlora+signsgd", {"signsgd.step": 0.001})
     with pytest.raises(ConfigError, match="'dgc' remembers what it did not send of each rank"):
         open_recipe("flexlora+dgc", {})

@@ -46,10 +46,10 @@ def test_a_run_is_logged_round_by_round(digits_bundle: Bundle, tmp_path: Path) -
     assert serve.returncode == 0, (tmp_path / "out").read_text()
     lines = [json.loads(line) for line in (tmp_path / "serve.log").read_text().splitlines()]
     assert {line["run"] for line in lines if line["logger"] == "broker.log_view"} == {lines[0]["run"]}
-    assert [line["round"] for line in lines if "scores" in line] == [1, 2]
+    assert [line["round"] for line in lines if "scores" in line] == [0, 1, 2]  # the bundle's own model first
     accepted = [(line["round"], line["client"]) for line in lines if line.get("status") == "accepted"]
     assert accepted == [(1, "client-0"), (2, "client-0")]
-    assert "round   1" in (tmp_path / "out").read_text()
+    assert "before round 1  accuracy " in (tmp_path / "out").read_text()
 
 
 def test_what_devices_find_is_a_line_a_tier(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,9 @@ from exporter.forward import build_evaluation
 from exporter.limits import LIMIT
 from exporter.losses import find_loss
 from exporter.lower import Request, lower_for
+from exporter.parity import _Programs as Programs
 from exporter.parity import check_parity
+from exporter.reference import Given
 from exporter.source import Source
 from exporter.steps import STEPS
 from exporter.zoo import mlp
@@ -139,6 +141,29 @@ def test_a_model_that_diverges_is_proven_in_smaller_steps(
     else:
         with pytest.raises(ParityError, match="off by"):
             export_bundle(*large(16), tmp_path / "bundle")
+
+
+@pytest.mark.parametrize("factor", [100, 300])
+def test_a_large_weight_that_is_never_trained_is_found_in_smaller_steps(factor: float, tmp_path: Path) -> None:
+    """Its whole move is less than a share of its size."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    model = nn.Sequential(*layers)
+    layers[0].weight.data *= factor
+    wanted = replace(target("torch_eager"), target=Input((3,), "float32"), loss="mse")
+    export_bundle(model, wanted, tmp_path / "bundle")
+    with pytest.MonkeyPatch.context() as patch:
+        run = Programs.step
+
+        def without(self: Programs, given: Given) -> float:
+            held = self.tensors["0.weight"].copy()
+            loss = run(self, given)
+            self.put({**self.tensors, "0.weight": held})
+            return loss
+
+        patch.setattr(Programs, "step", without)
+        with pytest.raises(ParityError, match=r"'0\.weight'"):
+            export_bundle(model, wanted, tmp_path / "wrong")
 
 
 def test_a_model_that_always_diverges_is_refused_as_that(tmp_path: Path) -> None:

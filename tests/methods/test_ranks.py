@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import edge_fl
@@ -116,3 +118,21 @@ def test_tiers_that_nobody_is_of_are_told(
             output=tmp_path / str(tiers),
         )  # fmt: skip
         assert ("'flexlora' tells 2 tiers apart, and there are clients of 1" in caplog.text) == (tiers == 1)
+
+
+class Named(nn.Module):
+    """A bottleneck of the reader's own, with names of an adapter: no product of theirs is what it adds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lora_A, self.lora_B, self.out = nn.Linear(64, 4, bias=False), nn.Linear(4, 8), nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.out(self.lora_B(self.lora_A(x.flatten(1)).relu()).relu())
+        return outputs
+
+
+def test_tensors_with_the_names_of_an_adapter_are_none(tmp_path: Path) -> None:
+    bundle = edge_fl.export(Named(), torch.zeros(2, 1, 8, 8), output=tmp_path / "bundle")
+    for name in METHODS:
+        assert "has none" in (open_method(name, {}).unfit(bundle.manifest) or "")  # type: ignore[attr-defined]
