@@ -15,7 +15,8 @@ def missing_program(bundle: Bundle, runtime: str, method: Method, tier: int, bat
     for variant, counts in method.programs(bundle.layout, tier):
         if bundle.manifest.step_program(runtime, variant, counts, batch) is None:
             kept = ", ".join(f"{block} {count}" for block, count in counts.items())
-            missing = f"The bundle has no '{variant}' program for runtime '{runtime}', kept units {kept} and batch {batch}"
+            needs = f"kept units {kept} and batch {batch}"
+            missing = f"The bundle has no '{variant}' program for runtime '{runtime}', {needs}"
             width = _width_of(bundle.layout, counts)
             if width is None:
                 return (

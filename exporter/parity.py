@@ -38,7 +38,8 @@ __all__ = ["check_parity"]
 _EVALUATED = 230
 _DRAWS = 3
 _SMALLER = (1.0, 0.1, 0.01, 1e-3, 1e-4)  # times the usual step size, for what diverges at it
-_DIVERGED = 100.0  # times the first loss
+_DIVERGED = 1e6  # times the first loss, where nothing is scaled
+_SCALED = 4  # a loss grows by a power of the factor of its layers, and no more than this in what is trained
 _OF_THE_MOVE = 0.1  # what a weight may be off by in smaller steps, of how far it has moved
 _UNSEEN = 1e-5  # of a weight: a move that float32 does not show
 
@@ -181,7 +182,7 @@ class _Proof:
                 trained.put(expected.tensors)
             loss, true_loss = trained.step(given), expected.step(given)
             first = max(abs(true_loss), 1.0) if number == 1 else first
-            if not abs(true_loss) <= _DIVERGED * first:
+            if not abs(true_loss) <= _DIVERGED * first * step.scale**_SCALED:
                 raise _DivergedError
             moved = max(moved, self._moved((start, trained.tensors), expected, limits, number))
             answered = max(answered, limits.largest(loss, true_loss, "the loss", number))

@@ -97,7 +97,7 @@ def test_what_peft_cannot_hold_is_refused(train: list[str], width: int, sentence
 
 def test_a_manifest_names_adapters_that_it_has(bundle: Bundle) -> None:
     for adapters in ({"nowhere": 1.0}, {"first": 0.0}):
-        with pytest.raises(ValueError, match="an adapter has a layer of the layout, and a gain above 0"):
+        with pytest.raises(ValueError, match="an adapter has two tensors of one rank, and a gain above 0"):
             msgspec.structs.replace(bundle.manifest, adapters=adapters)
 
 
