@@ -30,6 +30,9 @@ _TIERS = (1.0, 0.5, 0.25, 0.125)
 _FULL_RANK = 16
 _LOCAL_STEPS, _BATCH = 10, 20
 
+_SHOWN_BELOW = 3.0  # points below the start that a plot has
+_TICKS = (10, 30, 100, 300, 1000)  # kB
+
 _Part = Literal["all", "head", "adapters"]
 
 
@@ -47,6 +50,12 @@ class Way:
     def trained(self) -> str:
         """What the table calls that part."""
         return f"LoRA, r = {self.rank}" if self.part == "adapters" else {"all": "all", "head": "head"}[self.part]
+
+    @property
+    def method(self) -> str:
+        """What the table calls the recipe: with its rule, where that is not the recipe's own."""
+        rule = dict(self.parameters).get("rule")
+        return self.recipe if rule is None else f"{self.recipe}, rule {rule}"
 
 
 _BY_TIER = (("widths", _TIERS),)
@@ -129,7 +138,7 @@ class _Case:
     @property
     def label(self) -> str:
         """What is told of it."""
-        return f"{self.task.name}, {self.way.trained}, {self.way.recipe}, seed {self.seed}"
+        return f"{self.task.name}, {self.way.trained}, {self.way.method}, seed {self.seed}"
 
 
 def bench_fine_tuning(choice: FineTuningChoice, keeping: Keeping) -> Result:
@@ -233,9 +242,10 @@ def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], Sequence[T
         f"{choice.rounds} rounds. Step sizes are for each task and part the best of those a factor of 3 apart, by "
         "another seed. "
         "LoRA trains adapters alone, with an alpha of twice the rank. By tier, equally many devices train 16, 8, 4 and "
-        "2 ranks: `fjord` draws a width a step, `hetlora` pads with zeros, `flexlora` averages products. Dropout is "
-        "0.5; `dgc` sends 5% of the entries; `fedpaq` sends 8 bits an entry. Bytes are those of a frame, the mean over "
-        "devices and rounds. CPU time is that of a client's step with its frames and checks, one thread.",
+        "2 ranks: `fjord` draws a width a step, `hetlora` averages a rank over those who have it, or pads with zeros, "
+        "and `flexlora` averages products. Dropout is 0.5; `dgc` sends 5% of the entries; `fedpaq` sends 8 bits an "
+        "entry. Bytes are those of a frame, the mean over devices and rounds. CPU time is that of a client's step with "
+        "its frames and checks, one thread.",
         rows=[_row(name, way, runs, found[name, WAYS[0]]) for (name, way), runs in found.items()],
         pictures=[
             Picture(name, f"Accuracy on {name} by bytes of an update", partial(_draw, name, found))
@@ -250,7 +260,7 @@ def _row(name: str, way: Way, runs: Sequence[Tuned], dense: Sequence[Tuned]) -> 
     row: dict[str, str | float] = {
         "task": name,
         "trained": way.trained,
-        "method": way.recipe,
+        "method": way.method,
         "numbers": runs[0].trained,
         "before (%)": "",
         "after (%)": "diverged",
@@ -271,14 +281,20 @@ def _row(name: str, way: Way, runs: Sequence[Tuned], dense: Sequence[Tuned]) -> 
 
 
 def _draw(name: str, found: Mapping[tuple[str, Way], Sequence[Tuned]], path: Path) -> None:
-    with panels(path, columns=1, title=f"{name}: held-out accuracy after tuning") as (panel,):
+    """A named mark a line; what ends far below the start is left to the table."""
+    before = 100 * found[name, WAYS[0]][0].before
+    with panels(path, columns=1, title=f"{name}: accuracy after tuning") as (panel,):
         for (task, way), every in found.items():
             runs = [run for run in every if not run.failed]
-            if task == name and runs:
-                label = way.trained + ("" if way.recipe == "fedavg" else f", {way.recipe}")
-                size, score = mean(run.uplink for run in runs) / 1000, mean(100 * run.after for run in runs)
-                marker = {"all": "s", "head": "^", "adapters": "o"}[way.part]
-                panel.plot([size], [score], marker=marker, linestyle="", label=label)
-        before = 100 * found[name, WAYS[0]][0].before
+            score = mean(100 * run.after for run in runs) if runs else 0.0
+            if task == name and score > before - _SHOWN_BELOW:
+                label = way.trained.removeprefix("LoRA, ") + ("" if way.recipe == "fedavg" else f" {way.method}")
+                size = mean(run.uplink for run in runs) / 1000
+                panel.plot(
+                    [size], [score], marker={"all": "s", "head": "^", "adapters": "o"}[way.part], color="C0"
+                )
+                panel.annotate(label, (size, score), (4, 3), textcoords="offset points", fontsize="x-small")
         panel.axhline(before, linestyle="--", color="grey", label="before tuning")
-        panel.set(xscale="log", xlabel="bytes of an update (kB)", ylabel="accuracy (%)")
+        panel.set(xscale="log", xlabel="bytes of an update (kB)", ylabel="accuracy (%)", xlim=(10, 2000))
+        panel.set_xticks(_TICKS, map(str, _TICKS))
+        panel.minorticks_off()
