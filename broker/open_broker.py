@@ -9,9 +9,9 @@ from pathlib import Path
 
 from broker.doors import Doors
 from broker.embedded import EmbeddedBroker
-from broker.provision.authority import BROKER
 from broker.turned_away import TurnedAway
 from edge_fl.core.errors import ConfigError
+from edge_fl.identity.certificates import BROKER
 from edge_fl.identity.file import read_identity
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress, is_loopback

@@ -35,3 +35,9 @@ def test_an_arrow_that_runs_up_fails_the_lint(tmp_path: Path, module: str, line:
     assert any(
         contract.split(maxsplit=1)[0] in words for words in done.stdout.split("Broken contracts")[1].splitlines()
     ), broken
+
+
+def test_a_coordinator_needs_no_cryptography_before_an_identity_does() -> None:
+    """It comes with an extra of its own."""
+    code = "import sys, broker.session, broker.commands.serve; sys.exit('cryptography' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -31,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.identity.certificates import COORDINATOR
+from edge_fl.identity.certificates import BROKER, COORDINATOR
 from edge_fl.identity.file import identity_text
 from edge_fl.identity.signing import SigningKey, successor_of
 from edge_fl.wire.messages import check_id
@@ -39,7 +39,6 @@ from edge_fl.wire.signed import MOST_SUCCESSORS, Successor
 
 __all__ = ["BROKER", "COORDINATOR", "DAYS", "ENROL_PORT", "Authority", "Issued"]
 
-BROKER = "broker"
 DAYS = 365
 """How long an identity holds unless told otherwise."""
 ENROL_PORT = 8884

@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from edge_fl.core.errors import FrameError
 
-__all__ = ["COORDINATOR", "Authority", "Holder", "refused"]
+__all__ = ["BROKER", "COORDINATOR", "Authority", "Holder", "refused"]
+
+BROKER = "broker"
+"""The name of the broker's identity, which no device has."""
 
 COORDINATOR = "coordinator"
 """The name of the coordinator's identity, which no device has."""
