@@ -49,7 +49,7 @@ class Way:
     @property
     def trained(self) -> str:
         """What the table calls that part."""
-        return f"LoRA, r = {self.rank}" if self.part == "adapters" else {"all": "all", "head": "head"}[self.part]
+        return f"LoRA, r = {self.rank}" if self.part == "adapters" else self.part
 
     @property
     def method(self) -> str:
@@ -197,13 +197,12 @@ def _run(case: _Case, keeping: Keeping) -> Tuned:
             observer=watch,
         )
         before = simulation.score(bundle.weights(), 1000)
+        assert before is not None  # there is test data
         try:
             rounds = simulation.run().rounds
         except RunError as error:
-            start = 0.0 if before is None else before.first
-            return Tuned(key=case.key, trained=bundle.layout.size, before=start, failed=str(error))
+            return Tuned(key=case.key, trained=bundle.layout.size, before=before.first, failed=str(error))
     after, sizes = rounds[-1].first, [size for metrics in rounds for size in metrics.uplink.values()]
-    assert before is not None  # there is test data
     assert after is not None
     return Tuned(
         key=case.key,

@@ -149,10 +149,8 @@ def pretrained(task: PretrainedTask, folder: Path, report: Callable[[str], None]
 
     Raises DataError when the data cannot be had.
     """
-    model, made_by = (
-        task.build(),
-        hashlib.sha256(f"{task}".encode() + Path(__file__).read_bytes()).hexdigest()[:12],
-    )
+    model = task.build()
+    made_by = hashlib.sha256(f"{task}".encode() + Path(__file__).read_bytes()).hexdigest()[:12]
     file = folder / f"{task.name}-pretrained-{made_by}.safetensors"
     if file.exists():
         model.load_state_dict(safetensors.torch.load_file(file))

@@ -132,8 +132,8 @@ def _depthwise(module: nn.Module) -> bool:
 
 def _frozen(group: Group, frozen: Collection[str]) -> str | None:
     """Of a dropped unit nothing may be left, so a device trains all of its rows or none."""
-    name = next((name for name, _ in sorted(group.own) if name in frozen), None)
-    return None if name is None else "a frozen tensor has the same units, and keeps all of them"
+    shares = any(name in frozen for name, _ in group.own)
+    return "a frozen tensor has the same units, and keeps all of them" if shares else None
 
 
 def _conflict(group: Group, others: list[Group]) -> str | None:

@@ -89,11 +89,12 @@ class ProductAccumulator:
             if not self._parts:
                 change |= {tensor.name: np.zeros(tensor.shape) for a in self._adapters.values() for tensor in a}
                 return change
+            farthest = max_change(self._layout, weights)
             for layer, adapter in self._adapters.items():
                 factors = divided(self._terms(adapter, weights), _old(adapter.down, weights))
                 for tensor, new in zip(adapter, factors, strict=True):
                     change[tensor.name] = (new - _old(tensor, weights)).reshape(tensor.shape)
-                    if not np.abs(change[tensor.name]).max(initial=0) <= max_change(self._layout, weights):
+                    if not np.abs(change[tensor.name]).max(initial=0) <= farthest:
                         raise RunError(
                             f"The adapter of '{layer}' diverged: lower the step size, or bound updates (--norm-bound)."
                         )

@@ -18,9 +18,8 @@ class Adapter(NamedTuple):
     @property
     def fits(self) -> bool:
         """Whether B takes what A gives, rank by rank, and their product is a matrix."""
-        _, ranks, *others = self.up.shape if len(self.up.shape) > 1 else (0, 0)
-        same = len(self.up.units) > 1 and self.down.units[0] == self.up.units[1]
-        return same and self.down.shape[0] == ranks and all(n == 1 for n in others)
+        ranks = self.up.units[1:2]
+        return ranks == self.down.units[:1] and all(n == 1 for n in self.up.shape[2:])
 
 
 def adapters_of(layout: Layout) -> dict[str, Adapter]:
@@ -31,7 +30,7 @@ def adapters_of(layout: Layout) -> dict[str, Adapter]:
 
 
 def rank_blocks(layout: Layout) -> frozenset[str]:
-    """The blocks whose units are the ranks of adapters, and nothing else."""
+    """The blocks whose units are the ranks of adapters."""
     return frozenset(
         segment.block
         for adapter in adapters_of(layout).values()

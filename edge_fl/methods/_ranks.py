@@ -7,6 +7,7 @@ from edge_fl.core.bundle import Manifest
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
+from edge_fl.core.server_half import Weighting
 from edge_fl.core.share import Share
 from edge_fl.methods.base import Ask, Job, LocalHalf, Method, assigned_half, of_tier
 from edge_fl.methods.capabilities import ChecksBundle, DrawsWithoutData, NarrowsBlocks
@@ -21,6 +22,7 @@ class RankParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     widths: tuple[Share, ...] = (1000, 500, 250, 125)
+    weighting: Weighting = "samples"
 
     def __post_init__(self) -> None:
         if not self.widths or any(not 1 <= width <= 1000 for width in self.widths):
@@ -36,6 +38,11 @@ class RankMethod(Method, DrawsWithoutData, ChecksBundle, NarrowsBlocks):
     Parameters = RankParameters
     parameters: RankParameters
     mode: Mode = "units"
+
+    @property
+    def weighting(self) -> Weighting:
+        """By samples unless told otherwise."""
+        return self.parameters.weighting
 
     @property
     def tiers(self) -> int:

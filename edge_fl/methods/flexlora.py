@@ -8,31 +8,17 @@ Drops, in ``units`` mode, the last rows of A and the last columns of B: with k =
 of n inputs and m outputs sends k (n + m) numbers.
 """
 
-from edge_fl.core.server_half import Weighting
-from edge_fl.methods._ranks import RankMethod, RankParameters
+from edge_fl.methods._ranks import RankMethod
 from edge_fl.methods.capabilities import ReordersUnits
 
-__all__ = ["METHOD", "FlexLora", "FlexLoraParameters"]
-
-
-class FlexLoraParameters(RankParameters, frozen=True, forbid_unknown_fields=True):
-    """What FlexLoRA is run with, besides ``widths``."""
-
-    weighting: Weighting = "samples"
+__all__ = ["METHOD", "FlexLora"]
 
 
 class FlexLora(RankMethod, ReordersUnits):
     """A device trains as many ranks as it affords; the server sorts them by what they do."""
 
     name = "flexlora"
-    Parameters = FlexLoraParameters
-    parameters: FlexLoraParameters
     rule = "products"
-
-    @property
-    def weighting(self) -> Weighting:
-        """By samples unless told otherwise."""
-        return self.parameters.weighting
 
 
 METHOD = FlexLora

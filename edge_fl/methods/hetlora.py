@@ -12,17 +12,15 @@ of n inputs and m outputs sends k (n + m) numbers.
 
 from typing import Literal
 
-from edge_fl.core.server_half import Weighting
 from edge_fl.methods._ranks import RankMethod, RankParameters
 
 __all__ = ["METHOD", "HetLora", "HetLoraParameters"]
 
 
 class HetLoraParameters(RankParameters, frozen=True, forbid_unknown_fields=True):
-    """What HetLoRA is run with, besides ``widths``."""
+    """What HetLoRA is run with, besides ``widths`` and ``weighting``."""
 
     rule: Literal["holders", "zeros", "mean"] = "holders"
-    weighting: Weighting = "samples"
 
 
 class HetLora(RankMethod):
@@ -36,11 +34,6 @@ class HetLora(RankMethod):
     def rule(self) -> str:
         """``holders`` unless told otherwise."""
         return self.parameters.rule
-
-    @property
-    def weighting(self) -> Weighting:
-        """By samples unless told otherwise."""
-        return self.parameters.weighting
 
 
 METHOD = HetLora

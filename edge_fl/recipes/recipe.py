@@ -162,10 +162,7 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
         raise ConfigError(
             f"'{method}' tells the server which entries it sends, and '{compressor}' could not: leave it out."
         )
-    if (
-        recipe.rule != find_rule(recipe.method.rule, recipe.method.weighting)
-        and find_rule(recipe.method.rule).products
-    ):
+    if find_rule(recipe.method.rule).products and not recipe.rule.products:
         raise ConfigError(
             f"'{method}' averages products of adapters, and '{compressor}' has a rule of its own: leave it out, or its "
             "parameter that chooses the rule."
