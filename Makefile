@@ -23,8 +23,9 @@ check: lint
 	$(BIN)/pytest -n 2 --dist worksteal tests/core tests/wire tests/metrics tests/recipes tests/runs tests/transport \
 		tests/broker/test_store.py tests/broker/test_tiers.py tests/test_stored_digests.py
 
+# A third process for two cores: fleets wait for sockets and clocks half of their time.
 test: lint $(ORT_READY)
-	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal
+	$(WITH_ORT) $(BIN)/pytest -n 3 --dist worksteal
 
 test-all: test test-rest
 

@@ -1,9 +1,12 @@
 """What fine-tuning costs: a small transformer's step, and a small fleet with frozen weights."""
 
+import pytest
+
 from benchmarks.fine_tuning_step import FineTuningSetting, bench_fine_tuning_step
 from benchmarks.frozen import FrozenSetting, bench_frozen
 
 
+@pytest.mark.matrix
 def test_a_step_of_all_of_half_of_adapters_and_of_the_head() -> None:
     setting = FineTuningSetting(("onnx",), width=16, heads=2, depth=1, threads=1, repeats=2)
     result = bench_fine_tuning_step(setting, lambda _: None)
@@ -15,6 +18,7 @@ def test_a_step_of_all_of_half_of_adapters_and_of_the_head() -> None:
     assert "edge-fl bench fine-tuning-step --runtime onnx --width 16" in result.command
 
 
+@pytest.mark.matrix
 def test_a_frozen_model_is_fetched_once() -> None:
     result = bench_frozen(FrozenSetting(width=128, depth=1, vocabulary=100, agents=2, rounds=3), lambda _: None)
     row = result.rows[-1]

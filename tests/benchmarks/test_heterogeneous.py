@@ -92,6 +92,7 @@ def test_the_accuracy_at_a_width_is_that_of_the_model_cut_out(tiny: Tiny, fillin
     assert record.final.accuracy[1000] == record.rounds[-1].accuracy == record.final.unpruned
 
 
+@pytest.mark.matrix
 def test_methods_share_a_table_and_separate_models_a_line(tiny: Tiny, filling: Make, tmp_path: Path) -> None:
     how = filling()
     settings = [Clusters(), Clusters(5, 0.5)]

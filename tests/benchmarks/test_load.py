@@ -8,6 +8,7 @@ from device_sim.emulation.mosquitto import mosquitto_program
 from edge_fl.core.errors import ConfigError
 
 
+@pytest.mark.matrix
 @pytest.mark.mosquitto
 @pytest.mark.skipif(mosquitto_program() is None, reason="mosquitto is not installed")
 def test_both_programs_move_the_same_bytes_and_lose_none() -> None:

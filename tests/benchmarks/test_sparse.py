@@ -87,6 +87,7 @@ def test_a_run_that_is_all_warm_up_has_no_bits_after_it() -> None:
     assert bits(Filled(made, (Record(run=run, in_effect=run.in_effect(), dense=1),)), warm=False) is None
 
 
+@pytest.mark.matrix
 def test_what_vardrop_leaves_is_told(tiny: Tiny, filling: Make, tmp_path: Path) -> None:
     how = filling()
     result = bench_vardrop(tiny(rounds=6, clients=4, local_steps=None, lr=None), how)

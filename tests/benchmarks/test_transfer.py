@@ -13,6 +13,7 @@ from exporter.zoo.mlp import mlp
 DEVICES = 3
 
 
+@pytest.mark.matrix
 @pytest.mark.mosquitto
 @pytest.mark.skipif(mosquitto_program() is None, reason="mosquitto is not installed")
 def test_what_has_come_before_the_broker_dies_is_not_sent_again(tmp_path: Path) -> None:

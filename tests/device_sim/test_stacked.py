@@ -116,8 +116,8 @@ SETTINGS = {
 """Of those that FedBIAD does not train."""
 
 
-IN_TURN = ("adam-mlp", "momentum-mlp")
-"""What another model shows of an optimiser, too: in make test-all."""
+IN_TURN = ("adam-mlp", "momentum-mlp", "sgd-conv", "distil-conv")
+"""What another model or test shows of an optimiser, a layer or a variant, too: in make test-all."""
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,12 @@ class Saboteur(Observer):
 
 @pytest.mark.mosquitto
 @pytest.mark.parametrize(
-    ("method", "parameters"), [("fedavg", {}), ("fedbiad", {"dropout": [500]}), ("fedavg+stc", {})]
+    ("method", "parameters"),
+    [
+        pytest.param("fedavg", {}, marks=pytest.mark.matrix),
+        ("fedbiad", {"dropout": [500]}),
+        pytest.param("fedavg+stc", {}, marks=pytest.mark.matrix),
+    ],
 )
 def test_a_killed_device_and_a_restarted_broker_change_nothing(
     system, mosquitto, method: str, parameters: dict[str, object]

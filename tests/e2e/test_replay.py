@@ -85,7 +85,7 @@ class Replay:
         ("fjord", {"tiers": "auto", "selection": "capability", "evaluate_on": 2}),
         ("fedbiad", {"selection": "availability", "evaluate_on": 3}),
         ("fedmp", {"parameters": {"ratio": "bandit"}, "selection": "least-recent"}),
-        ("fedavg", {"buffer": 2}),
+        pytest.param("fedavg", {"buffer": 2}, marks=pytest.mark.matrix),
         ("fedbiad+dgc", {"buffer": 1}),
     ],
 )

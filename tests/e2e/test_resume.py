@@ -42,7 +42,7 @@ def metrics_of(root: Path) -> list[RoundMetrics]:
     return [msgspec.json.decode(line, type=RoundMetrics) for line in lines]
 
 
-@pytest.mark.parametrize("recipe", ["fedbiad+dgc", "fedavg+stc"])
+@pytest.mark.parametrize("recipe", ["fedbiad+dgc", pytest.param("fedavg+stc", marks=pytest.mark.matrix)])
 def test_a_coordinator_killed_at_any_point_of_a_round_goes_on_to_the_same_weights(
     system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, recipe: str
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_killed_command_is_gone_on_with_by_command_whatever_its_record_is_kept
     assert same_weights(quiet.weights, in_server)
 
 
-@pytest.mark.parametrize("recipe", ["fedbiad", "fedavg+stc"])
+@pytest.mark.parametrize("recipe", [pytest.param("fedbiad", marks=pytest.mark.matrix), "fedavg+stc"])
 def test_a_damaged_model_costs_its_rounds_and_the_run_goes_on_from_the_one_before(
     system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, recipe: str
 ) -> None:
