@@ -29,6 +29,8 @@ __all__ = ["WAYS", "FineTuningChoice", "Keeping", "Tuned", "Way", "bench_fine_tu
 _TIERS = (1.0, 0.5, 0.25, 0.125)
 _FULL_RANK = 16
 _LOCAL_STEPS, _BATCH = 10, 20
+_STEP_SIZES = (1 / 3, 1.0, 3.0)  # times the task's own for the part that is trained
+_SEARCH_SEED = 100
 
 _SHOWN_BELOW = 3.0  # points below the start that a plot has
 _TICKS = (10, 30, 100, 300, 1000)  # kB
@@ -126,6 +128,7 @@ class _Case:
 
     task: PretrainedTask
     way: Way
+    lr: float
     seed: int
     rounds: int
     clients: int
@@ -138,24 +141,40 @@ class _Case:
     @property
     def label(self) -> str:
         """What is told of it."""
-        return f"{self.task.name}, {self.way.trained}, {self.way.method}, seed {self.seed}"
+        return f"{self.task.name}, {self.way.trained}, {self.way.method}, lr {self.lr:.2g}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A row of the table: its runs, each of another seed, at the step size ``lr``."""
+
+    lr: float
+    runs: Sequence[Tuned]
 
 
 def bench_fine_tuning(choice: FineTuningChoice, keeping: Keeping) -> Result:
-    """Make the runs that the results lack, and tabulate all.
+    """Find each line's step size by runs of another seed, make the runs that the results lack, and tabulate all.
 
     Raises
     ------
     EdgeFLError
         As the export and the simulation do, and DataError where the results are damaged or data cannot be had.
     """
-    found: dict[tuple[str, Way], list[Tuned]] = {}
-    for seed in choice.seeds:  # all lines of one seed first
-        for name in choice.tasks:
-            for way in WAYS:
-                case = _Case(TASKS[name], way, seed, choice.rounds, choice.clients)
-                found.setdefault((name, way), []).append(_tuned(case, keeping))
-    return _result(choice, found)
+
+    def tuned(name: str, way: Way, lr: float, seed: int) -> Tuned:
+        return _tuned(_Case(TASKS[name], way, lr, seed, choice.rounds, choice.clients), keeping)
+
+    lines = [(name, way) for name in choice.tasks for way in WAYS]
+    best = {line: max(_step_sizes(*line), key=lambda lr: tuned(*line, lr, _SEARCH_SEED).after) for line in lines}
+    runs = {(line, seed): tuned(*line, best[line], seed) for seed in choice.seeds for line in lines}
+    return _result(
+        choice, {line: _Line(best[line], [runs[line, seed] for seed in choice.seeds]) for line in lines}
+    )
+
+
+def _step_sizes(name: str, way: Way) -> list[float]:
+    own = TASKS[name].lr[way.part]
+    return [own * factor for factor in _STEP_SIZES]
 
 
 def _tuned(case: _Case, keeping: Keeping) -> Tuned:
@@ -190,7 +209,7 @@ def _run(case: _Case, keeping: Keeping) -> Tuned:
             rounds=case.rounds,
             local_steps=_LOCAL_STEPS,
             batch=_BATCH,
-            lr=task.lr[way.part],
+            lr=case.lr,
             seed=case.seed,
             evaluate_every=case.rounds,
             output=Path(scratch) / "run",
@@ -231,21 +250,20 @@ def _digest(*parts: Any) -> str:
 # --- the page
 
 
-def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], Sequence[Tuned]]) -> Result:
+def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], _Line]) -> Result:
     tasks = [TASKS[name] for name in choice.tasks]
     return Result(
         title="Fine-tuning a pretrained model",
         command=choice.command,
         about=" ".join(task.about for task in tasks)
         + f" {choice.clients} devices a round train {_LOCAL_STEPS} steps of a batch of {_BATCH} in onnxruntime, for "
-        f"{choice.rounds} rounds. Step sizes are for each task and part the best of those a factor of 3 apart, by "
-        "another seed. "
+        f"{choice.rounds} rounds. Each line has the best of three step sizes a factor of 3 apart, by another seed. "
         "LoRA trains adapters alone, with an alpha of twice the rank. By tier, equally many devices train 16, 8, 4 and "
         "2 ranks: `fjord` draws a width a step, `hetlora` averages a rank over those who have it, or pads with zeros, "
         "and `flexlora` averages products. Dropout is 0.5; `dgc` sends 5% of the entries; `fedpaq` sends 8 bits an "
         "entry. Bytes are those of a frame, the mean over devices and rounds. CPU time is that of a client's step with "
         "its frames and checks, one thread.",
-        rows=[_row(name, way, runs, found[name, WAYS[0]]) for (name, way), runs in found.items()],
+        rows=[_row(name, way, line, found[name, WAYS[0]].runs) for (name, way), line in found.items()],
         pictures=[
             Picture(name, f"Accuracy on {name} by bytes of an update", partial(_draw, name, found))
             for name in choice.tasks
@@ -253,14 +271,15 @@ def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], Sequence[T
     )
 
 
-def _row(name: str, way: Way, runs: Sequence[Tuned], dense: Sequence[Tuned]) -> Row:
-    made = [run for run in runs if not run.failed]
-    failed = f", {len(runs) - len(made)} of {len(runs)} diverged" if len(made) < len(runs) else ""
+def _row(name: str, way: Way, line: _Line, dense: Sequence[Tuned]) -> Row:
+    made = [run for run in line.runs if not run.failed]
+    failed = f", {len(line.runs) - len(made)} of {len(line.runs)} diverged" if len(made) < len(line.runs) else ""
     row: dict[str, str | float] = {
         "task": name,
         "trained": way.trained,
         "method": way.method,
-        "numbers": runs[0].trained,
+        "numbers": line.runs[0].trained,
+        "lr": line.lr,
         "before (%)": "",
         "after (%)": "diverged",
         "update (kB)": "",
@@ -279,12 +298,12 @@ def _row(name: str, way: Way, runs: Sequence[Tuned], dense: Sequence[Tuned]) -> 
     return row
 
 
-def _draw(name: str, found: Mapping[tuple[str, Way], Sequence[Tuned]], path: Path) -> None:
+def _draw(name: str, found: Mapping[tuple[str, Way], _Line], path: Path) -> None:
     """A named mark a line; what ends far below the start is left to the table."""
-    before = 100 * found[name, WAYS[0]][0].before
+    before = 100 * found[name, WAYS[0]].runs[0].before
     with panels(path, columns=1, title=f"{name}: accuracy after tuning") as (panel,):
-        for (task, way), every in found.items():
-            runs = [run for run in every if not run.failed]
+        for (task, way), line in found.items():
+            runs = [run for run in line.runs if not run.failed]
             score = mean(100 * run.after for run in runs) if runs else 0.0
             if task == name and score > before - _SHOWN_BELOW:
                 label = way.trained.removeprefix("LoRA, ") + ("" if way.recipe == "fedavg" else f" {way.method}")
