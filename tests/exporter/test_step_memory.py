@@ -7,10 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.transformer import VisionTransformer
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Input
 from edge_fl.core.pattern import prefix_counts
 from exporter.export import Target, check_model, export_bundle
+from exporter.fine_tuning import train_only
 from exporter.measure.memory import Work, peak_memory
 
 _BATCH = 2000
@@ -31,3 +33,17 @@ def test_a_step_takes_what_the_check_says(width: int, tmp_path: Path) -> None:
 
     assert sum(prefix_counts(bundle.layout, width).values()) == width * 1024 // 1000
     assert said == pytest.approx(taken, rel=0.15)
+
+
+def test_a_step_of_a_head_alone_takes_what_the_check_says(tmp_path: Path) -> None:
+    """The memory of frozen layers is that of activations, of which GELU holds two at once."""
+    torch.manual_seed(0)
+    model = train_only(VisionTransformer(width=384, heads=6, depth=2, classes=10), ["head.*"])
+    target = Target("head", "", Input((3, 64, 64), "float32"), 10, ("onnx",), widths=(1000,), batch=20)
+    said = check_model(model, target).memory[1000]
+
+    bundle = export_bundle(model, target, tmp_path / "bundle")
+    x = np.random.default_rng(0).random((20, 3, 64, 64), dtype=np.float32)
+    batch = Batch(x, np.zeros(20, np.int64), np.ones(20, dtype=np.float32))
+
+    assert said == pytest.approx(peak_memory(Work(bundle.root, "", "onnx", 1000, batch, threads=1)), rel=0.12)
