@@ -1,8 +1,8 @@
 """What a train step in onnxruntime holds at its peak, known from one trace and no compilation.
 
 onnxruntime frees a tensor after the last operation that reads it, as our sessions are opened
-(:mod:`edge_fl.runtimes.onnx`). So the peak is the most that lives at once in the traced program, beside what a session
-holds of it, and the weights before and after the step.
+(:mod:`edge_fl.runtimes.onnx`). So the peak is the most that lives at once in the traced program, run in onnxruntime's
+order, beside what a session holds of it, and the weights before and after the step.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,6 +25,9 @@ _SESSION = 14_000_000
 """Bytes of a process's first session, however small its program and without torch: onnxruntime 1.27 on x86_64."""
 _OPERATION = 2_500
 """Bytes that a session holds for each operation, as seen with programs of 60 to 1,000 of them."""
+_GAPS = 1.5
+"""What lies unused in the arena between what lives, in multiples of the largest tensor: as seen."""
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 _VIEWS = frozenset(
     {"view", "reshape", "_unsafe_view", "squeeze", "unsqueeze", "alias", "detach", "getitem", "lift_fresh_copy"}
 )
@@ -41,14 +44,12 @@ def step_memory(step: Traceable, counts: Mapping[str, int], batch: int) -> int:
     results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
     # Weights are there as they were, as the program gives them, and as numpy has them.
     after = sum(_bytes(node) for node in results)
-    # In the arena, between what lives: as seen, as much as the largest tensor.
-    gaps = max(_bytes(node) for node in graph.nodes)
+    gaps = int(_GAPS * max(_bytes(node) for node in graph.nodes))
     return _SESSION + _OPERATION * len(graph.nodes) + given + _most_at_once(graph) + gaps + after
 
 
 def _most_at_once(graph: Graph) -> int:
-    nodes = list(graph.nodes)
-    memory = _memory(nodes)
+    nodes, memory = _in_order(graph), _memory(graph)
     last = {memory[source]: place for place, node in enumerate(nodes) for source in node.all_input_nodes}
     held = most = 0
     for place, node in enumerate(nodes):
@@ -61,6 +62,27 @@ def _most_at_once(graph: Graph) -> int:
     return most
 
 
+def _in_order(graph: Graph) -> list[Node]:
+    """As onnxruntime orders them: from the last result backwards, of an operation's inputs the last one made first."""
+    place = {node: number for number, node in enumerate(graph.nodes)}
+    ordered: dict[Node, None] = {}
+    waiting = [(node, False) for node in graph.nodes if node.op != "output" and _is_result_alone(node)]
+    while waiting:
+        node, inputs_are_made = waiting.pop()
+        if inputs_are_made:
+            ordered[node] = None
+        elif node not in ordered:
+            waiting.append((node, True))
+            sources = sorted(set(node.all_input_nodes), key=place.__getitem__)
+            waiting.extend((source, False) for source in sources if source not in ordered)
+    ordered.update(dict.fromkeys(graph.nodes))  # what nobody reads, and the end: results live until then
+    return list(ordered)
+
+
+def _is_result_alone(node: Node) -> bool:
+    return bool(node.users) and all(user.op == "output" for user in node.users)
+
+
 def _is_pointwise(node: Node) -> bool:
     """Such an operation writes over an input of its size that nobody reads afterwards; GELU's kernel does not."""
     if not isinstance(node.target, torch._ops.OpOverload) or operation_name(node.target) == "gelu":
@@ -68,10 +90,10 @@ def _is_pointwise(node: Node) -> bool:
     return torch.Tag.pointwise in node.target.tags
 
 
-def _memory(nodes: list[Node]) -> dict[Node, Node]:
+def _memory(graph: Graph) -> dict[Node, Node]:
     """For each node the one whose memory it shows."""
     found: dict[Node, Node] = {}
-    for node in nodes:
+    for node in graph.nodes:
         found[node] = found[node.all_input_nodes[0]] if _shows_its_input(node) else node
     return found
 
@@ -79,9 +101,21 @@ def _memory(nodes: list[Node]) -> dict[Node, Node]:
 def _shows_its_input(node: Node) -> bool:
     if node.op != "call_function" or not node.all_input_nodes:
         return False
-    if operation_name(node.target) == "expand":  # to the shape that it has: left out of the program
-        return bool(node.meta["val"].shape == node.all_input_nodes[0].meta["val"].shape)
-    return operation_name(node.target) in _VIEWS
+    match operation_name(node.target):
+        case "expand":  # to the shape that it has: left out of the program
+            return bool(node.meta["val"].shape == node.all_input_nodes[0].meta["val"].shape)
+        case "permute":  # fused into the products
+            return _swaps_the_last_two(node) and all(
+                operation_name(user.target) in _PRODUCTS for user in node.users
+            )
+        case name:
+            return name in _VIEWS
+
+
+def _swaps_the_last_two(node: Node) -> bool:
+    axes = node.meta["val"].dim()
+    order = [axis % axes for axis in node.args[1]]  # type: ignore[union-attr]
+    return order == [*range(axes - 2), axes - 1, axes - 2]
 
 
 def _allocates(node: Node, memory: Mapping[Node, Node]) -> bool:
