@@ -14,7 +14,7 @@ from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SecureAggregation, bounds_beside
 from edge_fl.runs.privacy import Privacy
-from edge_fl.runs.run import Run
+from edge_fl.runs.run import Run, place_of
 from edge_fl.transport.access import Access
 
 __all__ = ["serve"]
@@ -39,6 +39,7 @@ def serve(
     batch: int = 20,
     lr: float = 0.1,
     seed: int = 0,
+    initial_weights: Run | str | Path | None = None,
     samples_bound: float | None = 10.0,
     norm_bound: float | None = 2.0,
     robust: str | None = None,
@@ -62,7 +63,7 @@ def serve(
     broker
         ``embedded``, or ``mqtts://host:port`` of one that runs, as :func:`broker.open_broker.open_broker` has it with
         ``access``, ``host``, ``port`` and ``passwords``.
-    samples_bound, norm_bound, robust
+    initial_weights, samples_bound, norm_bound, robust
         As :func:`edge_fl.simulate` has them.
     rollback
         A round whose model has a held-out loss of more than so many times the median of the last evaluations is done
@@ -97,6 +98,7 @@ def serve(
         seed=seed,
         test_data=None if test_data is None else str(test_data),
         scores=tuple(scores),
+        initial_weights=place_of(initial_weights),
         code=(*code, *of_rule),
         robust=robust_rule,
         **bounds_beside(privacy, secure, samples_bound=samples_bound, norm_bound=norm_bound, rollback=rollback),

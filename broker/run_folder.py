@@ -9,6 +9,7 @@
     updates/             the frames of the round under way, or of a buffered run, in a file
     checkpoints/         the model after each of the last rounds, and what the server had learned besides, unless they
                          are kept elsewhere
+    initial.safetensors  with ``initial_weights``: the model that the run started from
     best-NNNNN.safetensors  with ``keep_best``: the model after the best round so far
     weights.safetensors  the final model
 """
@@ -33,9 +34,10 @@ from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
-__all__ = ["SETTINGS", "RunFolder", "check_no_run", "run_of"]
+__all__ = ["FINAL", "SETTINGS", "RunFolder", "check_no_run", "run_of"]
 
 SETTINGS = "settings.json"
+FINAL = "weights.safetensors"
 
 
 class RunFolder:
@@ -165,7 +167,7 @@ class RunFolder:
 
     def finish(self, weights: Weights) -> Path:
         """Write the final weights and say where."""
-        path = self.root / "weights.safetensors"
+        path = self.root / FINAL
         write_atomically(path, save(dict(weights)))
         self._forget_updates()
         self._metrics.close()

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from broker.accountant import settled
 from broker.broker_log import BROKER_LOG
@@ -20,6 +22,7 @@ from broker.defence import Defence
 from broker.doors import OF_THE_HOUSE
 from broker.envelope import Envelope, open_envelope
 from broker.gateway import Gateway
+from broker.initial_weights import keep_initial_weights, kept_initial_weights, open_initial_weights
 from broker.lease import claim
 from broker.model import GlobalModel
 from broker.observer import Observer
@@ -85,7 +88,8 @@ def serve(
     Raises
     ------
     ConfigError
-        When the method, its parameters or the batch do not fit the bundle, or models cannot be kept there.
+        When the method, its parameters, the initial weights or the batch do not fit the bundle, or models cannot be
+        kept there.
     BrokerError
         When no broker answers.
     RunError
@@ -101,8 +105,9 @@ def serve(
     check_no_run(root)
     models = _absolute(models)
     config = begun(config, bundle=str(bundle.root.resolve()))
-    evaluator = open_evaluator(bundle, config)
+    evaluator, start = open_evaluator(bundle, config), open_initial_weights(bundle, config)
     with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
+        keep_initial_weights(root, config, start)
         settings = RunSettings(
             bundle=str(bundle.root.resolve()), manifest=digest_of(bundle), config=config, models=models
         )
@@ -111,6 +116,7 @@ def serve(
             write_atomically(root / SETTINGS, msgspec.json.encode(settings))
             return _coordinate(
                 bundle=bundle,
+                start=start,
                 config=config,
                 folder=folder,
                 store=store,
@@ -151,11 +157,12 @@ def resume(
         settings = read_settings(store.settings, RunSettings, root)
         found, config = open_bundle(settings, root, bundle), settings.config
         use_code(config.code)
-        evaluator = open_evaluator(found, config)
+        evaluator, start = open_evaluator(found, config), kept_initial_weights(root, found, config)
         with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
             folder = RunFolder(root, config, finished=store.rounds(), models=_absolute(models) or settings.models)
             return _coordinate(
                 bundle=found,
+                start=start,
                 config=config,
                 folder=folder,
                 store=store,
@@ -236,6 +243,7 @@ def _connected(
 def _coordinate(
     *,
     bundle: Bundle,
+    start: dict[str, NDArray[np.float32]],
     config: RunConfig,
     folder: RunFolder,
     store: Store,
@@ -248,7 +256,7 @@ def _coordinate(
     privacy = None if config.privacy is None else Mechanism(config, bundle.layout, Lots())
     model = GlobalModel(
         bundle.layout,
-        bundle.weights(),
+        start,
         recipe=recipe,
         run=config.run,
         defence=Defence.of(config, folder.root),

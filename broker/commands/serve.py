@@ -34,6 +34,7 @@ from edge_fl.commands.options import (
     Dropout,
     EvaluateEvery,
     ExactSums,
+    InitialWeights,
     Json,
     KeepBest,
     LocalSteps,
@@ -109,6 +110,7 @@ def serve(
     test_data: TestData = None,
     score: Scores = None,
     evaluate_every: EvaluateEvery = 1,
+    initial_weights: InitialWeights = None,
     keep_best: KeepBest = None,
     patience: Patience = 0,
     max_devices: Annotated[int, typer.Option(min=1, help="Refuse devices beyond so many.")] = 100_000,
@@ -247,6 +249,7 @@ def serve(
     from edge_fl.recipes.named import recipe_and_parameters
     from edge_fl.recipes.own import plain_robust
     from edge_fl.runs.config import RunConfig, bounds_beside
+    from edge_fl.runs.run import place_of
 
     console = Console(stderr=True)
     run = new_run_id()
@@ -293,6 +296,7 @@ def serve(
             test_data=test_data,
             scores=tuple(score or ()),
             evaluate_every=evaluate_every,
+            initial_weights=place_of(initial_weights),
             keep_best=keep_best,
             patience=patience,
             max_devices=max_devices,

@@ -15,7 +15,7 @@ from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SecureAggregation, SelectionPolicy, bounds_beside
 from edge_fl.runs.privacy import Privacy
-from edge_fl.runs.run import Run
+from edge_fl.runs.run import Run, place_of
 
 __all__ = ["begin", "simulate"]
 
@@ -53,6 +53,7 @@ def begin(
     lr_drops: Sequence[float] = (),
     seed: int = 0,
     evaluate_every: int = 1,
+    initial_weights: Run | str | Path | None = None,
     keep_best: str | None = None,
     patience: int = 0,
     max_samples: int | None = None,
@@ -92,6 +93,8 @@ def begin(
         Metrics by name; none for the bundle's, or what is usual for its loss.
     fraction
         Share of the clients picked a round; None for a tenth, but at least one.
+    initial_weights
+        A run that has ended, its folder, or a ``.safetensors`` file; None for the weights in the bundle.
     keep_best, patience
         The score, or ``loss``, by whose best round the weights are chosen, and how many worse evaluations end the run.
     max_samples
@@ -140,6 +143,7 @@ def begin(
         lr_drops=tuple(lr_drops),
         seed=seed,
         evaluate_every=evaluate_every,
+        initial_weights=place_of(initial_weights),
         keep_best=keep_best,
         patience=patience,
         max_samples=max_samples,

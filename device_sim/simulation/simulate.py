@@ -10,6 +10,7 @@ from broker.buffered import check_buffered
 from broker.coordinator import Coordinator, TrainedRound
 from broker.database import local_url
 from broker.defence import Defence
+from broker.initial_weights import keep_initial_weights, kept_initial_weights, open_initial_weights
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.privacy import Lots, Mechanism
@@ -108,9 +109,12 @@ class Simulation:
             open_evaluator(bundle, config, samples=test, threads=trainer.threads),
         )
         plan = plan_of(config, recipe, bundle.layout)
+        start = (
+            open_initial_weights(bundle, config) if store is None else kept_initial_weights(root, bundle, config)
+        )
         self._model = GlobalModel(
             bundle.layout,
-            bundle.weights(),
+            start,
             recipe=recipe,
             run=config.run,
             defence=Defence.of(config, root),
@@ -137,6 +141,7 @@ class Simulation:
         )
         if store is None:
             check_no_run(root)
+            keep_initial_weights(root, config, start)
         # The store comes first: a run that is killed between the two can be continued.
         self._store = store or Store(local_url(root), config.run, msgspec.json.encode(self._settings))
         try:

@@ -27,6 +27,7 @@ __all__ = [
     "Dropout",
     "EvaluateEvery",
     "ExactSums",
+    "InitialWeights",
     "Json",
     "KeepBest",
     "LocalSteps",
@@ -102,6 +103,13 @@ Scores = Annotated[
         help="accuracy, top-3 (any k), macro-f1, perplexity, binary-accuracy, mae, rmse, r2, or file.py:function; "
         "repeat for several [default: what is usual for the loss].",
         show_default=False,
+    ),
+]
+InitialWeights = Annotated[
+    Path | None,
+    typer.Option(
+        help="Start from these weights in place of the bundle's: the folder of a run that has ended, or a .safetensors "
+        "file of the bundle's tensors."
     ),
 ]
 KeepBest = Annotated[

@@ -83,7 +83,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     last, by ``evaluate_on`` devices, too, on samples that they hold out. ``test_data`` names the held-out data (None:
     the test split of the bundle's data set, if it has one), ``scores`` what is computed there (none: what is usual for
     the loss). ``code`` names the user's own objects that the run needs on this machine, as
-    :class:`edge_fl.core.registry.Registry` loads them. The final weights are those of the round with the best
+    :class:`edge_fl.core.registry.Registry` loads them. ``initial_weights`` are a file's or another run's that the run
+    starts from (None: the bundle's). The final weights are those of the round with the best
     ``keep_best`` (a score, or ``loss``), if one is named; then the run ends after ``patience`` evaluations that were no
     better, if that is above 0. No more than ``max_devices`` may register. A client that trains on more than
     ``max_samples`` counts for so many, wherever samples are weights, and with a ``samples_bound`` for that many times
@@ -121,6 +122,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     test_data: str | None = None
     scores: tuple[str, ...] = ()
     code: tuple[str, ...] = ()
+    initial_weights: str | None = None
     keep_best: str | None = None
     patience: int = 0
     max_devices: int = 100_000

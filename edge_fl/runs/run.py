@@ -13,7 +13,7 @@ from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
-__all__ = ["Run"]
+__all__ = ["Run", "place_of"]
 
 
 class Run:
@@ -128,3 +128,8 @@ def _read(folder: Path) -> tuple[RunConfig, tuple[RoundMetrics, ...]]:
         raise StateError(
             f"The run at '{folder}' is damaged, or was made by another version of edge-fl: {error}."
         ) from error
+
+
+def place_of(given: Run | str | Path | None) -> str | None:
+    """Where a run or a file is, wherever this process goes from here; None of none."""
+    return None if given is None else str(Path(given.folder if isinstance(given, Run) else given).resolve())

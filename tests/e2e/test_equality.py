@@ -63,6 +63,17 @@ def test_fedavg_equals_a_plain_torch_loop(system, digits_bundle: Bundle, address
     assert largest_difference(reference, digits_bundle.weights()) > 1e-2  # it did train
 
 
+def test_a_fleet_trains_on_from_another_runs_weights(
+    system, digits_bundle: Bundle, embedded: BrokerAddress
+) -> None:
+    first = system.run(system.config(rounds=1), system.agents(), embedded)
+    config = system.config(rounds=ROUNDS, initial_weights=str(first.weights.parent))
+    summary = system.run(config, system.agents(), embedded)
+
+    assert largest_difference(final(summary), plain_fedavg(final(first), clients=3)) <= 1e-5
+    assert (summary.weights.parent / "initial.safetensors").read_bytes() == first.weights.read_bytes()
+
+
 @pytest.mark.parametrize("mode", ["rows", "units"])
 def test_fedbiad_that_drops_nothing_equals_fedavg(
     system, digits_bundle: Bundle, embedded: BrokerAddress, mode: str
