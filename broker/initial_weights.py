@@ -65,8 +65,8 @@ def read_weights(place: Path, bundle: Bundle) -> dict[str, NDArray[np.float32]]:
     except (OSError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"The initial weights '{path}' cannot be read ({reason}): they are a .safetensors file, or a run's that has "
-            "ended."
+            f"The initial weights '{path}' cannot be read ({reason}): they are a .safetensors file, or a run's that "
+            "has ended."
         ) from error
     except KeyError as error:  # a type that numpy lacks
         raise ConfigError(f"The initial weights '{path}' are of type {error}; give float32.") from error

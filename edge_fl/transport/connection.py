@@ -29,6 +29,10 @@ _MOST_QUEUED = 10_000  # publishes that wait to be sent; of a device that reads 
 _IN_FLIGHT = 20  # publishes awaiting PUBACK: faster than one big PUBLISH, and pings still get through
 _RETRY_SECONDS = (1, 30)  # first and longest pause between two attempts, times a factor of this session's own
 _MOST_JITTER = 2.0
+_SHORT_SECONDS, _MANY_SHORT = (
+    10.0,
+    5,
+)  # of sessions that end so soon, as those that two devices share, paces slow down
 _MOST_EARLY_ENDS = 2
 _ALERT = re.compile(r"alert [a-z ]*\b(certificate|ca)\b[a-z ]*")
 _TIMES, _NAMES = (9, 10), (62, 64)  # OpenSSL's X509_V_ERR_...: not yet valid, expired; host name, IP address
@@ -84,8 +88,11 @@ class Connection:
         _open_doors(client, address)
         client.max_inflight_messages_set(_IN_FLIGHT)
         self._factor = random.uniform(1, _MOST_JITTER)  # a fleet whose broker restarts does not come back at once
-        shortest, longest = (self._factor * seconds for seconds in _RETRY_SECONDS)
-        client.reconnect_delay_set(shortest, longest)  # type: ignore[arg-type]  # it takes fractions as well
+        self._opened, self._short_sessions = (
+            -_SHORT_SECONDS,
+            0,
+        )  # when the last one began; how many in a row were short
+        self._pace()
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_disconnect = self._on_disconnect
@@ -150,6 +157,13 @@ class Connection:
         self._client.disconnect()
         self._client.loop_stop()
 
+    def _pace(self) -> None:
+        """Have paho wait before it connects anew: longer with every attempt, and with every further short session."""
+        first, longest = _RETRY_SECONDS
+        shortest = min(first * 2.0 ** max(self._short_sessions - _MANY_SHORT, 0), longest)
+        pauses = self._factor * shortest, self._factor * longest
+        self._client.reconnect_delay_set(*pauses)  # type: ignore[arg-type]  # it takes fractions as well
+
     def _on_connect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         if reason.is_failure:
             self._first.put(
@@ -159,6 +173,7 @@ class Connection:
             )
             self._inbox.put(Disconnected(str(reason)))
         else:
+            self._opened = time.monotonic()
             self._client.subscribe(self._subscriptions)
 
     def _on_subscribe(self, _client: Any, _userdata: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
@@ -175,6 +190,9 @@ class Connection:
             self._inbox.put(Connected())
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        short = time.monotonic() - self._opened < _SHORT_SECONDS
+        self._short_sessions = self._short_sessions + 1 if short else 0
+        self._pace()
         self._early_ends += 1
         if self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
             likely = self._credential if self._address.encrypted else "it may want mqtts:// (TLS)"

@@ -44,6 +44,21 @@ def test_what_is_published_as_the_connection_breaks_is_dropped(monkeypatch: pyte
     end.close()
 
 
+def test_two_that_share_an_id_take_it_from_each_other_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_fl.transport.connection._RETRY_SECONDS", (0.02, 30))
+    with EmbeddedBroker(port=0) as broker:
+        ends = [connection(broker.address) for _ in range(2)]
+        for end in ends:
+            end.open(timeout=5)
+        until, sessions = time.monotonic() + 4, 0
+        while time.monotonic() < until:
+            sessions += sum(isinstance(end.next(0.01), Connected) for end in ends)
+        for end in ends:
+            end.close()
+
+    assert 4 < sessions < 40  # without a longer pause, some 150
+
+
 def test_a_listener_that_is_no_broker_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as dumb, pytest.raises(BrokerError, match="does not speak MQTT"):
         connection(BrokerAddress(*dumb.getsockname())).open(timeout=1)
