@@ -21,7 +21,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.transport.access import Access, load_own, trusting
 from edge_fl.wire.messages import check_id
 
-__all__ = ["OF_THE_HOUSE", "Doors", "Entrance", "Login", "hashed"]
+__all__ = ["OF_THE_HOUSE", "Doors", "Entrance", "Login", "check_passwords", "hashed"]
 
 _log = logging.getLogger(__name__)
 
@@ -107,8 +107,8 @@ class Doors:
     def __post_init__(self) -> None:
         if self.cert is None and (self.key or self.ca):
             raise ConfigError("The embedded broker asks for certificates in TLS only: give its own with --cert.")
-        if self.passwords is not None:
-            _users(self.passwords)
+        if self.passwords is not None and not check_passwords(self.passwords):
+            _log.warning("'%s' names no user yet: nobody can log in", self.passwords)
 
     @property
     def asks(self) -> bool:
@@ -184,6 +184,11 @@ def _knows(passwords: Path, login: Login) -> bool:
         return False
     iterations, salt, expected = line
     return hmac.compare_digest(hashlib.pbkdf2_hmac("sha512", login.password.encode(), salt, iterations), expected)
+
+
+def check_passwords(file: Path) -> int:
+    """How many users a password file has; raises ConfigError where a line is none, or the file cannot be read."""
+    return len(_users(file))
 
 
 def _users(file: Path) -> dict[str, tuple[int, bytes, bytes]]:

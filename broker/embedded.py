@@ -311,8 +311,6 @@ def _free_port(host: str, port: int) -> int:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise PortError(
-                f"Port {port} of {host} is taken or forbidden ({error.strerror}); choose another with --port."
-            ) from error
+            raise PortError(f"Port {port} of {host} is taken or forbidden ({error.strerror}).") from error
         taken: int = probe.getsockname()[1]
         return taken

@@ -4,7 +4,7 @@ import datetime as dt
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from edge_fl.core.errors import ConfigError, FrameError
 from edge_fl.identity.certificates import Authority, Holder, refused
@@ -22,6 +22,9 @@ from edge_fl.wire.messages import (
     encode_message,
 )
 from edge_fl.wire.signed import LATEST, Signed, decode_signed, is_signed
+
+if TYPE_CHECKING:
+    from cryptography.x509 import CertificateRevocationList
 
 __all__ = ["BareEnvelope", "Envelope", "SignedEnvelope", "open_envelope"]
 
@@ -188,8 +191,10 @@ class _Authority:
         self._issuer = Authority(file)
         self._file, self._seen = file.with_name(_REVOKED), -1
         self._revoked: Callable[[int], bool] = lambda _: False
+        self._otherwise = "revoked devices are kept out by the broker alone"
         if not self._file.exists():
-            _log.warning("'%s' is missing: revoked devices are kept out by the broker alone", self._file)
+            _log.warning("'%s' is missing: %s", self._file, self._otherwise)
+        self.news()
 
     def news(self) -> bool:
         """Whether the list of those revoked has changed since the last call, which reads it again."""
@@ -199,17 +204,14 @@ class _Authority:
             return False
         if seen == self._seen:
             return False
-        from cryptography import x509
-
+        self._seen = seen
         try:
-            revoked = x509.load_pem_x509_crl(self._file.read_bytes())
-            if not revoked.is_signature_valid(self._issuer.certificate.public_key()):  # type: ignore[arg-type]
-                raise ValueError("another authority's")
+            revoked = _list_in(self._file, self._issuer)
         except (OSError, ValueError, TypeError) as error:
-            _log.error("'%s' cannot be used (%s): the last list stands", self._file, error)
+            _log.error("'%s' cannot be used (%s): %s", self._file, error, self._otherwise)
         else:
             self._revoked = lambda serial: revoked.get_revoked_certificate_by_serial_number(serial) is not None
-        self._seen = seen
+            self._otherwise = "the last list stands"
         return True
 
     def check(self, client: str, der: bytes) -> Holder:
@@ -218,6 +220,19 @@ class _Authority:
         if self._revoked(holder.serial):
             raise refused(client, "is revoked")
         return holder
+
+
+def _list_in(file: Path, issuer: Authority) -> "CertificateRevocationList":
+    """Those revoked; raises OSError, ValueError or TypeError, which say why there is no such list."""
+    from cryptography import x509
+
+    try:
+        found = x509.load_pem_x509_crl(file.read_bytes())
+    except ValueError as error:  # of many words
+        raise ValueError("damaged") from error
+    if not found.is_signature_valid(issuer.certificate.public_key()):  # type: ignore[arg-type]
+        raise ValueError("another authority's")
+    return found
 
 
 def open_envelope(signing: Path | None) -> Envelope:

@@ -10,7 +10,7 @@ from pathlib import Path
 from broker.doors import Doors
 from broker.embedded import EmbeddedBroker
 from broker.turned_away import TurnedAway
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, PortError
 from edge_fl.identity.certificates import BROKER
 from edge_fl.identity.file import read_identity
 from edge_fl.transport.access import Access
@@ -94,27 +94,41 @@ def open_broker(
             f"A broker on {host} would be open to all who reach it: give --cert, and --ca or --passwords, or insist "
             "with --insecure."
         )
-    if access.signing is not None and (name := read_identity(access.signing).name) != BROKER:
-        raise ConfigError(
-            f"'{access.signing}' is the identity of '{name}', and the embedded broker has one of its own: take "
-            "broker.pem of the fleet's folder."
-        )
     signing = _coordinator_beside(access.signing)
     port = _usual_port(doors, signing) if port is None else port
-    embedded = stack.enter_context(EmbeddedBroker(host=host, port=port, doors=doors, topics=Topics(fleet)))
+    try:
+        embedded = stack.enter_context(EmbeddedBroker(host=host, port=port, doors=doors, topics=Topics(fleet)))
+    except PortError as error:
+        raise PortError(
+            f"{error} If the fleet's broker runs there, leave --broker embedded out, and give coordinator.pem for "
+            "broker.pem."
+            if signing is not None
+            else f"{error} Choose another with --port."
+        ) from error
     inside = replace(embedded.address, access=replace(embedded.address.access, signing=signing))
     return OpenBroker(inside, embedded.listens, embedded.turned_away)
 
 
 def _coordinator_beside(identity: Path | None) -> Path | None:
-    """Whose key signs messages where the embedded broker has an ``identity``; ConfigError where it is missing."""
+    """Whose key signs messages where the embedded broker has an ``identity``.
+
+    Raises ConfigError where that is another's, or the coordinator's is missing or of another fleet.
+    """
     if identity is None:
         return None
+    broker = read_identity(identity)
+    if broker.name != BROKER:
+        raise ConfigError(
+            f"'{identity}' is the identity of '{broker.name}', and the embedded broker has one of its own: take "
+            "broker.pem of the fleet's folder."
+        )
     found = identity.with_name("coordinator.pem")
     if not found.exists():
         raise ConfigError(
             f"'{found}' is missing, by which the coordinator signs messages: keep it beside '{identity.name}'."
         )
+    if read_identity(found).authority.split() != broker.authority.split():
+        raise ConfigError(f"'{found}' is of another fleet than '{identity}': take both from one fleet's folder.")
     return found
 
 

@@ -161,12 +161,13 @@ def revoke(name: Annotated[str, typer.Argument(help="The device's id.")], *, fol
     from broker.provision.tokens import Tokens
 
     with locked_authority(folder) as authority:
-        waited = Tokens(folder).revoke(name)
-        if waited and not authority.holds(name):
+        if holds := authority.holds(name):  # at once, whatever became of the tokens
+            authority.revoke(name)
+            typer.echo(f"'{name}' is revoked. Mosquitto reads that after: systemctl reload mosquitto (SIGHUP).")
+        if Tokens(folder).revoke(name):
             typer.echo(f"The token of '{name}' is revoked.")
-            return
-        authority.revoke(name)
-    typer.echo(f"'{name}' is revoked. Mosquitto reads that after: systemctl reload mosquitto (SIGHUP).")
+        elif not holds:
+            authority.revoke(name)  # which says why it cannot
 
 
 @app.command("list")
@@ -217,12 +218,14 @@ def password(
 
     Example: edge-fl provision password tea > tea.password
     """
-    from broker.doors import hashed
+    from broker.doors import check_passwords, hashed
     from edge_fl.core.atomic import write_atomically
     from edge_fl.core.errors import StateError
     from edge_fl.wire.messages import check_id
 
     check_id(name)
+    if file.exists():
+        check_passwords(file)
     made = secrets.token_urlsafe(24)
     try:
         lines = file.read_text().splitlines() if file.exists() else []

@@ -9,11 +9,13 @@ messages, too.
 import datetime as dt
 import hashlib
 import ipaddress
+import logging
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 from cryptography import x509
@@ -32,7 +34,7 @@ from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.identity.certificates import BROKER, COORDINATOR
-from edge_fl.identity.file import identity_text
+from edge_fl.identity.file import identity_text, parse_identity
 from edge_fl.identity.signing import SigningKey, successor_of
 from edge_fl.wire.messages import check_id
 from edge_fl.wire.signed import MOST_SUCCESSORS, Successor
@@ -50,6 +52,8 @@ _LONGEST_FLEET = 100  # characters
 _EARLIER = dt.timedelta(days=1)  # clocks that are behind take a new certificate, too
 _LIST = "-----BEGIN X509 CRL-----"
 _PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
+_Part = TypeVar("_Part")
+_log = logging.getLogger(__name__)
 _CA, _KEY, _REVOKED, _ISSUED = "ca.pem", "ca.key", "revoked.pem", "issued.json"
 
 
@@ -125,8 +129,11 @@ class Authority:
                 f"A fleet's name has 1 to {_LONGEST_FLEET} characters and no '#' or '+': see --fleet."
             )
         names = [_alternative(host) for host in hosts]
-        if (folder / _KEY).exists():
-            raise StateError(f"'{folder}' holds a certificate authority: use it, or choose another folder.")
+        if there := _found(folder):
+            raise StateError(
+                f"'{there}' is of a certificate authority, and identities may hang on it: use it, or choose another "
+                "folder."
+            )
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(f"edge-fl fleet at {hosts[0]}"[:64])
         builder = _builder(subject, subject, key.public_key(), days=_AUTHORITY_DAYS)
@@ -147,24 +154,17 @@ class Authority:
     @classmethod
     def open(cls, folder: Path) -> "Authority":
         """The authority in ``folder``; raises StateError where there is none, or it is damaged."""
-        try:
-            certificate = x509.load_pem_x509_certificate((folder / _CA).read_bytes())
-            key = load_pem_private_key((folder / _KEY).read_bytes(), password=None)
-            record = msgspec.json.decode((folder / _ISSUED).read_bytes(), type=_Record)
-        except FileNotFoundError as error:
+        if _found(folder) is None:
             raise StateError(
-                f"'{folder}' holds no certificate authority ('{error.filename}' is missing): make one with "
-                "`edge-fl provision init`."
-            ) from error
-        except OSError as error:
-            raise StateError(f"'{error.filename}' cannot be read: {error.strerror}.") from error
-        except (ValueError, TypeError, *UNREADABLE) as error:
+                f"'{folder}' holds no certificate authority: make one with `edge-fl provision init`, or name its "
+                "folder with --folder."
+            )
+        certificate = _read(folder / _CA, x509.load_pem_x509_certificate)
+        key = _read(folder / _KEY, lambda content: load_pem_private_key(content, password=None))
+        record = _read(folder / _ISSUED, lambda content: msgspec.json.decode(content, type=_Record))
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise StateError(
-                f"The certificate authority in '{folder}' is damaged ({error}): restore it."
-            ) from error
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise StateError(
-                f"The certificate authority in '{folder}' is damaged (another kind of key): restore it."
+                f"'{folder / _KEY}' is not the key of '{folder / _CA}': restore both from one copy of the folder."
             )
         return cls(folder, certificate, key, record)
 
@@ -267,19 +267,27 @@ class Authority:
         """Remember the coordinator's new ``key``, and have the one before say so: devices believe that one."""
         successors = self._record.successors
         if self._record.coordinator:
-            file = self._file(COORDINATOR)
-            if not file.exists():
-                raise StateError(
-                    f"'{file}' is missing, whose key devices believe: restore it, or make a new fleet with "
-                    "`edge-fl provision init`."
-                )
-            before = SigningKey.read(file)
+            before = self._coordinators_key()
             successors = (*successors, successor_of(before, key))[-MOST_SUCCESSORS:]
         self._record = msgspec.structs.replace(self._record, coordinator=key.public.hex(), successors=successors)
+
+    def _coordinators_key(self) -> SigningKey:
+        """The key that devices believe now; StateError where it is lost."""
+        file, advice = self._file(COORDINATOR), "restore it from your copy, or make a new fleet in another folder"
+        try:
+            found = SigningKey.read(file)
+        except ConfigError as error:
+            wrong = "damaged" if file.exists() else "missing"
+            raise StateError(f"'{file}' is {wrong}, whose key devices believe: {advice}.") from error
+        if found.public != self.coordinator:
+            raise StateError(f"'{file}' does not hold the key that devices believe: {advice}.")
+        return found
 
     def revoke(self, name: str) -> None:
         """Take an identity back; raises ConfigError where nobody has it."""
         if not self.holds(name):
+            if any(held.name == name for held in self.issued):
+                raise ConfigError(f"'{name}' is revoked already.")
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
         self._keep(_revoked(self.issued, name))
         self._file(name).unlink(missing_ok=True)
@@ -353,7 +361,7 @@ class Authority:
         revoked, broker = self._list(), self._file(BROKER)
         write_atomically(self.folder / _REVOKED, revoked.encode())
         if identity is None and broker.exists():
-            identity = broker.read_text().partition(_LIST)[0]
+            identity = _identity_in(broker)
         if identity is not None:
             _write_secret(broker, identity + revoked)
 
@@ -382,6 +390,38 @@ class Authority:
         except (OSError, ValueError):  # the first list, or a damaged one: this one takes its place
             return now
         return max(now, last + dt.timedelta(seconds=1))
+
+
+def _found(folder: Path) -> Path | None:
+    """A file of an authority in ``folder``, be it all that is left of one."""
+    return next((folder / name for name in (_KEY, _CA, _ISSUED) if (folder / name).exists()), None)
+
+
+def _read(path: Path, parse: Callable[[bytes], _Part]) -> _Part:
+    try:
+        return parse(path.read_bytes())
+    except FileNotFoundError as error:
+        raise StateError(
+            f"'{path}' is missing, and identities hang on it: restore it from your copy of the folder."
+        ) from error
+    except OSError as error:
+        raise StateError(f"'{path}' cannot be read: {error.strerror}.") from error
+    except (ValueError, TypeError, *UNREADABLE) as error:
+        raise StateError(f"'{path}' is damaged: restore it from your copy of the folder.") from error
+
+
+def _identity_in(broker: Path) -> str | None:
+    """The broker's identity, before the list of those revoked; None of a damaged one, which is told."""
+    text = broker.read_bytes().decode("ascii", "replace").partition(_LIST)[0]
+    try:
+        parse_identity(text, broker)
+    except ConfigError:
+        _log.warning(
+            "'%s' is damaged, and learns of nobody who is revoked: make it anew with `edge-fl provision rotate broker`",
+            broker,
+        )
+        return None
+    return text
 
 
 def _revoked(issued: tuple[Issued, ...], name: str) -> tuple[Issued, ...]:

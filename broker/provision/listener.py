@@ -10,7 +10,8 @@ import logging
 import ssl
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,7 +25,8 @@ from broker.provision.authority import BROKER, Authority
 from broker.provision.lock import locked_authority
 from broker.provision.tokens import Kept, Tokens
 from broker.turned_away import TurnedAway
-from edge_fl.core.errors import ConfigError, EdgeFLError, FrameError, StateError
+from edge_fl.core.errors import ConfigError, EdgeFLError, FrameError, PortError, StateError
+from edge_fl.identity.file import read_identity
 from edge_fl.transport.access import Access
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Message
@@ -138,6 +140,22 @@ class EnrolDoors:
         return kept.id
 
 
+@contextmanager
+def _listening(host: str, port: int, doors: EnrolDoors, topics: EnrolTopics) -> Iterator[EmbeddedBroker]:
+    try:
+        read_identity(doors.folder / f"{BROKER}.pem")
+    except ConfigError as error:
+        raise StateError(f"{error} Or make it anew with `edge-fl provision rotate broker`.") from error
+    try:
+        opened = EmbeddedBroker(host=host, port=port, doors=doors, topics=topics, largest=2 * LARGEST)
+    except PortError as error:
+        raise PortError(
+            f"{error} End what listens there: another `edge-fl provision listen`, perhaps; tokens name this port."
+        ) from error
+    with opened as broker:
+        yield broker
+
+
 def listen(folder: Path, *, host: str, once: bool) -> None:
     """Let devices enrol until this process is ended.
 
@@ -161,9 +179,7 @@ def listen(folder: Path, *, host: str, once: bool) -> None:
     topics, doors = EnrolTopics(authority.fleet), EnrolDoors.of(folder)
     if once and not Tokens(folder).waiting:
         raise ConfigError("No token waits: make one with `edge-fl provision token NAME`.")
-    with EmbeddedBroker(
-        host=host, port=authority.enrol_port, doors=doors, topics=topics, largest=2 * LARGEST
-    ) as broker:
+    with _listening(host, authority.enrol_port, doors, topics) as broker:
         connection = Connection(address=broker.address, client_id="authority", subscriptions=[topics.request("+")])
         connection.open(timeout=15.0)
         _log.info("devices enrol at %s", authority.enrol)

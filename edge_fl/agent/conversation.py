@@ -49,6 +49,11 @@ _REGISTER_SECONDS = (5.0, 30.0)  # pauses between two registrations, before the 
 _OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
 _SILENCE_SECONDS = 120.0  # without a chunk of what is fetched, after which nobody seems to give it out
 _UNANSWERED_SECONDS = 30.0  # after which the owner hears that nobody answers
+_SILENT = "connected, and no coordinator answers '%s': start one, or see in its log why it turns this device away"
+_STRANGE = (
+    "connected, and what answers '%s' is no coordinator that its identity believes: the identity is another fleet's, "
+    "damaged, or older than the coordinator's key; have a new one made"
+)
 
 
 class Superseded(Exception):  # noqa: N818  (not an error: something newer is wanted)
@@ -112,9 +117,11 @@ class Conversation:
         # The last answer, which may have been lost.
         self._answered: tuple[Request, Answer | Failed] | None = None
         self._verdict: Verdict | None = None
-        self._connected_at, self._short_sessions = 0.0, 0
+        self._connected_at: float | None = None  # None while there is no session
+        self._short_sessions = 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
         self._unanswered: float | None = None  # since when it has, without an answer
+        self._disbelieved = False  # whether messages came meanwhile that another than its coordinator had signed
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
 
     def open(self, timeout: float) -> None:
@@ -147,11 +154,7 @@ class Conversation:
             self._unanswered = now if self._unanswered is None else self._unanswered
             if now - self._unanswered > _UNANSWERED_SECONDS:
                 self._unanswered = math.inf  # once
-                _log.warning(
-                    "connected, and no coordinator answers '%s': start one, or see in its log why it turns this device "
-                    "away",
-                    self._client,
-                )
+                _log.warning(_STRANGE if self._disbelieved else _SILENT, self._client)
 
     # --- what the device says
 
@@ -293,6 +296,7 @@ class Conversation:
                 try:
                     self._take(topic, payload)
                 except FrameError as error:
+                    self._disbelieved |= error.code == "signature"
                     _log.warning("ignored a message: %s", error)
                 except EdgeFLError:
                     raise
@@ -302,9 +306,12 @@ class Conversation:
         self._sender.advance()
 
     def _lost_connection(self, reason: str) -> None:
+        _log.warning("connection lost (%s); reconnecting", reason)
+        if self._connected_at is None:
+            return
         short = time.monotonic() - self._connected_at < _SHORT_SECONDS
         self._short_sessions = self._short_sessions + 1 if short else 0
-        _log.warning("connection lost (%s); reconnecting", reason)
+        self._connected_at = None
         if self._short_sessions == _MANY_SESSIONS:
             _log.warning(
                 "the broker keeps ending this session: does another device use the id '%s'? Enrol one of them under "

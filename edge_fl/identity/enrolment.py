@@ -165,7 +165,8 @@ def _asked(token: Token, address: BrokerAddress, ca: Path, request: bytes, deadl
         connection.open(timeout=max(deadline - time.monotonic(), 1.0))
     except LoginRefusedError as error:
         raise LoginRefusedError(
-            f"The listener at {address} does not know this token, or heard too many wrong ones: have another made."
+            f"The listener at {address} does not know this token, or heard too many wrong ones: have another made, or "
+            "wait a minute."
         ) from error
     digest, asked_at = hashlib.sha256(request).digest(), -_ASKS_SECONDS
     try:

@@ -6,6 +6,7 @@ each change of its key, the oldest first. Keys and signatures are in hexadecimal
 lines.
 """
 
+import codecs
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ from pathlib import Path
 from edge_fl.core.errors import ConfigError
 from edge_fl.identity.token import TOKEN_SCHEME
 from edge_fl.transport.access import Access
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.signed import Successor
 
-__all__ = ["Identity", "identity_text", "read_identity"]
+__all__ = ["Identity", "identity_text", "parse_identity", "read_identity"]
 
 _LARGEST = 1 << 20  # bytes
+_KEY_BYTES = 32
 _BEGIN = "-----BEGIN "
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,40})-----[A-Za-z0-9+/=\s]*-----END \1-----")
 _PARTS = ["CERTIFICATE", "PRIVATE KEY", "CERTIFICATE"]  # the holder's two, and after them an authority's
@@ -30,10 +33,12 @@ class Identity:
     """What a file says: ``name`` in the fleet, and the ``broker``'s address if it has one.
 
     ``coordinator`` is the key of whom a device believes, and ``successors`` are the changes of a coordinator's own key.
+    ``authority`` is the certificate, in PEM, by which it knows others of its fleet.
     """
 
     file: Path
     name: str
+    authority: str
     broker: str | None = None
     coordinator: bytes | None = None
     successors: tuple[Successor, ...] = ()
@@ -49,11 +54,16 @@ def read_identity(file: str | Path) -> Identity:
     file = Path(file)
     try:
         with file.open("rb") as held:
-            text = held.read(_LARGEST).decode("ascii")
+            text = held.read(_LARGEST).removeprefix(codecs.BOM_UTF8).decode("ascii")
     except OSError as error:
         raise ConfigError(f"'{file}' cannot be read ({error.strerror}): see --identity.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"'{file}' is no identity: {_TAKE}.") from error
+    return parse_identity(text, file)
+
+
+def parse_identity(text: str, file: Path) -> Identity:
+    """The identity in the ``text`` of ``file``; raises ConfigError where it is none."""
     if text.startswith(TOKEN_SCHEME):
         raise ConfigError(
             f"'{file}' is a token: get an identity by it with `edge-fl device enrol --token-file {file}`, and use that."
@@ -64,14 +74,24 @@ def read_identity(file: str | Path) -> Identity:
     if "Id" not in said:
         what = "holds certificates and no name" if begun else "is no identity"
         raise ConfigError(f"'{file}' {what}: {_TAKE}.")
+    blocks = [match[0] for match in _BLOCK.finditer(begun + rest)]
     if not _whole(begun + rest):
         raise ConfigError(f"'{file}' is an identity that is cut off or damaged: copy the file again.")
     try:
         key = bytes.fromhex(said["Coordinator"]) if "Coordinator" in said else None
         successors = tuple(_successor(value) for word, value in lines if word == "Successor")
+        if key is not None and len(key) != _KEY_BYTES:
+            raise ValueError("a key of another length")
     except ValueError as error:
         raise ConfigError(f"'{file}' is an identity whose keys are damaged: copy the file again.") from error
-    return Identity(file, said["Id"], said.get("Broker"), key, successors)
+    try:
+        if "Broker" in said:
+            BrokerAddress.parse(said["Broker"])
+    except ConfigError as error:
+        raise ConfigError(
+            f"'{file}' is an identity whose broker's address is damaged: copy the file again."
+        ) from error
+    return Identity(file, said["Id"], blocks[len(_PARTS) - 1], said.get("Broker"), key, successors)
 
 
 def _whole(pem: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.identity.file import read_identity
 from edge_fl.wire.messages import FromDevice, ToDevice, encode_message
 from edge_fl.wire.signed import LATEST, Signed, Successor, encode_signed, to_sign
 
@@ -50,7 +51,7 @@ class SigningKey:
         Raises
         ------
         ConfigError
-            When the file cannot be read, or holds no Ed25519 key.
+            When the file cannot be read, holds no Ed25519 key, or what does not belong together.
         """
         from cryptography import x509
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -64,11 +65,16 @@ class SigningKey:
         except OSError as error:
             raise ConfigError(f"'{file}' cannot be read ({error.strerror}): see --identity.") from error
         except ValueError as error:
-            raise ConfigError(f"'{file}' holds no certificate with its key: see --identity.") from error
+            raise ConfigError(f"'{file}' holds no certificate with its key: copy the file again.") from error
         if not isinstance(private, Ed25519PrivateKey):
             raise ConfigError(
                 f"'{file}' holds no Ed25519 key, which signs messages: make it anew with `edge-fl provision rotate`."
             )
+        if private.public_key() != certificate.public_key():
+            raise ConfigError(f"'{file}' holds another's key than its certificate's: copy the file again.")
+        names = [name.value for name in certificate.subject.get_attributes_for_oid(x509.OID_COMMON_NAME)]
+        if names != [name := read_identity(file).name]:
+            raise ConfigError(f"'{file}' is called '{name}' and holds another's certificate: copy the file again.")
         return cls(private, certificate.public_bytes(Encoding.DER))
 
     def sign(self, data: bytes) -> bytes:

@@ -97,9 +97,11 @@ def load_own(context: ssl.SSLContext, cert: str | Path, key: str | Path | None) 
     try:
         context.load_cert_chain(cert, key, password=no_passphrase)
     except OSError as error:
-        files = f"'{cert}'" if key is None else f"'{cert}' and '{key}'"
+        if key is None:
+            wrong = _wrong(error, "holds no certificate in PEM form with the key that fits")
+            raise ConfigError(f"'{cert}' {wrong}: copy it again, or see --cert and --key.") from error
         wrong = _wrong(error, "hold no certificate in PEM form with the key that fits")
-        raise ConfigError(f"{files} {wrong}: see --cert and --key.") from error
+        raise ConfigError(f"'{cert}' and '{key}' {wrong}: see --cert and --key.") from error
 
 
 def password_of(file: Path | None) -> str | None:

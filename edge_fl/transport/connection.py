@@ -78,6 +78,7 @@ class Connection:
         self._subscriptions = [(topic, _QOS) for topic in (*subscriptions, *optional)]
         self._needed = len(subscriptions)
         self._early_ends = 0  # sessions that ended; only those before the first answer matter
+        self._answered = False  # whether the broker has let this session in
         self._client = client = mqtt.Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -119,7 +120,7 @@ class Connection:
                 raise BrokerError(_distrusted(self._address, error)) from error
             except (OSError, ValueError) as error:
                 if time.monotonic() + self._factor * pause > deadline:
-                    raise BrokerError(f"No MQTT broker answers at {self._address}: {error}.") from error
+                    raise BrokerError(_unanswered(self._address, error)) from error
                 time.sleep(self._factor * pause)
                 pause = min(2 * pause, 5.0)
         self._client.loop_start()
@@ -186,6 +187,7 @@ class Connection:
             )
             self._inbox.put(Disconnected(refused[0]))
         else:
+            self._answered = True
             self._first.put(None)
             self._inbox.put(Connected())
 
@@ -201,6 +203,9 @@ class Connection:
             )
         # paho names an end without a reason from the broker "Unspecified error", which reads as a fault of ours
         said = "it was closed" if reason == "Unspecified error" else str(reason)
+        if not self._answered and self._address.encrypted:
+            said += f" before the broker answered: {self._credential}"
+        self._answered = False
         self._inbox.put(Disconnected(said))
 
     def _on_log(self, _client: Any, _userdata: Any, level: int, text: str) -> None:
@@ -235,6 +240,16 @@ def _open_doors(client: mqtt.Client, address: BrokerAddress) -> None:
         client.ws_set_options(path=address.path)
     if access.user is not None:
         client.username_pw_set(access.user, access.password)
+
+
+def _unanswered(address: BrokerAddress, error: OSError | ValueError) -> str:
+    """What came of the last attempt to connect."""
+    reset = isinstance(error, ConnectionResetError) or (
+        isinstance(error, TimeoutError) and "handshake" in str(error)
+    )
+    if address.encrypted and reset:
+        return f"What listens at {address} breaks off TLS: is that the broker's TLS port? mqtt:// goes without."
+    return f"No MQTT broker answers at {address}: {error}."
 
 
 def _distrusted(address: BrokerAddress, error: ssl.SSLError) -> str:

@@ -13,7 +13,7 @@ from edge_fl.agent.agent import Agent, AgentSettings
 from edge_fl.compressors.base import DECODERS
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref, ref_of
-from edge_fl.core.errors import DataError, RefusedError
+from edge_fl.core.errors import DataError, FrameError, RefusedError
 from edge_fl.core.pattern import Pattern
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
@@ -30,6 +30,7 @@ from edge_fl.wire.messages import (
     Failed,
     Finished,
     Gone,
+    Hello,
     Offer,
     Refused,
     Register,
@@ -104,6 +105,20 @@ def test_a_device_that_nobody_answers_says_so_once(
     stage.until(lambda: "no coordinator answers 'client-1'" in caplog.text)
     stage.hears(Register, 2)
     assert caplog.text.count("no coordinator answers") == 1
+
+
+def test_a_device_that_believes_another_coordinator_says_so(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def disbelieves(*_: object) -> None:
+        raise FrameError("signature", "The message is not signed by whom it should be.")
+
+    monkeypatch.setattr("edge_fl.agent.envelope.BareEnvelope.open", disbelieves)
+    monkeypatch.setattr("edge_fl.agent.conversation._UNANSWERED_SECONDS", 0.3)
+    stage.hears(Register)
+    stage.say(Hello())
+    stage.until(lambda: "is no coordinator that its identity believes" in caplog.text)
+    assert "no coordinator answers" not in caplog.text
 
 
 def test_an_unanswered_registration_is_repeated(stage: Stage) -> None:

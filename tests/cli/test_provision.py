@@ -96,13 +96,80 @@ def test_what_it_refuses(tmp_path: Path, words: list[str], sentence: str) -> Non
 def test_an_authority_is_not_made_twice_and_its_damage_is_said(tmp_path: Path) -> None:
     provision("init", "--host", "localhost", folder=tmp_path)
     key = (tmp_path / "fleet" / "ca.key").read_bytes()
-    assert "holds a certificate authority" in provision("init", "--host", "x", folder=tmp_path, code=21)
+    assert "is of a certificate authority" in provision("init", "--host", "x", folder=tmp_path, code=21)
     assert (tmp_path / "fleet" / "ca.key").read_bytes() == key
     for name in ("issued.json", "ca.pem", "ca.key"):
         held = (tmp_path / "fleet" / name).read_bytes()
         (tmp_path / "fleet" / name).write_bytes(held[: len(held) // 2])
-        assert "is damaged" in provision("device", "tea", folder=tmp_path, code=21)
+        damaged = provision("device", "tea", folder=tmp_path, code=21)
+        assert damaged == f"edge-fl: 'fleet/{name}' is damaged: restore it from your copy of the folder.\n"
         (tmp_path / "fleet" / name).write_bytes(held)
+
+
+@pytest.mark.parametrize("lost", ["ca.key", "ca.pem", "issued.json"])
+def test_what_is_lost_is_restored_and_never_made_anew(lost: str, tmp_path: Path) -> None:
+    """A new authority in its place would orphan every device."""
+    provision("init", "--host", "localhost", folder=tmp_path)
+    fleet = tmp_path / "fleet"
+    (fleet / lost).unlink()
+    left = {path.name: path.read_bytes() for path in fleet.iterdir() if path.is_file()}
+
+    for words in (["device", "tea"], ["list"], ["listen"], ["revoke", "tea"]):
+        said = provision(*words, folder=tmp_path, code=21)
+        assert f"'fleet/{lost}' is missing, and identities hang on it: restore it" in said
+        assert "init" not in said
+    assert "choose another folder" in provision("init", "--host", "localhost", folder=tmp_path, code=21)
+    kept = {path.name: path.read_bytes() for path in fleet.iterdir() if path.is_file()}
+    assert {name: kept[name] for name in left} == left
+
+
+def test_a_key_of_another_authority_signs_nothing(tmp_path: Path) -> None:
+    for name in ("fleet", "other"):
+        provision("init", "--host", "localhost", "--folder", name, folder=tmp_path)
+    (tmp_path / "fleet" / "ca.key").write_bytes((tmp_path / "other" / "ca.key").read_bytes())
+
+    assert "is not the key of 'fleet/ca.pem'" in provision("device", "tea", folder=tmp_path, code=21)
+
+
+def test_a_revocation_waits_for_no_damaged_file(tmp_path: Path) -> None:
+    provision("init", "--host", "localhost", folder=tmp_path)
+    provision("device", "tea", "milk", folder=tmp_path)
+    fleet = tmp_path / "fleet"
+    (fleet / "tokens.json").write_text("{")
+    (fleet / "broker.pem").write_bytes(b"\xc3\x28" * 100)
+
+    said = provision("revoke", "tea", folder=tmp_path, code=21)
+
+    assert "'tea' is revoked." in said
+    assert "tokens.json' is damaged" in said
+    assert "broker.pem' is damaged, and learns of nobody who is revoked: make it anew" in said
+    assert not (fleet / "devices" / "tea.pem").exists()
+    (fleet / "tokens.json").unlink()
+    assert "'tea' is revoked already" in provision("revoke", "tea", folder=tmp_path, code=15)
+    provision("rotate", "broker", folder=tmp_path)
+    assert "X509 CRL" in (fleet / "broker.pem").read_text()
+
+
+@pytest.mark.parametrize("content", [b"", b"Id: coordinator\n", None])
+def test_the_key_that_devices_believe_is_restored(content: bytes | None, tmp_path: Path) -> None:
+    for name in ("fleet", "other"):
+        provision("init", "--host", "localhost", "--folder", name, folder=tmp_path)
+    own, others = (tmp_path / name / "coordinator.pem" for name in ("fleet", "other"))
+    own.write_bytes(others.read_bytes() if content is None else content)
+
+    said = provision("rotate", "coordinator", folder=tmp_path, code=21)
+    assert re.search(
+        "coordinator.pem' (is damaged, whose key|does not hold the key that) devices believe: restore", said
+    )
+
+
+def test_a_damaged_password_file_gets_no_further_user(tmp_path: Path) -> None:
+    provision("password", "tea", folder=tmp_path)
+    held = (tmp_path / "passwords").read_text()
+    (tmp_path / "passwords").write_text(held[:40])
+
+    assert "Line 1 of 'passwords' is no user" in provision("password", "milk", folder=tmp_path, code=15)
+    assert (tmp_path / "passwords").read_text() == held[:40]
 
 
 def test_passwords_of_several(tmp_path: Path) -> None:

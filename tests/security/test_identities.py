@@ -153,11 +153,13 @@ def test_an_identity_that_ran_out_or_was_revoked_is_refused(secured: SecuredFlee
     kept = file.with_name("kept.pem")
     kept.write_bytes(file.read_bytes())
     device = secured.of(kept)
-    with Client(device, "tea"):
-        pass
-    secured.authority.revoke("tea")
-    secured.reload()
-    time.sleep(0.5)
+    with Client(device, "tea") as connected:
+        secured.authority.revoke("tea")
+        secured.reload()
+        time.sleep(0.5)
+        connected.break_off()
+        said = [event.reason for _ in range(2) if isinstance(event := connected.next(), Disconnected)]
+    assert "before the broker answered: the identity may be revoked" in said[-1]
     assert "may be revoked, expired or another fleet's" in refused(device)
     again = secured.of(secured.identity("tea"))
     secured.reload()

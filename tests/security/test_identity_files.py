@@ -10,6 +10,12 @@ from broker.open_broker import open_broker
 from broker.provision.authority import Authority
 from edge_fl.core.errors import ConfigError
 from edge_fl.identity.file import read_identity
+from edge_fl.identity.signing import SigningKey
+
+BLOCKS = b"".join(
+    b"-----BEGIN %s-----\nMII=\n-----END %s-----\n" % (kind, kind)
+    for kind in (b"CERTIFICATE", b"PRIVATE KEY", b"CERTIFICATE")
+)
 
 
 @pytest.fixture
@@ -40,13 +46,15 @@ def test_a_file_that_is_cut_off_anywhere_is_refused_as_that(fleet: Path) -> None
         (b"", "is no identity: take the file"),
         (b"hello", "is no identity: take the file"),
         (b"\xff\xfe", "is no identity: take the file"),
-        (b"-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n", "holds certificates and no name: take"),
-        (b"Id: tea\nCoordinator: xyz\n" + b"".join(
-            b"-----BEGIN %s-----\nMII=\n-----END %s-----\n" % (kind, kind)
-            for kind in (b"CERTIFICATE", b"PRIVATE KEY", b"CERTIFICATE")
-        ), "keys are damaged: copy"),
+        (
+            b"-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----\n",
+            "holds certificates and no name: take",
+        ),
+        (b"Id: tea\nCoordinator: xyz\n" + BLOCKS, "keys are damaged: copy"),
+        (b"Id: tea\nCoordinator: 00ff\n" + BLOCKS, "keys are damaged: copy"),
+        (b"Id: tea\nBroker: foo bar\n" + BLOCKS, "broker's address is damaged: copy"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_none_is_refused(content: bytes, sentence: str, tmp_path: Path) -> None:
     (tmp_path / "file.pem").write_bytes(content)
     with pytest.raises(ConfigError, match=sentence):
@@ -65,3 +73,56 @@ def test_a_coordinator_with_another_s_file_is_refused(fleet: Path) -> None:
         access = read_identity(fleet / f"{name}.pem").access
         with ExitStack() as stack, pytest.raises(ConfigError, match=r"embedded broker .*: take broker\.pem"):
             open_broker("embedded", stack, access=access)
+
+
+def test_a_file_as_windows_saves_it_is_read(fleet: Path) -> None:
+    file = fleet / "devices" / "tea.pem"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+
+    assert read_identity(file).name == "tea"
+    assert read_identity(file).access.context() is not None
+    assert SigningKey.read(file)
+
+
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        (slice(0, 1), "holds another's key than its certificate's"),
+        (slice(0, 2), "is called 'tea' and holds another's"),
+    ],
+)
+def test_a_file_of_two_identities_is_refused(part: slice, sentence: str, fleet: Path) -> None:
+    """Its certificate alone, or with its key, is another's."""
+    Authority.open(fleet).device("milk")
+    file, others = (fleet / "devices" / f"{name}.pem" for name in ("tea", "milk"))
+    head, *blocks = file.read_text().split("-----BEGIN ")
+    blocks[part] = others.read_text().split("-----BEGIN ")[1:][part]
+    file.write_text("-----BEGIN ".join([head, *blocks]))
+
+    with pytest.raises(ConfigError, match=rf"tea\.pem' {sentence}"):
+        SigningKey.read(file)
+
+
+def test_a_coordinator_of_another_fleet_is_not_put_beside_the_embedded_broker(fleet: Path, tmp_path: Path) -> None:
+    other = Authority.create(tmp_path / "other", hosts=["localhost"], port=1).folder
+    (fleet / "coordinator.pem").write_bytes((other / "coordinator.pem").read_bytes())
+
+    with (
+        ExitStack() as stack,
+        pytest.raises(ConfigError, match=r"coordinator\.pem' is of another fleet than '.*broker\.pem'"),
+    ):
+        open_broker("embedded", stack, access=read_identity(fleet / "broker.pem").access)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"", "damaged"), (b"\xff", "damaged"), (None, "another authority's")]
+)
+def test_a_list_of_revoked_ones_that_cannot_be_used_is_told_at_once(
+    content: bytes | None, why: str, fleet: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Authority.create(tmp_path / "other", hosts=["localhost"], port=1).folder
+    (fleet / "revoked.pem").write_bytes((other / "revoked.pem").read_bytes() if content is None else content)
+
+    open_envelope(fleet / "coordinator.pem")
+
+    assert f"revoked.pem' cannot be used ({why}): revoked devices are kept out by the broker alone" in caplog.text

@@ -115,8 +115,8 @@ def test_files_that_are_no_certificates(tmp_path: Path) -> None:
     for access, sentence in [
         (Access(ca=tmp_path / "none"), "'.*none' holds no certificate"),
         (Access(ca=tmp_path / "nowhere"), "cannot be read"),
-        (Access(cert=tmp_path / "none"), "hold no certificate"),
-        (Access(cert=authority.folder / "ca.pem"), "hold no certificate"),
+        (Access(cert=tmp_path / "none"), "'.*none' holds no certificate.* copy it again"),
+        (Access(cert=authority.folder / "ca.pem"), "'.*ca.pem' holds no certificate"),
         (Access(cert=tea, key=milk), "hold no certificate in PEM form with the key that fits"),
         (Access(cert=tea, key=locked), "is encrypted"),
     ]:
@@ -135,7 +135,8 @@ def test_an_identity_says_who_and_where(tmp_path: Path) -> None:
     kinds = ("CERTIFICATE", "PRIVATE KEY", "CERTIFICATE")
     pem = "".join(f"-----BEGIN {kind}-----\nMII=\n-----END {kind}-----\n" for kind in kinds)
     file.write_text(identity_text("tea", "mqtts://host:8883", pem=pem))
-    assert read_identity(file) == Identity(file, "tea", "mqtts://host:8883")
+    issuer = "-----BEGIN CERTIFICATE-----\nMII=\n-----END CERTIFICATE-----"
+    assert read_identity(file) == Identity(file, "tea", issuer, "mqtts://host:8883")
     assert read_identity(file).access.identity == "tea"
 
 

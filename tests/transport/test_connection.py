@@ -2,6 +2,7 @@
 
 import socket
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -62,6 +63,13 @@ def test_two_that_share_an_id_take_it_from_each_other_ever_more_slowly(monkeypat
 def test_a_listener_that_is_no_broker_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as dumb, pytest.raises(BrokerError, match="does not speak MQTT"):
         connection(BrokerAddress(*dumb.getsockname())).open(timeout=1)
+
+
+def test_a_broker_without_tls_is_told_from_none() -> None:
+    with EmbeddedBroker(port=0) as broker:
+        address = replace(broker.address, scheme="mqtts")
+        with pytest.raises(BrokerError, match="breaks off TLS: is that the broker's TLS port"):
+            connection(address).open(timeout=1)
 
 
 @pytest.mark.parametrize(
