@@ -116,7 +116,7 @@ def test_a_device_that_believes_another_coordinator_says_so(
     monkeypatch.setattr("edge_fl.agent.envelope.BareEnvelope.open", disbelieves)
     monkeypatch.setattr("edge_fl.agent.conversation._UNANSWERED_SECONDS", 0.3)
     stage.hears(Register)
-    stage.say(Hello())
+    stage.say(Hello(RUN))
     stage.until(lambda: "is no coordinator that its identity believes" in caplog.text)
     assert "no coordinator answers" not in caplog.text
 
