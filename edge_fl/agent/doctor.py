@@ -15,9 +15,10 @@ from typing import Literal
 
 import edge_fl
 from edge_fl.agent.state import in_use, owner_of
-from edge_fl.core.errors import BrokerError, EdgeFLError, StateError
+from edge_fl.core.errors import BrokerError, ConfigError, EdgeFLError, StateError
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
+from edge_fl.identity.signing import SigningKey
 from edge_fl.runtimes.base import RUNTIMES
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.probe import round_trip
@@ -100,6 +101,9 @@ def _certificate(agent: Examined) -> _Seen:
     broker, access = agent.broker, agent.broker.access
     if broker.encrypted:
         access.context()
+        until = None if access.signing is None else SigningKey.read(access.signing).until
+        if until is not None and until < datetime.now(UTC):
+            raise ConfigError(f"'{access.signing}' expired on {until:%Y-%m-%d}: have a new identity made.")
         trusted = "the system's authorities" if access.ca is None else f"'{access.ca}'"
         shown = "" if access.cert is None else f", and '{access.cert}' is shown"
         return f"{broker.scheme}:// is encrypted, certificates of {trusted} are trusted{shown}.", False

@@ -1,5 +1,6 @@
 """Keys that sign messages, and what is checked of a signature. Imports the package cryptography when a key is read."""
 
+import datetime as dt
 import time
 from collections import Counter
 from pathlib import Path
@@ -76,6 +77,13 @@ class SigningKey:
         if names != [name := read_identity(file).name]:
             raise ConfigError(f"'{file}' is called '{name}' and holds another's certificate: copy the file again.")
         return cls(private, certificate.public_bytes(Encoding.DER))
+
+    @property
+    def until(self) -> dt.datetime:
+        """When the identity's certificate ends to hold."""
+        from cryptography import x509
+
+        return x509.load_der_x509_certificate(self.certificate).not_valid_after_utc
 
     def sign(self, data: bytes) -> bytes:
         """The signature of ``data``, 64 bytes."""

@@ -1,5 +1,7 @@
 """Wrong files for an identity: each is refused with what it is, and what to take."""
 
+import re
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -8,9 +10,11 @@ import pytest
 from broker.envelope import open_envelope
 from broker.open_broker import open_broker
 from broker.provision.authority import Authority
+from edge_fl.agent.doctor import Examined, examine
 from edge_fl.core.errors import ConfigError
 from edge_fl.identity.file import read_identity
 from edge_fl.identity.signing import SigningKey
+from edge_fl.transport.address import BrokerAddress
 
 BLOCKS = b"".join(
     b"-----BEGIN %s-----\nMII=\n-----END %s-----\n" % (kind, kind)
@@ -126,3 +130,15 @@ def test_a_list_of_revoked_ones_that_cannot_be_used_is_told_at_once(
     open_envelope(fleet / "coordinator.pem")
 
     assert f"revoked.pem' cannot be used ({why}): revoked devices are kept out by the broker alone" in caplog.text
+
+
+def test_the_doctor_names_an_identity_that_ran_out(fleet: Path, tmp_path: Path) -> None:
+    file = Authority.open(fleet).device("late", days=0)
+    time.sleep(1.1)
+    address = BrokerAddress("localhost", 1, "mqtts", access=read_identity(file).access)
+    agent = Examined(address, "late", "digits:0/10", tmp_path / "state", "onnx", "edge-fl", 0.1)
+
+    found = next(finding for finding in examine(agent) if finding.check == "certificate")
+
+    assert found.level == "failed"
+    assert re.search(r"late\.pem' expired on \d{4}-\d\d-\d\d: have a new identity made", found.sentence)
