@@ -29,7 +29,7 @@ __all__ = ["WAYS", "FineTuningChoice", "Keeping", "Tuned", "Way", "bench_fine_tu
 _TIERS = (1.0, 0.5, 0.25, 0.125)
 _FULL_RANK = 16
 _LOCAL_STEPS, _BATCH = 10, 20
-_STEP_SIZES = (1 / 3, 1.0, 3.0)  # times the task's own for the part that is trained
+_STEP_SIZES = (1.0, 1 / 3)  # times the task's own for the part that is trained
 _SEARCH_SEED = 100
 
 _SHOWN_BELOW = 3.0  # points below the start that a plot has
@@ -257,7 +257,8 @@ def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], _Line]) ->
         command=choice.command,
         about=" ".join(task.about for task in tasks)
         + f" {choice.clients} devices a round train {_LOCAL_STEPS} steps of a batch of {_BATCH} in onnxruntime, for "
-        f"{choice.rounds} rounds. Each line has the best of three step sizes a factor of 3 apart, by another seed. "
+        f"{choice.rounds} rounds. A part's step size is FedAvg's best of those a factor of 3 apart; each line has the "
+        "better of that and a third of it, by another seed. "
         "LoRA trains adapters alone, with an alpha of twice the rank. By tier, equally many devices train 16, 8, 4 and "
         "2 ranks: `fjord` draws a width a step, `hetlora` averages a rank over those who have it, or pads with zeros, "
         "and `flexlora` averages products. Dropout is 0.5; `dgc` sends 5% of the entries; `fedpaq` sends 8 bits an "

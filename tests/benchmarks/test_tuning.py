@@ -53,6 +53,9 @@ def test_each_way_trains_and_sends_its_part(tmp_path: Path) -> None:
     two_of_three = (2 * 352 + 176) / 3  # clients of tiers 0, 1, 0
     assert 4 * two_of_three < sizes["LoRA, r = 4"] < 4 * two_of_three + 400
     assert [row["seeds"] for row in result.rows] == [2, 2, 2]
+    searched = {text.split(": ")[0] for text in told if "seed 100" in text}
+    assert {"digits, head, fedavg, lr 0.1, seed 100", "digits, head, fedavg, lr 0.033, seed 100"} <= searched
+    assert {row["lr"] for row in result.rows} <= {0.1, 0.1 / 3}
 
     told.clear()
     assert bench_fine_tuning(choice, keeping).rows == result.rows
