@@ -39,6 +39,7 @@ from exporter.sentence import some_names
 from exporter.source import Source
 from exporter.steps import STEPS
 from exporter.target import Target, check_target
+from exporter.vocabulary import vocabulary_of
 from exporter.widths import costs_at
 
 __all__ = ["Target", "check_model", "count_programs", "export_bundle"]
@@ -201,6 +202,10 @@ def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
     )
 
 
+def _vocabulary(source: Source, target: Target) -> int:
+    return vocabulary_of(source.original, example_inputs(target.fit, 3)) if target.input.dtype == "int64" else 0
+
+
 def _weights(model: nn.Module, found: Derivation) -> bytes:
     held = model.state_dict()
     # Every width's statistics start as the model's own.
@@ -226,6 +231,7 @@ def _manifest(
         classes=target.classes,
         input=target.input,
         target=target.target,
+        vocabulary=_vocabulary(source, target),
         loss=source.loss.name,
         layout=found.layout,
         optimizer=target.optimizer,

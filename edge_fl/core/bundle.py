@@ -208,6 +208,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
     ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
     first. ``adapters`` are the gains (alpha over rank) of low-rank adapters, by the layer that each is beside.
+    ``vocabulary`` is how many tokens the input may be of (0: it is none, or nobody knows).
     ``columns`` (one a feature of a vector, or none at all) are those of a table that the input is read from, in
     order. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and mean nothing to
     training. ``dataset`` is empty where the bundle was made for shapes alone, ``scores`` are the metrics wanted (none:
@@ -232,6 +233,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     momenta: dict[str, float] = {}
     costs: tuple[Cost, ...] = ()
     adapters: dict[str, float] = {}
+    vocabulary: int = 0
     columns: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
@@ -242,6 +244,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not 0 <= self.classes <= MOST_CLASSES:
             raise ValueError(f"a model has 0 to {MOST_CLASSES} classes")
+        if not 0 <= self.vocabulary < 2**31:
+            raise ValueError("a vocabulary has 0 to 2^31 - 1 tokens")
         if any(not 1 <= width <= 1000 for width in self.statistic_widths):
             raise ValueError("a width is 1 to 1000 thousandths")
         if self.class_names and len(self.class_names) != self.classes:

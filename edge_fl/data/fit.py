@@ -47,6 +47,12 @@ def _check(samples: Samples, manifest: Manifest) -> None:
             f"The data has samples of shape {given[0]} in {given[1]}, and '{manifest.name}' takes {taken[0]} in "
             f"{taken[1]}; give {fitting or '--data that fits'}."
         )
+    last = manifest.vocabulary - 1
+    if last >= 0 and samples.x.size and not 0 <= samples.x.min() <= samples.x.max() <= last:
+        raise DataError(
+            f"The data has tokens {samples.x.min()} to {samples.x.max()}, and '{manifest.name}' knows 0 to {last}; "
+            "make them with the model's own tokenizer."
+        )
     if samples.y.shape[1:] != manifest.target.shape:
         raise DataError(
             f"The data has targets of shape {samples.y.shape[1:]} a sample, and '{manifest.name}' learns "

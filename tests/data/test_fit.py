@@ -25,6 +25,13 @@ def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
     tokens = msgspec.structs.replace(manifest, input=Input((1, 8, 8), "int64"))
     with pytest.raises(DataError, match=r"in int64; give tokens as npz: or python:, as tables hold float32"):
         fitted(digits, tokens)
+    tokens, given = msgspec.structs.replace(tokens, vocabulary=50), np.zeros((3, 1, 8, 8), np.int64)
+    fitted(Samples(given + 49, digits.y[:3]), tokens)
+    for wrong in (50, -1):
+        with pytest.raises(
+            DataError, match=rf"has tokens {wrong} to {wrong}, and 'digits-mlp' knows 0 to 49; make them"
+        ):
+            fitted(Samples(given + wrong, digits.y[:3]), tokens)
     with pytest.raises(DataError, match=r"targets of shape \(8,\) a sample, and 'digits-mlp' learns \(\)"):
         fitted(Samples(digits.x[:3], np.zeros((3, 8), np.int64)), manifest)
     with pytest.raises(DataError, match="labels 0 to 9, and 'digits-mlp' knows 9 classes"):
