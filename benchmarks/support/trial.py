@@ -1,7 +1,10 @@
 """One case exported for one runtime, in a process that ends when its time or its memory does."""
 
 import multiprocessing
+import os
 import re
+import select
+import threading
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -88,8 +91,17 @@ def tried(suite: str, case: str, runtime: str, limits: Limits) -> Trial:
 
 
 def _child(sending: Connection, suite: str, case: str, runtime: str, limits: Limits) -> None:
+    threading.Thread(target=_end_with, args=(sending.fileno(),), daemon=True).start()
     limit_memory(limits.memory_mb)
     sending.send_bytes(msgspec.json.encode(_tried(SUITES[suite].case(case), runtime, limits)))
+
+
+def _end_with(pipe: int) -> None:
+    """End this process once nobody reads the pipe: it is no child of whom it works for."""
+    closed = select.poll()
+    closed.register(pipe, 0)
+    closed.poll()
+    os._exit(1)
 
 
 def _tried(case: SupportCase, runtime: str, limits: Limits) -> Trial:
