@@ -29,8 +29,9 @@ class LogView(Observer):
         self._round = len(finished)
         done = f", {self._round} of them done" if finished else ""
         self._say("%s, %d rounds%s%s", config.method, config.rounds, protection_text(config), done)
-        wanted = max(config.clients_per_round, config.min_clients)
-        self._say("waiting for %d devices, at most %.0f s", wanted, config.wait, wanted=wanted)
+        if not finished:
+            wanted = max(config.clients_per_round, config.min_clients)
+            self._say("waiting for %d devices, at most %.0f s", wanted, config.wait, wanted=wanted)
 
     def begins_with(self, scores: Mapping[str, float], loss: float) -> None:
         """What training begins with."""

@@ -121,7 +121,7 @@ class Conversation:
         self._short_sessions = 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
         self._unanswered: float | None = None  # since when it has, without an answer
-        self._disbelieved = False  # whether messages came meanwhile that another than its coordinator had signed
+        self._disbelieved = False  # whether messages came since then whose signer it does not believe
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
 
     def open(self, timeout: float) -> None:
@@ -331,6 +331,7 @@ class Conversation:
                 self.register()
             case Registered() as message:
                 self.registered, self.finished, self._unanswered = message, None, None
+                self._disbelieved = False
                 if (
                     self.task is not None and self.task.run != message.run
                 ):  # which may be fetched for minutes, in vain

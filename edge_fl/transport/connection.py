@@ -29,10 +29,9 @@ _MOST_QUEUED = 10_000  # publishes that wait to be sent; of a device that reads 
 _IN_FLIGHT = 20  # publishes awaiting PUBACK: faster than one big PUBLISH, and pings still get through
 _RETRY_SECONDS = (1, 30)  # first and longest pause between two attempts, times a factor of this session's own
 _MOST_JITTER = 2.0
-_SHORT_SECONDS, _MANY_SHORT = (
-    10.0,
-    5,
-)  # of sessions that end so soon, as those that two devices share, paces slow down
+_SHORT_SECONDS = 10.0  # a session that ends so soon may be one that two devices take from each other
+_MANY_SHORT = 5  # such sessions in a row, after which the first pause grows
+_LONGEST_FIRST = 5.0  # seconds to which it grows, times the factor: a bad link drops sessions, too
 _MOST_EARLY_ENDS = 2
 _ALERT = re.compile(r"alert [a-z ]*\b(certificate|ca)\b[a-z ]*")
 _TIMES, _NAMES = (9, 10), (62, 64)  # OpenSSL's X509_V_ERR_...: not yet valid, expired; host name, IP address
@@ -78,7 +77,8 @@ class Connection:
         self._subscriptions = [(topic, _QOS) for topic in (*subscriptions, *optional)]
         self._needed = len(subscriptions)
         self._early_ends = 0  # sessions that ended; only those before the first answer matter
-        self._answered = False  # whether the broker has let this session in
+        self._answered = False  # whether the broker said anything since the last end
+        self._refused = False  # whether that was a no
         self._client = client = mqtt.Client(
             CallbackAPIVersion.VERSION2,
             client_id=client_id,
@@ -89,10 +89,8 @@ class Connection:
         _open_doors(client, address)
         client.max_inflight_messages_set(_IN_FLIGHT)
         self._factor = random.uniform(1, _MOST_JITTER)  # a fleet whose broker restarts does not come back at once
-        self._opened, self._short_sessions = (
-            -_SHORT_SECONDS,
-            0,
-        )  # when the last one began; how many in a row were short
+        self._began: float | None = None  # when the session did that is under way
+        self._short_sessions = 0  # in a row
         self._pace()
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
@@ -159,13 +157,17 @@ class Connection:
         self._client.loop_stop()
 
     def _pace(self) -> None:
-        """Have paho wait before it connects anew: longer with every attempt, and with every further short session."""
+        """Have paho wait before it connects anew, first the shorter pause, then ever longer, until a session begins.
+
+        Called between sessions alone: it makes paho begin with the shorter pause again.
+        """
         first, longest = _RETRY_SECONDS
-        shortest = min(first * 2.0 ** max(self._short_sessions - _MANY_SHORT, 0), longest)
-        pauses = self._factor * shortest, self._factor * longest
+        grown = first * 2.0 ** max(self._short_sessions - _MANY_SHORT, 0)
+        pauses = self._factor * max(first, min(grown, _LONGEST_FIRST)), self._factor * longest
         self._client.reconnect_delay_set(*pauses)  # type: ignore[arg-type]  # it takes fractions as well
 
     def _on_connect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        self._answered, self._refused = True, bool(reason.is_failure)
         if reason.is_failure:
             self._first.put(
                 LoginRefusedError(
@@ -174,7 +176,7 @@ class Connection:
             )
             self._inbox.put(Disconnected(str(reason)))
         else:
-            self._opened = time.monotonic()
+            self._began = time.monotonic()
             self._client.subscribe(self._subscriptions)
 
     def _on_subscribe(self, _client: Any, _userdata: Any, _mid: Any, reasons: Any, _properties: Any) -> None:
@@ -187,25 +189,29 @@ class Connection:
             )
             self._inbox.put(Disconnected(refused[0]))
         else:
-            self._answered = True
             self._first.put(None)
             self._inbox.put(Connected())
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        short = time.monotonic() - self._opened < _SHORT_SECONDS
-        self._short_sessions = self._short_sessions + 1 if short else 0
-        self._pace()
+        answered, refused = self._answered, self._refused
+        self._answered = self._refused = False
+        if self._began is not None:
+            short = time.monotonic() - self._began < _SHORT_SECONDS
+            self._short_sessions = self._short_sessions + 1 if short else 0
+            self._began = None
+            self._pace()
         self._early_ends += 1
         if self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
             likely = self._credential if self._address.encrypted else "it may want mqtts:// (TLS)"
             self._first.put(
                 BrokerError(f"What listens at {self._address} ends sessions before it answers: {likely}.")
             )
+        if refused:  # which is told already
+            return
         # paho names an end without a reason from the broker "Unspecified error", which reads as a fault of ours
         said = "it was closed" if reason == "Unspecified error" else str(reason)
-        if not self._answered and self._address.encrypted:
+        if not answered and self._address.encrypted:
             said += f" before the broker answered: {self._credential}"
-        self._answered = False
         self._inbox.put(Disconnected(said))
 
     def _on_log(self, _client: Any, _userdata: Any, level: int, text: str) -> None:
@@ -248,7 +254,7 @@ def _unanswered(address: BrokerAddress, error: OSError | ValueError) -> str:
         isinstance(error, TimeoutError) and "handshake" in str(error)
     )
     if address.encrypted and reset:
-        return f"What listens at {address} breaks off TLS: is that the broker's TLS port? mqtt:// goes without."
+        return f"What listens at {address} breaks off TLS: is that the broker's TLS port?"
     return f"No MQTT broker answers at {address}: {error}."
 
 

@@ -114,9 +114,10 @@ def test_a_device_that_believes_another_coordinator_says_so(
         raise FrameError("signature", "The message is not signed by whom it should be.")
 
     monkeypatch.setattr("edge_fl.agent.envelope.BareEnvelope.open", disbelieves)
-    monkeypatch.setattr("edge_fl.agent.conversation._UNANSWERED_SECONDS", 0.3)
     stage.hears(Register)
     stage.say(Hello(RUN))
+    stage.until(lambda: "ignored a message" in caplog.text)
+    monkeypatch.setattr("edge_fl.agent.conversation._UNANSWERED_SECONDS", 0.3)
     stage.until(lambda: "is no coordinator that its identity believes" in caplog.text)
     assert "no coordinator answers" not in caplog.text
 

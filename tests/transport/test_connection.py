@@ -2,15 +2,20 @@
 
 import socket
 import time
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from broker.doors import Doors, hashed
 from broker.embedded import EmbeddedBroker
 from edge_fl.core.errors import BrokerError, ConfigError
+from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Connected, Disconnected, Message
+from edge_fl.wire.messages import Topics
 
 
 def connection(address: BrokerAddress, *subscriptions: str) -> Connection:
@@ -58,6 +63,50 @@ def test_two_that_share_an_id_take_it_from_each_other_ever_more_slowly(monkeypat
             end.close()
 
     assert 4 < sessions < 40  # without a longer pause, some 150
+
+
+def test_what_ends_sessions_before_it_answers_is_asked_ever_more_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a balancer before a broker that is down; the first session was a good one."""
+    monkeypatch.setattr("edge_fl.transport.connection._RETRY_SECONDS", (0.05, 30))
+    with EmbeddedBroker(port=0) as broker:
+        end = connection(broker.address)
+        end.open(timeout=5)
+    attempts = []
+    with socket.create_server(("127.0.0.1", broker.address.port)) as dumb:
+        dumb.settimeout(0.1)
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            with suppress(TimeoutError):
+                dumb.accept()[0].close()
+                attempts.append(time.monotonic())
+    end.close()
+
+    assert 3 < len(attempts) < 12  # with one pause for all, some 50
+
+
+def test_a_bad_link_is_waited_for_no_longer_than_seconds() -> None:
+    end = Connection(address=BrokerAddress("127.0.0.1", 1), client_id="test", subscriptions=["a"])
+    end._short_sessions = 30
+    end._pace()
+
+    assert end._client._reconnect_min_delay <= 10.0
+
+
+def test_a_refusal_is_told_once(tmp_path: Path) -> None:
+    users = tmp_path / "passwords"
+    users.write_text(f"test:{hashed('right')}\n")
+    with EmbeddedBroker(port=0, doors=Doors(passwords=users)) as broker:
+        access = Access(user="test", password="right")
+        end = connection(replace(broker.listens, access=access), Topics().all)
+        end.open(timeout=5)
+        assert isinstance(end.next(5), Connected)
+        users.write_text("")
+        end._client._sock_close()  # type: ignore[attr-defined]
+        said = [end.next(10), end.next(10), end.next(1)]
+        end.close()
+    assert [type(event) for event in said[:2]] == [Disconnected, Disconnected]
+    assert said[1] == Disconnected("Not authorized")
+    assert said[2] is None
 
 
 def test_a_listener_that_is_no_broker_is_refused() -> None:
