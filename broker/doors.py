@@ -21,7 +21,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.transport.access import Access, load_own, trusting
 from edge_fl.wire.messages import check_id
 
-__all__ = ["OF_THE_HOUSE", "Doors", "Entrance", "Login", "check_passwords", "hashed"]
+__all__ = ["OF_THE_HOUSE", "Doors", "Entrance", "Login", "check_passwords", "has_hash", "hashed"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +29,7 @@ OF_THE_HOUSE = "$coordinator"
 """The identity of the coordinator whose broker it is, which no device's id can be."""
 
 _LINE = re.compile(r"([^:]+):\$7\$([1-9][0-9]{0,6})\$([A-Za-z0-9+/=]{8,100})\$([A-Za-z0-9+/=]{88})")
+_OTHER_LINE = re.compile(r"[^:]+:\$[0-689][^$]*\$[^:\s]+")  # of a kind that Mosquitto takes, and we do not
 _ITERATIONS, _SALT = 10_000, 12
 _LARGEST_FILE = 16 << 20  # bytes
 
@@ -184,6 +185,11 @@ def _knows(passwords: Path, login: Login) -> bool:
         return False
     iterations, salt, expected = line
     return hmac.compare_digest(hashlib.pbkdf2_hmac("sha512", login.password.encode(), salt, iterations), expected)
+
+
+def has_hash(line: str) -> bool:
+    """Whether a line of a password file is a user with a hash: one of ours, or of another kind that Mosquitto takes."""
+    return _LINE.fullmatch(line) is not None or _OTHER_LINE.fullmatch(line) is not None
 
 
 def check_passwords(file: Path) -> int:

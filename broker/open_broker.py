@@ -99,12 +99,8 @@ def open_broker(
     try:
         embedded = stack.enter_context(EmbeddedBroker(host=host, port=port, doors=doors, topics=Topics(fleet)))
     except PortError as error:
-        raise PortError(
-            f"{error} If the fleet's broker runs there, leave --broker embedded out, and give coordinator.pem for "
-            "broker.pem."
-            if signing is not None
-            else f"{error} Choose another with --port."
-        ) from error
+        beside = ", or give coordinator.pem for broker.pem if the fleet's own broker runs there" if signing else ""
+        raise PortError(f"{str(error).rstrip('.')}: choose another with --port{beside}.") from error
     inside = replace(embedded.address, access=replace(embedded.address.access, signing=signing))
     return OpenBroker(inside, embedded.listens, embedded.turned_away)
 
@@ -127,7 +123,7 @@ def _coordinator_beside(identity: Path | None) -> Path | None:
         raise ConfigError(
             f"'{found}' is missing, by which the coordinator signs messages: keep it beside '{identity.name}'."
         )
-    if read_identity(found).authority.split() != broker.authority.split():
+    if read_identity(found).authorities.isdisjoint(broker.authorities):
         raise ConfigError(f"'{found}' is of another fleet than '{identity}': take both from one fleet's folder.")
     return found
 

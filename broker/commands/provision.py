@@ -218,20 +218,22 @@ def password(
 
     Example: edge-fl provision password tea > tea.password
     """
-    from broker.doors import check_passwords, hashed
+    from broker.doors import has_hash, hashed
     from edge_fl.core.atomic import write_atomically
     from edge_fl.core.errors import StateError
     from edge_fl.wire.messages import check_id
 
     check_id(name)
-    if file.exists():
-        check_passwords(file)
     made = secrets.token_urlsafe(24)
     try:
         lines = file.read_text().splitlines() if file.exists() else []
     except (OSError, UnicodeDecodeError) as error:
         raise StateError(f"'{file}' cannot be read as a password file: {error}.") from error
-    kept = [line for line in lines if line.partition(":")[0] != name]
+    kept = [line for line in lines if line.strip() and line.partition(":")[0] != name]
+    if damaged := [line for line in kept if not has_hash(line)]:
+        raise StateError(
+            f"Line {lines.index(damaged[0]) + 1} of '{file}' is no user with a hash, so all are kept out: remove it."
+        )
     write_atomically(
         file, "".join(f"{line}\n" for line in [*kept, f"{name}:{hashed(made)}"]).encode(), secret=True
     )

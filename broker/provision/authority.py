@@ -34,8 +34,8 @@ from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.identity.certificates import BROKER, COORDINATOR
-from edge_fl.identity.file import identity_text, parse_identity
-from edge_fl.identity.signing import SigningKey, successor_of
+from edge_fl.identity.file import identity_part, identity_text, parse_identity
+from edge_fl.identity.signing import SigningKey, newest_key, successor_of
 from edge_fl.wire.messages import check_id
 from edge_fl.wire.signed import MOST_SUCCESSORS, Successor
 
@@ -50,7 +50,6 @@ _AUTHORITY_DAYS = 3650
 _SOON = dt.timedelta(days=30)
 _LONGEST_FLEET = 100  # characters
 _EARLIER = dt.timedelta(days=1)  # clocks that are behind take a new certificate, too
-_LIST = "-----BEGIN X509 CRL-----"
 _PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
 _Part = TypeVar("_Part")
 _log = logging.getLogger(__name__)
@@ -154,7 +153,7 @@ class Authority:
     @classmethod
     def open(cls, folder: Path) -> "Authority":
         """The authority in ``folder``; raises StateError where there is none, or it is damaged."""
-        if _found(folder) is None:
+        if _found(folder) is None:  # or an `init` that was broken off before anybody had anything
             raise StateError(
                 f"'{folder}' holds no certificate authority: make one with `edge-fl provision init`, or name its "
                 "folder with --folder."
@@ -265,20 +264,28 @@ class Authority:
 
     def _follow(self, key: SigningKey) -> None:
         """Remember the coordinator's new ``key``, and have the one before say so: devices believe that one."""
-        successors = self._record.successors
+        successors: tuple[Successor, ...] = ()
         if self._record.coordinator:
             before = self._coordinators_key()
-            successors = (*successors, successor_of(before, key))[-MOST_SUCCESSORS:]
+            successors = (*self._record.successors, successor_of(before, key))[-MOST_SUCCESSORS:]
         self._record = msgspec.structs.replace(self._record, coordinator=key.public.hex(), successors=successors)
 
     def _coordinators_key(self) -> SigningKey:
-        """The key that devices believe now; StateError where it is lost."""
+        """The key that devices believe now; StateError where it is lost.
+
+        Where a rotation was broken off, its key was remembered and never given out: it is forgotten.
+        """
         file, advice = self._file(COORDINATOR), "restore it from your copy, or make a new fleet in another folder"
         try:
             found = SigningKey.read(file)
         except ConfigError as error:
-            wrong = "damaged" if file.exists() else "missing"
-            raise StateError(f"'{file}' is {wrong}, whose key devices believe: {advice}.") from error
+            reason = str(error).partition(": ")[0]
+            raise StateError(f"The key that devices believe is lost ({reason}): {advice}.") from error
+        *before, last = self._record.successors or (None,)
+        if last is not None and newest_key(found.public, (last,)) == self.coordinator != found.public:
+            self._record = msgspec.structs.replace(
+                self._record, coordinator=found.public.hex(), successors=tuple(before)
+            )
         if found.public != self.coordinator:
             raise StateError(f"'{file}' does not hold the key that devices believe: {advice}.")
         return found
@@ -289,8 +296,10 @@ class Authority:
             if any(held.name == name for held in self.issued):
                 raise ConfigError(f"'{name}' is revoked already.")
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
-        self._keep(_revoked(self.issued, name))
-        self._file(name).unlink(missing_ok=True)
+        try:
+            self._keep(_revoked(self.issued, name))
+        finally:
+            self._file(name).unlink(missing_ok=True)
 
     def _issue(self, name: str, names: x509.SubjectAlternativeName | None, *, days: int) -> Path:
         key: _PrivateKey = Ed25519PrivateKey.generate()
@@ -393,8 +402,19 @@ class Authority:
 
 
 def _found(folder: Path) -> Path | None:
-    """A file of an authority in ``folder``, be it all that is left of one."""
-    return next((folder / name for name in (_KEY, _CA, _ISSUED) if (folder / name).exists()), None)
+    """A file of an authority in ``folder``, be it all that is left of one; None where nobody can have an identity."""
+    if (folder / _KEY).exists():
+        return folder / _KEY
+    try:
+        record = msgspec.json.decode((folder / _ISSUED).read_bytes(), type=_Record)
+        given = any(held.name not in (BROKER, COORDINATOR) for held in record.issued)
+    except FileNotFoundError:
+        given = False
+    except (OSError, *UNREADABLE):
+        given = True
+    if given or any((folder / name).exists() for name in ("devices", "tokens.json")):
+        return folder / _ISSUED if (folder / _ISSUED).exists() else folder / _CA
+    return None  # `init` writes the key last
 
 
 def _read(path: Path, parse: Callable[[bytes], _Part]) -> _Part:
@@ -412,12 +432,13 @@ def _read(path: Path, parse: Callable[[bytes], _Part]) -> _Part:
 
 def _identity_in(broker: Path) -> str | None:
     """The broker's identity, before the list of those revoked; None of a damaged one, which is told."""
-    text = broker.read_bytes().decode("ascii", "replace").partition(_LIST)[0]
     try:
+        text = identity_part(broker.read_bytes())
         parse_identity(text, broker)
-    except ConfigError:
+    except (OSError, UnicodeDecodeError, ConfigError):
         _log.warning(
-            "'%s' is damaged, and learns of nobody who is revoked: make it anew with `edge-fl provision rotate broker`",
+            "'%s' cannot be read or is damaged, and learns of nobody who is revoked: make it anew with "
+            "`edge-fl provision rotate broker`",
             broker,
         )
         return None

@@ -145,13 +145,11 @@ def _listening(host: str, port: int, doors: EnrolDoors, topics: EnrolTopics) -> 
     try:
         read_identity(doors.folder / f"{BROKER}.pem")
     except ConfigError as error:
-        raise StateError(f"{error} Or make it anew with `edge-fl provision rotate broker`.") from error
+        raise StateError(f"{str(error).rstrip('.')}, or run `edge-fl provision rotate broker`.") from error
     try:
         opened = EmbeddedBroker(host=host, port=port, doors=doors, topics=topics, largest=2 * LARGEST)
     except PortError as error:
-        raise PortError(
-            f"{error} End what listens there: another `edge-fl provision listen`, perhaps; tokens name this port."
-        ) from error
+        raise PortError(f"{str(error).rstrip('.')}: end what listens there, as tokens name this port.") from error
     with opened as broker:
         yield broker
 

@@ -23,7 +23,8 @@ __all__ = ["Identity", "identity_text", "parse_identity", "read_identity"]
 _LARGEST = 1 << 20  # bytes
 _KEY_BYTES = 32
 _BEGIN = "-----BEGIN "
-_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,40})-----[A-Za-z0-9+/=\s]*-----END \1-----")
+_REVOKED = b"-----BEGIN X509 CRL-----"
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,40})-----([A-Za-z0-9+/=\s]*)-----END \1-----")
 _PARTS = ["CERTIFICATE", "PRIVATE KEY", "CERTIFICATE"]  # the holder's two, and after them an authority's
 _TAKE = "take the file of this device or coordinator that `edge-fl provision` wrote"
 
@@ -33,12 +34,12 @@ class Identity:
     """What a file says: ``name`` in the fleet, and the ``broker``'s address if it has one.
 
     ``coordinator`` is the key of whom a device believes, and ``successors`` are the changes of a coordinator's own key.
-    ``authority`` is the certificate, in PEM, by which it knows others of its fleet.
+    ``authorities`` are the certificates of those who may have issued others', each in base64.
     """
 
     file: Path
     name: str
-    authority: str
+    authorities: frozenset[str]
     broker: str | None = None
     coordinator: bytes | None = None
     successors: tuple[Successor, ...] = ()
@@ -54,12 +55,20 @@ def read_identity(file: str | Path) -> Identity:
     file = Path(file)
     try:
         with file.open("rb") as held:
-            text = held.read(_LARGEST).removeprefix(codecs.BOM_UTF8).decode("ascii")
+            text = identity_part(held.read(_LARGEST))
     except OSError as error:
         raise ConfigError(f"'{file}' cannot be read ({error.strerror}): see --identity.") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"'{file}' is no identity: {_TAKE}.") from error
     return parse_identity(text, file)
+
+
+def identity_part(content: bytes) -> str:
+    """The text of an identity's file, without what Windows puts before it and the broker's list of those revoked.
+
+    Raises UnicodeDecodeError.
+    """
+    return content.removeprefix(codecs.BOM_UTF8).partition(_REVOKED)[0].decode("ascii")
 
 
 def parse_identity(text: str, file: Path) -> Identity:
@@ -74,7 +83,6 @@ def parse_identity(text: str, file: Path) -> Identity:
     if "Id" not in said:
         what = "holds certificates and no name" if begun else "is no identity"
         raise ConfigError(f"'{file}' {what}: {_TAKE}.")
-    blocks = [match[0] for match in _BLOCK.finditer(begun + rest)]
     if not _whole(begun + rest):
         raise ConfigError(f"'{file}' is an identity that is cut off or damaged: copy the file again.")
     try:
@@ -91,7 +99,10 @@ def parse_identity(text: str, file: Path) -> Identity:
         raise ConfigError(
             f"'{file}' is an identity whose broker's address is damaged: copy the file again."
         ) from error
-    return Identity(file, said["Id"], blocks[len(_PARTS) - 1], said.get("Broker"), key, successors)
+    certificates = [
+        "".join(match[2].split()) for match in _BLOCK.finditer(begun + rest) if match[1] == "CERTIFICATE"
+    ]
+    return Identity(file, said["Id"], frozenset(certificates[1:]), said.get("Broker"), key, successors)
 
 
 def _whole(pem: str) -> bool:

@@ -73,8 +73,8 @@ class SigningKey:
             )
         if private.public_key() != certificate.public_key():
             raise ConfigError(f"'{file}' holds another's key than its certificate's: copy the file again.")
-        names = [name.value for name in certificate.subject.get_attributes_for_oid(x509.OID_COMMON_NAME)]
-        if names != [name := read_identity(file).name]:
+        name = read_identity(file).name
+        if [held.value for held in certificate.subject.get_attributes_for_oid(x509.OID_COMMON_NAME)] != [name]:
             raise ConfigError(f"'{file}' is called '{name}' and holds another's certificate: copy the file again.")
         return cls(private, certificate.public_bytes(Encoding.DER))
 
