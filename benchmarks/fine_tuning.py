@@ -88,6 +88,8 @@ class FineTuningChoice:
     clients: int
 
     def __post_init__(self) -> None:
+        if _SEARCH_SEED in self.seeds:
+            raise ConfigError(f"Seed {_SEARCH_SEED} finds the step sizes: give others.")
         if unknown := [name for name in self.tasks if name not in TASKS]:
             raise ConfigError(f"There is no task '{unknown[0]}'; there are {', '.join(TASKS)}.")
 
@@ -258,7 +260,7 @@ def _result(choice: FineTuningChoice, found: Mapping[tuple[str, Way], _Line]) ->
         about=" ".join(task.about for task in tasks)
         + f" {choice.clients} devices a round train {_LOCAL_STEPS} steps of a batch of {_BATCH} in onnxruntime, for "
         f"{choice.rounds} rounds. A part's step size is FedAvg's best of those a factor of 3 apart; each line has the "
-        "better of that and a third of it, by another seed. "
+        "better of that and a third of it, by another seed on the same held-out pages. "
         "LoRA trains adapters alone, with an alpha of twice the rank. By tier, equally many devices train 16, 8, 4 and "
         "2 ranks: `fjord` draws a width a step, `hetlora` averages a rank over those who have it, or pads with zeros, "
         "and `flexlora` averages products. Dropout is 0.5; `dgc` sends 5% of the entries; `fedpaq` sends 8 bits an "

@@ -23,7 +23,7 @@ def check_private(config: RunConfig, recipe: Recipe, manifest: Manifest) -> None
     for reason in (*_of_recipe(config, recipe, manifest), *_of_config(config)):
         raise ConfigError(f"Differential privacy: {reason}.")
     if any(tensor.role == "statistic" for tensor in manifest.layout.tensors):
-        _log.warning("with differential privacy BatchNorm's statistics stay as the bundle has them")
+        _log.warning("with differential privacy BatchNorm's statistics stay as they begin")
 
 
 def _of_recipe(config: RunConfig, recipe: Recipe, manifest: Manifest) -> Iterator[str]:

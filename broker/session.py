@@ -107,9 +107,12 @@ def serve(
     config = begun(config, bundle=str(bundle.root.resolve()))
     evaluator, start = open_evaluator(bundle, config), open_initial_weights(bundle, config)
     with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
-        keep_initial_weights(root, config, start)
         settings = RunSettings(
-            bundle=str(bundle.root.resolve()), manifest=digest_of(bundle), config=config, models=models
+            bundle=str(bundle.root.resolve()),
+            manifest=digest_of(bundle),
+            config=config,
+            models=models,
+            initial=keep_initial_weights(root, config, start),
         )
         with closing(Store(database or local_url(root), config.run, msgspec.json.encode(settings))) as store:
             folder = RunFolder(root, config, models=models)
@@ -157,7 +160,9 @@ def resume(
         settings = read_settings(store.settings, RunSettings, root)
         found, config = open_bundle(settings, root, bundle), settings.config
         use_code(config.code)
-        evaluator, start = open_evaluator(found, config), kept_initial_weights(root, found, config)
+        evaluator = open_evaluator(found, config)
+        # After a round its checkpoint says where the run stands.
+        start = found.weights() if store.rounds() else kept_initial_weights(root, found, settings)
         with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
             folder = RunFolder(root, config, finished=store.rounds(), models=_absolute(models) or settings.models)
             return _coordinate(

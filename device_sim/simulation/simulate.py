@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from broker.accountant import settled
 from broker.buffered import check_buffered
@@ -109,9 +111,7 @@ class Simulation:
             open_evaluator(bundle, config, samples=test, threads=trainer.threads),
         )
         plan = plan_of(config, recipe, bundle.layout)
-        start = (
-            open_initial_weights(bundle, config) if store is None else kept_initial_weights(root, bundle, config)
-        )
+        start = self._start(root, bundle, config, store)
         self._model = GlobalModel(
             bundle.layout,
             start,
@@ -126,7 +126,10 @@ class Simulation:
         self._clients = Clients(given, population, trainer.programs)
         self._trainer = trainer.open(bundle)
         place = str(bundle.root.resolve())
+        initial = ""
         if store is None:
+            check_no_run(root)
+            initial = keep_initial_weights(root, config, start)
             known = data if isinstance(data, str) else (bundle.manifest.dataset if data is None else "objects")
             config = begun(config, bundle=place, data=known, **_about(population, trainer))
         self._settings = SimulationSettings(
@@ -138,10 +141,8 @@ class Simulation:
             data=data if isinstance(data, str) else None,
             objects=isinstance(data, Samples) or test is not None,
             world=world,
+            initial=initial,
         )
-        if store is None:
-            check_no_run(root)
-            keep_initial_weights(root, config, start)
         # The store comes first: a run that is killed between the two can be continued.
         self._store = store or Store(local_url(root), config.run, msgspec.json.encode(self._settings))
         try:
@@ -149,6 +150,17 @@ class Simulation:
         except BaseException:
             self._store.close()
             raise
+
+    @staticmethod
+    def _start(
+        root: Path, bundle: Bundle, config: RunConfig, store: Store | None
+    ) -> dict[str, NDArray[np.float32]]:
+        """The model before the first round; after one its checkpoint says where the run stands."""
+        if store is None:
+            return open_initial_weights(bundle, config)
+        if store.rounds():
+            return bundle.weights()
+        return kept_initial_weights(root, bundle, read_settings(store.settings, SimulationSettings, root))
 
     def _open(self, root: Path, recipe: Recipe, observer: Observer, schedule: Schedule | None) -> Coordinator:
         """The coordinator, and the fleet that it asks, as they were after the last finished round."""

@@ -8,10 +8,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import edge_fl
+from broker.initial_weights import keep_initial_weights
 from broker.observer import Observer
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, StateError
+from edge_fl.runs.run import Run
 from tests.device_sim.test_best import simulation
 from tests.device_sim.test_resume import Stop, StopsAfter
 
@@ -54,6 +56,49 @@ def test_killed_in_its_first_round_it_starts_from_the_same_without_the_other_run
     assert bits(resumed.weights) == bits(quiet.weights)
 
 
+def test_what_it_started_from_is_needed_until_a_round_is_done(
+    torch_bundle: Bundle, first: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"initial_weights": str(first), "rounds": 3, "lr": 0.1}
+    quiet = simulation(torch_bundle, tmp_path / "quiet", **options).run()
+    for rounds in (0, 1):
+        with pytest.raises(Stop):
+            simulation(torch_bundle, tmp_path / f"killed-{rounds}", StopsAfter(rounds), **options).run()
+        kept = tmp_path / f"killed-{rounds}" / "initial.safetensors"
+        content = bytearray(kept.read_bytes())
+        content[-3] ^= 1
+        kept.write_bytes(content)
+
+    with pytest.raises(
+        StateError, match=r"initial.safetensors', from which the run starts, is damaged: restore it"
+    ):
+        Simulation.resume(tmp_path / "killed-0", observer=Observer())
+    (tmp_path / "killed-0" / "initial.safetensors").unlink()
+    with pytest.raises(StateError, match=r"cannot be read \(No such file or directory\): restore it"):
+        Simulation.resume(tmp_path / "killed-0", observer=Observer())
+    resumed = Simulation.resume(tmp_path / "killed-1", observer=Observer()).run()
+    assert bits(resumed.weights) == bits(quiet.weights)
+
+
+def test_a_second_run_does_not_touch_what_the_first_started_from(
+    torch_bundle: Bundle, first: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"initial_weights": str(first), "rounds": 2, "lr": 0.1}
+    run = simulation(torch_bundle, tmp_path / "run", **options).run()
+    config = Run.open(tmp_path / "run").config
+    others = {name: tensor + 1 for name, tensor in torch_bundle.weights().items()}
+
+    with pytest.raises(StateError, match="already holds a run"):
+        keep_initial_weights(tmp_path / "run", config, others)
+    assert bits(run.weights.with_name("initial.safetensors")) == bits(first / "weights.safetensors")
+
+
+@pytest.mark.parametrize("place", ["x" * 5000, "a\0b", "/dev/zero"])
+def test_a_place_that_is_no_file_is_refused(place: str, torch_bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        simulation(torch_bundle, tmp_path / "run", initial_weights=place)
+
+
 def test_python_takes_a_run(torch_bundle: Bundle, first: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"clients": 4, "fraction": 1, "rounds": 1, "trainer": "stacked"}
     by_run = edge_fl.simulate(
@@ -80,7 +125,7 @@ def altered(weights: dict[str, np.ndarray], **changes: Any) -> dict[str, np.ndar
         (lambda *_: {"zz.other": np.zeros(3, np.float32)}, "they hold 'zz.other'"),
         (lambda name, tensor: {name: tensor[:1]}, r"float32 of shape \(1"),
         (lambda name, tensor: {name: tensor.astype(np.float64)}, "as float64 of shape"),
-        (lambda name, tensor: {name: np.full_like(tensor, np.nan)}, "not finite"),
+        (lambda name, tensor: {name: np.full_like(tensor, np.nan)}, "hold NaN or infinity in"),
     ],
 )
 def test_weights_of_another_model_are_refused(
