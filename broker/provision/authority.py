@@ -281,11 +281,9 @@ class Authority:
         except ConfigError as error:
             reason = str(error).partition(": ")[0]
             raise StateError(f"The key that devices believe is lost ({reason}): {advice}.") from error
-        *before, last = self._record.successors or (None,)
-        if last is not None and newest_key(found.public, (last,)) == self.coordinator != found.public:
-            self._record = msgspec.structs.replace(
-                self._record, coordinator=found.public.hex(), successors=tuple(before)
-            )
+        if found.public != self.coordinator == newest_key(found.public, self._record.successors[-1:]):
+            kept = self._record.successors[:-1]
+            self._record = msgspec.structs.replace(self._record, coordinator=found.public.hex(), successors=kept)
         if found.public != self.coordinator:
             raise StateError(f"'{file}' does not hold the key that devices believe: {advice}.")
         return found

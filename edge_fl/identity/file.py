@@ -18,7 +18,7 @@ from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.signed import Successor
 
-__all__ = ["Identity", "identity_text", "parse_identity", "read_identity"]
+__all__ = ["Identity", "identity_part", "identity_text", "parse_identity", "read_identity"]
 
 _LARGEST = 1 << 20  # bytes
 _KEY_BYTES = 32
