@@ -11,7 +11,7 @@ import msgspec
 from broker.client_selection import ClientSelection
 from broker.database import local_url
 from broker.presence import read_presence
-from broker.run_folder import run_of
+from broker.run_folder import FINAL, run_of
 from broker.session import read_settings
 from broker.store import Rejected, Store, UnderWay
 from edge_fl.runs.config import RunConfig
@@ -28,7 +28,8 @@ class DeviceStatus(msgspec.Struct, frozen=True):
 
     ``tier`` is the one it was asked in last, or registered with. ``clipped`` counts the rounds in which the norm bound
     scaled its update down, and it ``rests`` until that round (0: it does not). ``connected`` and
-    ``heard``, the Unix time of its last message, are as the coordinator wrote them last; None where it has not.
+    ``heard``, the Unix time of its last message, are as the coordinator wrote them last; None where it has not, and
+    nobody is ``connected`` to a run that has ended.
     """
 
     client: str
@@ -89,7 +90,7 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
         for metrics in rounds:
             selection.learn(metrics)
         resting = {} if config.by_chance else selection.resting(len(rounds) + 1)
-        seen = read_presence(root)
+        seen, ended = read_presence(root), (root / FINAL).exists()
         return RunStatus(
             run=config.run,
             method=config.method,
@@ -108,7 +109,7 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
                     now=_part(open_round, device.client),
                     clipped=clipped[device.client],
                     rests=resting.get(device.client, 0),
-                    connected=seen[device.client].connected if device.client in seen else None,
+                    connected=None if ended or device.client not in seen else seen[device.client].connected,
                     heard=seen[device.client].heard if device.client in seen else None,
                 )
                 for device in store.devices()

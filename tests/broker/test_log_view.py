@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.log_view import LogView
+from broker.status import status_of
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
@@ -50,6 +51,9 @@ def test_a_run_is_logged_round_by_round(digits_bundle: Bundle, tmp_path: Path) -
     accepted = [(line["round"], line["client"]) for line in lines if line.get("status") == "accepted"]
     assert accepted == [(1, "client-0"), (2, "client-0")]
     assert "before round 1  accuracy " in (tmp_path / "out").read_text()
+    (device,) = status_of(tmp_path / "run").devices
+    assert (device.accepted, device.connected) == (2, None)  # nobody watches whom, once it has ended
+    assert device.heard is not None
 
 
 def test_what_devices_find_is_a_line_a_tier(caplog: pytest.LogCaptureFixture) -> None:
