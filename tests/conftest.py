@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from edge_fl.core.bundle import Bundle, Input
+from tests.once import exported_once
 
 # As an installed edge-fl has it by itself.
 pytest_plugins = ["device_sim.pytest_plugin"]
@@ -17,7 +18,7 @@ settings.load_profile("edge-fl")
 
 
 @pytest.fixture(scope="session")
-def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def digits_bundle(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Bundle:
     """The digits MLP in every runtime; exported once, as ExecuTorch's compiler takes its time."""
     import torch
 
@@ -35,7 +36,12 @@ def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         widths=(1000, 500),
         variants=("plain", "distil", "vardrop"),
     )
-    return export_bundle(mlp.digits(), target, tmp_path_factory.mktemp("digits") / "bundle")
+    return exported_once(
+        tmp_path_factory,
+        "digits",
+        lambda root: export_bundle(mlp.digits(), target, root),
+        workers=worker_id != "master",
+    )
 
 
 @pytest.fixture(scope="session")

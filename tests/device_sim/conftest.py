@@ -6,10 +6,11 @@ import torch
 from edge_fl.core.bundle import Bundle, Input
 from exporter.export import Target, export_bundle
 from exporter.zoo.mlp import digits
+from tests.once import exported_once
 
 
 @pytest.fixture(scope="session")
-def torch_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def torch_bundle(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Bundle:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     target = Target(
@@ -20,4 +21,9 @@ def torch_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         ("onnx", "torch_eager"),
         variants=("plain", "distil", "vardrop"),
     )
-    return export_bundle(digits(), target, tmp_path_factory.mktemp("digits") / "bundle")
+    return exported_once(
+        tmp_path_factory,
+        "torch",
+        lambda root: export_bundle(digits(), target, root),
+        workers=worker_id != "master",
+    )
