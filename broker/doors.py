@@ -21,7 +21,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.transport.access import Access, load_own, trusting
 from edge_fl.wire.messages import check_id
 
-__all__ = ["OF_THE_HOUSE", "Doors", "Entrance", "Login", "check_passwords", "has_hash", "hashed"]
+__all__ = ["OF_THE_HOUSE", "Doors", "Entrance", "Login", "has_hash", "hashed"]
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Doors:
     def __post_init__(self) -> None:
         if self.cert is None and (self.key or self.ca):
             raise ConfigError("The embedded broker asks for certificates in TLS only: give its own with --cert.")
-        if self.passwords is not None and not check_passwords(self.passwords):
+        if self.passwords is not None and not _users(self.passwords):
             _log.warning("'%s' names no user yet: nobody can log in", self.passwords)
 
     @property
@@ -190,11 +190,6 @@ def _knows(passwords: Path, login: Login) -> bool:
 def has_hash(line: str) -> bool:
     """Whether a line of a password file is a user with a hash: one of ours, or of another kind that Mosquitto takes."""
     return _LINE.fullmatch(line) is not None or _OTHER_LINE.fullmatch(line) is not None
-
-
-def check_passwords(file: Path) -> int:
-    """How many users a password file has; raises ConfigError where a line is none, or the file cannot be read."""
-    return len(_users(file))
 
 
 def _users(file: Path) -> dict[str, tuple[int, bytes, bytes]]:
