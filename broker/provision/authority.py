@@ -69,7 +69,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an authority remembers; ``broker`` is the address that devices connect to.
 
     ``coordinator`` is the coordinator's key in hexadecimal, and ``successors`` are the changes that led to it. Devices
-    enrol on ``enrol_port``.
+    enrol on ``enrol_port``. ``authority`` is the authority's fingerprint in hexadecimal; early records have none.
     """
 
     broker: str
@@ -79,6 +79,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     successors: tuple[Successor, ...] = ()
     fleet: str = "edge-fl"
     enrol_port: int = ENROL_PORT
+    authority: str = ""
 
 
 class Authority:
@@ -142,7 +143,13 @@ class Authority:
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
-        record = _Record(_address(hosts[0], port), tuple(hosts), fleet=fleet, enrol_port=enrol_port)
+        record = _Record(
+            _address(hosts[0], port),
+            tuple(hosts),
+            fleet=fleet,
+            enrol_port=enrol_port,
+            authority=_fingerprint(certificate).hex(),
+        )
         authority = cls(folder, certificate, key, record)
         write_atomically(folder / _CA, _pem(certificate))
         authority._issue(BROKER, x509.SubjectAlternativeName(names), days=DAYS)
@@ -164,6 +171,11 @@ class Authority:
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise StateError(
                 f"'{folder / _KEY}' is not the key of '{folder / _CA}': restore both from one copy of the folder."
+            )
+        if record.authority not in ("", _fingerprint(certificate).hex()):
+            raise StateError(
+                f"'{folder / _ISSUED}' is of another authority than '{folder / _CA}': restore both from one copy of "
+                "the folder."
             )
         return cls(folder, certificate, key, record)
 
@@ -190,7 +202,7 @@ class Authority:
     @property
     def fingerprint(self) -> bytes:
         """SHA-256 of the authority's certificate (DER)."""
-        return hashlib.sha256(self._certificate.public_bytes(Encoding.DER)).digest()
+        return _fingerprint(self._certificate)
 
     @property
     def coordinator(self) -> bytes:
@@ -504,6 +516,10 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
     except ValueError as error:
         raise ConfigError(f"'{host[:80]}' is no host: {error}.") from error
+
+
+def _fingerprint(certificate: x509.Certificate) -> bytes:
+    return hashlib.sha256(certificate.public_bytes(Encoding.DER)).digest()
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

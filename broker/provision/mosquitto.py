@@ -46,7 +46,10 @@ log_dest topic
 
 def _acl(topics: Topics) -> str:
     """``%u`` is who a client's certificate says that it is."""
-    lines = [f"user {COORDINATOR}", f"topic readwrite {topics.root}/#", f"topic read {BROKER_LOG}", ""]
+    warned = (
+        f"# Every device may read {topics.all}. Mosquitto warns of that at its start; you can ignore the warning."
+    )
+    lines = [warned, f"user {COORDINATOR}", f"topic readwrite {topics.root}/#", f"topic read {BROKER_LOG}", ""]
     lines += [f"pattern write {allowed}" for allowed in topics.writable("%u")]
     lines += [f"pattern read {allowed}" for allowed in topics.readable("%u")]
     return "\n".join(lines) + "\n"

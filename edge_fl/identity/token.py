@@ -66,16 +66,22 @@ def token_text(token: Token) -> str:
     return f"{TOKEN_SCHEME}{_VERSION}:{body}"
 
 
-def token_of(text: str) -> Token:
-    """Read a token's text; raises ConfigError, which does not say the text, where it is none or was damaged."""
+def token_of(text: str, source: str = "the text") -> Token:
+    """Read a token's text.
+
+    Raises ConfigError where it is none or was damaged, which names the ``source`` and does not say the text.
+    """
     text = text.strip()
     if len(text) > _LONGEST or not text.startswith(TOKEN_SCHEME):
         raise ConfigError(
-            f"That is no token: it begins with '{TOKEN_SCHEME}', as `edge-fl provision token` prints it."
+            f"There is no token in {source}: a token begins with '{TOKEN_SCHEME}', as `edge-fl provision token` "
+            "prints it."
         )
     version, _, body = text.removeprefix(TOKEN_SCHEME).partition(":")
     if version != _VERSION:
-        raise ConfigError("The token is of another version of edge-fl: use the same version on both sides.")
+        raise ConfigError(
+            f"The token in {source} is of another version of edge-fl: use the same version on both sides."
+        )
     try:
         sealed = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
         token = _decoder.decode(checked_body(sealed))
@@ -86,7 +92,7 @@ def token_of(text: str) -> Token:
         if address.scheme != "mqtts":
             raise ValueError("it names no TLS listener")
     except (binascii.Error, ValueError, ConfigError, FrameError, *UNREADABLE) as error:
-        raise ConfigError("The token is damaged: copy its whole text, or make another.") from error
+        raise ConfigError(f"The token in {source} is damaged: copy its whole text, or make another.") from error
     return token
 
 
@@ -101,13 +107,13 @@ def read_token(file: str | None) -> Token:
     if file is None:
         if VARIABLE not in os.environ:
             raise ConfigError(f"A token is needed: give --token-file FILE, --token-file - or {VARIABLE}.")
-        return token_of(os.environ[VARIABLE])
+        return token_of(os.environ[VARIABLE], f"the variable {VARIABLE}")
     try:
         if file == "-":
-            return token_of(sys.stdin.readline(_LONGEST + 2))
+            return token_of(sys.stdin.readline(_LONGEST + 2), "the standard input")
         with Path(file).open("rb") as held:
-            return token_of(held.read(_LONGEST + 2).decode())
+            return token_of(held.read(_LONGEST + 2).decode(), f"'{file}'")
     except OSError as error:
         raise ConfigError(f"'{file}' cannot be read ({error.strerror}): see --token-file.") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"'{file}' holds no token: see --token-file.") from error
+        raise ConfigError(f"There is no token in '{file}': see --token-file.") from error

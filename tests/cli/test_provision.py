@@ -127,6 +127,17 @@ def test_what_is_lost_is_restored_and_never_made_anew(lost: str, tmp_path: Path)
     assert {name: kept[name] for name in left} == left
 
 
+def test_the_record_of_another_fleet_is_refused(tmp_path: Path) -> None:
+    """Its list of revoked certificates would let everybody in whom this fleet has revoked."""
+    for name in ("fleet", "other"):
+        provision("init", "--host", "localhost", "--folder", name, folder=tmp_path)
+    (tmp_path / "fleet" / "issued.json").write_bytes((tmp_path / "other" / "issued.json").read_bytes())
+
+    for words in (["device", "tea"], ["list"], ["listen"], ["revoke", "tea"]):
+        said = provision(*words, folder=tmp_path, code=21)
+        assert "'fleet/issued.json' is of another authority than 'fleet/ca.pem': restore both" in said
+
+
 @pytest.mark.parametrize("left", [["ca.pem"], ["ca.pem", "issued.json"], ["ca.pem", "issued.json", "broker.pem"]])
 def test_an_init_that_was_broken_off_is_done_again(left: list[str], tmp_path: Path) -> None:
     """It writes the authority's key last."""

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import re
 import signal
 import socket
 import ssl
@@ -344,6 +345,27 @@ def test_a_token_comes_from_a_file_or_standard_input(tmp_path: Path, monkeypatch
     for wrong in ("token", "nowhere"):
         with pytest.raises(ConfigError, match="--token-file"):
             read_token(str(tmp_path / wrong))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("tea", "There is no token in {}: a token begins with 'edge-fl-enrol:'"),
+        (TEXT.replace(":1:", ":2:"), "The token in {} is of another version of edge-fl"),
+        (TEXT[:-9], "The token in {} is damaged: copy its whole text"),
+    ],
+)
+def test_a_wrong_token_is_said_by_where_it_is(
+    text: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tea.token"
+    file.write_text(text)
+    monkeypatch.setenv("EDGE_FL_TOKEN", text)
+    for given in (str(file), "-", None):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        where = {"-": "the standard input", None: "the variable EDGE_FL_TOKEN"}.get(given, f"'{file}'")
+        with pytest.raises(ConfigError, match=re.escape(sentence.format(where))):
+            read_token(given)
 
 
 def test_the_list_says_which_tokens_wait_and_what_expires(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Connected, Disconnected, Event, Message
 from edge_fl.wire.messages import Topics
-from tests.security.conftest import SecuredFleet
+from tests.security.conftest import SecuredFleet, mosquitto_of
 
 TOPICS = Topics()
 
@@ -92,6 +92,21 @@ def test_a_device_speaks_and_hears_on_its_own_topics_alone(secured: SecuredFleet
             assert device.next() == Message(TOPICS.down("tea"), b"for tea")
             assert device.next(0.3) is None
         assert victim.next() == Message(TOPICS.down("coffee"), b"for coffee")
+
+
+@pytest.mark.mosquitto
+def test_mosquitto_names_a_refused_topic_in_its_log_file(tmp_path: Path) -> None:
+    """With ``log_type debug``. Mosquitto publishes no such line, so the coordinator cannot count what it refuses."""
+    authority = Authority.create(tmp_path / "fleet", hosts=["127.0.0.1"], port=free_port())
+    with mosquitto_of(authority, free_port(), "log_type all") as mosquitto:
+        access = read_identity(authority.device("tea")).access
+        with Client(replace(mosquitto.address, access=access), "tea", TOPICS.down("tea")) as device:
+            device.say(TOPICS.up("coffee"), b"forged")
+        log = tmp_path / "mosquitto" / "mosquitto.log"
+        denied, until = f"Denied PUBLISH from tea (d0, q1, r0, m2, '{TOPICS.up('coffee')}'", time.monotonic() + 10
+        while denied not in log.read_text() and time.monotonic() < until:
+            time.sleep(0.05)
+    assert denied in log.read_text()
 
 
 @pytest.mark.parametrize(
