@@ -1,14 +1,10 @@
 """A fleet's certificate authority: it gives out identities, takes them back, and remembers both.
 
 Its folder holds the authority (``ca.pem``, ``ca.key``), the list of revoked certificates (``revoked.pem``), what was
-given out (``issued.json``), and a file for each identity. Certificates are X.509 v3. The authority's and the broker's
-keys are ECDSA on P-256, which every TLS speaks. The coordinator's and the devices' keys are Ed25519, as these sign
-messages, too.
+given out (``issued.json``), and a file for each identity. :mod:`broker.provision.issuer` signs what is given out.
 """
 
 import datetime as dt
-import hashlib
-import ipaddress
 import logging
 import os
 import stat
@@ -19,17 +15,11 @@ from typing import TypeVar
 
 import msgspec
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    load_pem_private_key,
-)
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
+from broker.provision.issuer import Issuer, PrivateKey, check_hosts, key_pem, pem_of
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
@@ -46,11 +36,8 @@ DAYS = 365
 ENROL_PORT = 8884
 """Where devices enrol unless told otherwise."""
 
-_AUTHORITY_DAYS = 3650
 _SOON = dt.timedelta(days=30)
 _LONGEST_FLEET = 100  # characters
-_EARLIER = dt.timedelta(days=1)  # clocks that are behind take a new certificate, too
-_PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
 _Part = TypeVar("_Part")
 _log = logging.getLogger(__name__)
 _CA, _KEY, _REVOKED, _ISSUED = "ca.pem", "ca.key", "revoked.pem", "issued.json"
@@ -90,11 +77,8 @@ class Authority:
     its list again on SIGHUP.
     """
 
-    def __init__(
-        self, folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, record: _Record
-    ) -> None:
-        self.folder = folder
-        self._certificate, self._key, self._record = certificate, key, record
+    def __init__(self, folder: Path, issuer: Issuer, record: _Record) -> None:
+        self.folder, self._issuer, self._record = folder, issuer, record
 
     @classmethod
     def create(
@@ -128,33 +112,25 @@ class Authority:
             raise ConfigError(
                 f"A fleet's name has 1 to {_LONGEST_FLEET} characters and no '#' or '+': see --fleet."
             )
-        names = [_alternative(host) for host in hosts]
+        check_hosts(hosts)
         if there := _found(folder):
             raise StateError(
                 f"'{there}' is of a certificate authority, and identities may hang on it: use it, or choose another "
                 "folder."
             )
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = _subject(f"edge-fl fleet at {hosts[0]}"[:64])
-        builder = _builder(subject, subject, key.public_key(), days=_AUTHORITY_DAYS)
-        certificate = (
-            builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(ca=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .sign(key, hashes.SHA256())
-        )
+        issuer = Issuer.new(f"edge-fl fleet at {hosts[0]}")
         record = _Record(
             _address(hosts[0], port),
             tuple(hosts),
             fleet=fleet,
             enrol_port=enrol_port,
-            authority=_fingerprint(certificate).hex(),
+            authority=issuer.fingerprint.hex(),
         )
-        authority = cls(folder, certificate, key, record)
-        write_atomically(folder / _CA, _pem(certificate))
-        authority._issue(BROKER, x509.SubjectAlternativeName(names), days=DAYS)
-        authority._issue(COORDINATOR, None, days=DAYS)
-        write_atomically(folder / _KEY, _key_pem(key), secret=True)  # last: only now is there an authority
+        authority = cls(folder, issuer, record)
+        write_atomically(folder / _CA, pem_of(issuer.certificate))
+        authority._issue(BROKER, days=DAYS)
+        authority._issue(COORDINATOR, days=DAYS)
+        write_atomically(folder / _KEY, key_pem(issuer.key), secret=True)  # last: only now is there an authority
         return authority
 
     @classmethod
@@ -172,12 +148,13 @@ class Authority:
             raise StateError(
                 f"'{folder / _KEY}' is not the key of '{folder / _CA}': restore both from one copy of the folder."
             )
-        if record.authority not in ("", _fingerprint(certificate).hex()):
+        issuer = Issuer(certificate, key)
+        if record.authority not in ("", issuer.fingerprint.hex()):
             raise StateError(
                 f"'{folder / _ISSUED}' is of another authority than '{folder / _CA}': restore both from one copy of "
                 "the folder."
             )
-        return cls(folder, certificate, key, record)
+        return cls(folder, issuer, record)
 
     @property
     def broker(self) -> str:
@@ -202,7 +179,7 @@ class Authority:
     @property
     def fingerprint(self) -> bytes:
         """SHA-256 of the authority's certificate (DER)."""
-        return _fingerprint(self._certificate)
+        return self._issuer.fingerprint
 
     @property
     def coordinator(self) -> bytes:
@@ -231,7 +208,7 @@ class Authority:
             When the folder cannot be written.
         """
         _check_device(name)
-        return self._issue(name, None, days=days)
+        return self._issue(name, days=days)
 
     def holds(self, name: str) -> bool:
         """Whether somebody has an identity of that name."""
@@ -251,7 +228,7 @@ class Authority:
         Raises ConfigError unless the name is free.
         """
         self.check_free(name)
-        return self._signed(name, key, None, days=days).public_bytes(Encoding.DER)
+        return self._issuer.certify(name, key, days=days).public_bytes(Encoding.DER)
 
     def remembers(self, certificate: bytes) -> bool:
         """Whether that certificate (DER) of this authority is among those given out, revoked or not."""
@@ -271,8 +248,7 @@ class Authority:
         """Give whoever has an identity a new one, and take the earlier one back; ConfigError where nobody has it."""
         if not any(held.name == name for held in self.issued):
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
-        names = x509.SubjectAlternativeName([_alternative(host) for host in self._record.hosts])
-        return self._issue(name, names if name == BROKER else None, days=days)
+        return self._issue(name, days=days)
 
     def _follow(self, key: SigningKey) -> None:
         """Remember the coordinator's new ``key``, and have the one before say so: devices believe that one."""
@@ -311,16 +287,17 @@ class Authority:
         finally:
             self._file(name).unlink(missing_ok=True)
 
-    def _issue(self, name: str, names: x509.SubjectAlternativeName | None, *, days: int) -> Path:
-        key: _PrivateKey = Ed25519PrivateKey.generate()
+    def _issue(self, name: str, *, days: int) -> Path:
+        key: PrivateKey = Ed25519PrivateKey.generate()
         if name == BROKER:
             key = ec.generate_private_key(ec.SECP256R1())
         if name == COORDINATOR:
             assert isinstance(key, Ed25519PrivateKey)
             self._follow(SigningKey(key))
-        certificate = self._signed(name, key.public_key(), names, days=days)
+        hosts = self._record.hosts if name == BROKER else ()
+        certificate = self._issuer.certify(name, key.public_key(), hosts=hosts, days=days)
         self._give_out(name, certificate)
-        pem = b"".join((_pem(certificate), _key_pem(key), _pem(self._certificate))).decode()
+        pem = b"".join((pem_of(certificate), key_pem(key), pem_of(self._issuer.certificate))).decode()
         text = self._text(name, pem)
         path = self._file(name)
         if name == BROKER:
@@ -328,28 +305,6 @@ class Authority:
         else:
             _write_secret(path, text)
         return path
-
-    def _signed(
-        self,
-        name: str,
-        key: ec.EllipticCurvePublicKey | Ed25519PublicKey,
-        names: x509.SubjectAlternativeName | None,
-        *,
-        days: int,
-    ) -> x509.Certificate:
-        builder = _builder(self._certificate.subject, _subject(name), key, days=days)
-        usages = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if names else [])]
-        builder = (
-            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(ca=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
-            )
-        )
-        if names is not None:
-            builder = builder.add_extension(names, critical=False)
-        return builder.sign(self._key, hashes.SHA256())
 
     def _give_out(self, name: str, certificate: x509.Certificate) -> None:
         """Remember it, before anybody has it: what nobody remembers nobody can revoke."""
@@ -385,30 +340,13 @@ class Authority:
             _write_secret(broker, identity + revoked)
 
     def _list(self) -> str:
-        """Who is revoked. It holds as long as the authority: a broker refuses everybody once it has run out."""
-        builder = (
-            x509.CertificateRevocationListBuilder()
-            .issuer_name(self._certificate.subject)
-            .last_update(self._later_than_the_last())
-            .next_update(self._certificate.not_valid_after_utc)
-        )
-        for held in self.issued:
-            if held.revoked is not None:
-                entry = x509.RevokedCertificateBuilder().serial_number(int(held.serial, 16))
-                builder = builder.add_revoked_certificate(entry.revocation_date(held.revoked).build())
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
-
-    def _later_than_the_last(self) -> dt.datetime:
-        """When the next list says it was made: by a second or more after the last one, whatever the clock does.
-
-        OpenSSL follows the latest of the lists that a broker has read, and counts in whole seconds.
-        """
-        now = dt.datetime.now(dt.UTC) - _EARLIER
+        """Who is revoked, in a list that is later than the last one."""
+        revoked = [(held.serial, held.revoked) for held in self.issued if held.revoked is not None]
         try:
             last = x509.load_pem_x509_crl((self.folder / _REVOKED).read_bytes()).last_update_utc
         except (OSError, ValueError):  # the first list, or a damaged one: this one takes its place
-            return now
-        return max(now, last + dt.timedelta(seconds=1))
+            last = None
+        return self._issuer.revocations(revoked, after=last).decode()
 
 
 def _found(folder: Path) -> Path | None:
@@ -463,21 +401,6 @@ def _revoked(issued: tuple[Issued, ...], name: str) -> tuple[Issued, ...]:
     )
 
 
-def _builder(
-    issuer: x509.Name, subject: x509.Name, key: ec.EllipticCurvePublicKey | Ed25519PublicKey, *, days: int
-) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
-    return (
-        x509.CertificateBuilder()
-        .issuer_name(issuer)
-        .subject_name(subject)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _EARLIER)
-        .not_valid_after(now + dt.timedelta(days=days))
-    )
-
-
 def _check_device(name: str) -> None:
     if check_id(name) in (BROKER, COORDINATOR):
         raise ConfigError(f"'{name}' is not a device: `edge-fl provision rotate {name}` renews its certificate.")
@@ -485,49 +408,6 @@ def _check_device(name: str) -> None:
 
 def _address(host: str, port: int) -> str:
     return f"mqtts://[{host}]:{port}" if ":" in host else f"mqtts://{host}:{port}"
-
-
-def _subject(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-
-
-def _usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not ca,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _alternative(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
-    try:
-        if not host or any(not (letter.isalnum() or letter in ".-") for letter in host):
-            raise ValueError("it has other letters than a host's name")
-        return x509.DNSName(host)
-    except ValueError as error:
-        raise ConfigError(f"'{host[:80]}' is no host: {error}.") from error
-
-
-def _fingerprint(certificate: x509.Certificate) -> bytes:
-    return hashlib.sha256(certificate.public_bytes(Encoding.DER)).digest()
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(Encoding.PEM)
-
-
-def _key_pem(key: _PrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _write_secret(path: Path, text: str) -> None:

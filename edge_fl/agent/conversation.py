@@ -44,7 +44,7 @@ __all__ = ["Conversation", "Superseded"]
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.5
-_SHORT_SECONDS, _MANY_SESSIONS = 10.0, 3  # a session taken over again and again, by another device of this id
+_MANY_SHORT = 3  # sessions in a row: another device of this id takes them over
 _REGISTER_SECONDS = (5.0, 30.0)  # pauses between two registrations, before the first answer and after
 _OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
 _SILENCE_SECONDS = 120.0  # without a chunk of what is fetched, after which nobody seems to give it out
@@ -117,8 +117,6 @@ class Conversation:
         # The last answer, which may have been lost.
         self._answered: tuple[Request, Answer | Failed] | None = None
         self._verdict: Verdict | None = None
-        self._connected_at: float | None = None  # None while there is no session
-        self._short_sessions = 0
         self._asked = 0.0  # when it last registered, in monotonic seconds
         self._unanswered: float | None = None  # since when it has, without an answer
         self._disbelieved = False  # whether messages came since then whose signer it does not believe
@@ -285,13 +283,12 @@ class Conversation:
         match self._connection.next(_POLL_SECONDS):
             case Connected():
                 _log.info("connected to %s as '%s'", self._broker, self._client)
-                self._connected_at = time.monotonic()
                 self._envelope.begin()
                 self.register()
                 self._fetcher.resume()
                 self._next_offer = 0.0
-            case Disconnected(reason=reason):
-                self._lost_connection(reason)
+            case Disconnected(reason=reason, short=short):
+                self._lost_connection(reason, short)
             case Message(topic=topic, payload=payload):
                 try:
                     self._take(topic, payload)
@@ -305,14 +302,9 @@ class Conversation:
         self._fetcher.tick()
         self._sender.advance()
 
-    def _lost_connection(self, reason: str) -> None:
+    def _lost_connection(self, reason: str, short: int) -> None:
         _log.warning("connection lost (%s); reconnecting", reason)
-        if self._connected_at is None:
-            return
-        short = time.monotonic() - self._connected_at < _SHORT_SECONDS
-        self._short_sessions = self._short_sessions + 1 if short else 0
-        self._connected_at = None
-        if self._short_sessions == _MANY_SESSIONS:
+        if short == _MANY_SHORT:
             _log.warning(
                 "the broker keeps ending this session: does another device use the id '%s'? Enrol one of them under "
                 "another name, or, without identities, give each its own --id",

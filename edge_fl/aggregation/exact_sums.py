@@ -6,12 +6,12 @@ of the tensor in the round. So n updates add up to their sum within ``n * 2^-(k 
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.aggregation.bounds import WHOLE, Clip
+from edge_fl.aggregation.part import Part
 from edge_fl.aggregation.rules import Rule, held_rows
 from edge_fl.aggregation.spool import Spool
 from edge_fl.aggregation.sums import as_matrix, matrix_kept, matrix_shape
@@ -22,20 +22,6 @@ from edge_fl.core.server_half import Change
 __all__ = ["ExactAccumulator"]
 
 _BITS = 62
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One update besides its values: ``weight`` is what it counts, ``discount`` and ``clip`` which share of that."""
-
-    selection: Selection
-    weight: int
-    discount: float
-    clip: Clip
-
-    def factor(self, tensor: Tensor) -> float:
-        """What an entry of ``tensor`` is multiplied by."""
-        return self.weight * self.discount * self.clip.of(tensor)
 
 
 class ExactAccumulator:
@@ -58,14 +44,14 @@ class ExactAccumulator:
 
     def __init__(self, layout: Layout, rule: Rule, spool: Spool) -> None:
         self._layout, self._rule, self._spool = layout, rule, spool
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
         self._reach = dict.fromkeys((tensor.name for tensor in layout.tensors), 0.0)
 
     def add(
         self, selection: Selection, values: Weights, samples: int, discount: float = 1, *, clip: Clip = WHOLE
     ) -> None:
         """As :meth:`edge_fl.aggregation.rules.Accumulator.add`; ``values`` are written to disk."""
-        part = _Part(selection, self._rule.weight(samples), discount, clip)
+        part = Part(selection, samples, self._rule.weight(samples), discount, clip)
         entries = {tensor.name: self._rule.entries(tensor, values[tensor.name]) for tensor in self._layout.tensors}
         for name, held in entries.items():
             self._reach[name] = max(self._reach[name], float(np.abs(held).max(initial=0)))
@@ -90,13 +76,14 @@ class ExactAccumulator:
     def _add(
         self,
         tensor: Tensor,
-        part: _Part,
+        part: Part,
         values: NDArray[np.float32],
         total: NDArray[np.int64],
         held: NDArray[np.float64],
     ) -> None:
         rows, columns = matrix_kept(tensor, part.selection.axes[tensor.name])
-        scaled = np.rint(values.astype(np.float64) * (part.factor(tensor) * 2.0 ** self._exponent(tensor)))
+        factor = part.weight * part.discount * part.clip.of(tensor) * 2.0 ** self._exponent(tensor)
+        scaled = np.rint(values.astype(np.float64) * factor)
         total[_index(rows, columns)] += scaled.astype(np.int64)
         held[_index(held_rows(tensor, values, rows), columns)] += part.weight
 

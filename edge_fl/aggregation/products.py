@@ -7,12 +7,12 @@ ranks of those are the nearest product of rank k, which a client that affords k 
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.aggregation.bounds import WHOLE, Clip
+from edge_fl.aggregation.part import Part
 from edge_fl.aggregation.rules import Accumulator, Rule
 from edge_fl.aggregation.spool import Spool
 from edge_fl.aggregation.sums import as_matrix, matrix_kept, matrix_shape
@@ -28,16 +28,6 @@ __all__ = ["ProductAccumulator", "divided"]
 _Matrix = NDArray[np.float64]
 
 _NOTHING = 1e-7  # of the largest singular value: what float32 cannot tell from 0
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One update besides its values."""
-
-    selection: Selection
-    weight: float
-    discount: float
-    clip: Clip
 
 
 class ProductAccumulator:
@@ -66,14 +56,14 @@ class ProductAccumulator:
         factors = {tensor.name for adapter in self._adapters.values() for tensor in adapter}
         others = tuple(tensor for tensor in layout.tensors if tensor.name not in factors)
         self._plain = sums(Layout(layout.blocks, others))
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
 
     def add(
         self, selection: Selection, values: Weights, samples: int, discount: float = 1, *, clip: Clip = WHOLE
     ) -> None:
         """As :meth:`edge_fl.aggregation.rules.Accumulator.add`; ``values`` are written to disk."""
         self._spool.append(values)
-        self._parts.append(_Part(selection, float(self._rule.weight(samples)), discount, clip))
+        self._parts.append(Part(selection, samples, self._rule.weight(samples), discount, clip))
         self._plain.add(selection, values, samples, discount, clip=clip)
 
     def change(self, weights: Weights) -> Change:
@@ -170,11 +160,10 @@ def _singular(terms: Iterable[tuple[_Matrix, _Matrix]]) -> tuple[_Matrix, _Matri
         return np.empty((len(up), 1)), np.full(1, np.nan), np.empty((1, down.shape[1]))
 
 
-def _trained(tensor: Tensor, part: _Part, values: Weights, weights: Weights) -> _Matrix:
+def _trained(tensor: Tensor, part: Part, values: Weights, weights: Weights) -> _Matrix:
     """What a client made of ``tensor``, as a matrix; what it does not hold is as it was."""
     changed = np.zeros(tensor.shape)
-    share = part.discount * part.clip.of(tensor)
-    changed[part.selection.index(tensor)] = values[tensor.name].astype(np.float64) * share
+    changed[part.selection.index(tensor)] = values[tensor.name].astype(np.float64) * part.share(tensor)
     return _old(tensor, weights) + changed.reshape(matrix_shape(tensor))
 
 

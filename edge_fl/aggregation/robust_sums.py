@@ -1,13 +1,13 @@
 """A round's updates on disk, and the change that a robust rule makes of them, in bounded memory."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.aggregation.bounds import WHOLE, Clip
+from edge_fl.aggregation.part import Part
 from edge_fl.aggregation.robust.base import Block, EntryRule, RobustRule, UpdateRule
 from edge_fl.aggregation.rules import Accumulator, Rule, held_rows
 from edge_fl.aggregation.spool import Spool
@@ -21,17 +21,6 @@ __all__ = ["RobustAccumulator"]
 _BLOCK = (
     1 << 22
 )  # entries of all updates together that are in memory at a time, some 60 MB with what is made of them
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One update besides its values."""
-
-    selection: Selection
-    samples: int
-    weight: float
-    discount: float
-    clip: Clip
 
 
 class RobustAccumulator:
@@ -61,7 +50,7 @@ class RobustAccumulator:
     ) -> None:
         self._layout, self._rule, self._robust = layout, rule, robust
         self._spool, self._sums = spool, sums
-        self._parts: list[_Part] = []
+        self._parts: list[Part] = []
         self.averaged = 0
 
     def add(
@@ -69,7 +58,7 @@ class RobustAccumulator:
     ) -> None:
         """As :meth:`edge_fl.aggregation.rules.Accumulator.add`; ``values`` are written to disk."""
         self._spool.append(values)
-        self._parts.append(_Part(selection, samples, float(self._rule.weight(samples)), discount, clip))
+        self._parts.append(Part(selection, samples, self._rule.weight(samples), discount, clip))
 
     def change(self, weights: Weights) -> Change:
         """As :meth:`edge_fl.aggregation.rules.Accumulator.change`."""
@@ -86,7 +75,7 @@ class RobustAccumulator:
     @property
     def weights(self) -> NDArray[np.float64]:
         """What each update counts."""
-        return np.array([part.weight for part in self._parts])
+        return np.array([part.weight for part in self._parts], dtype=np.float64)
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -111,7 +100,7 @@ class RobustAccumulator:
         for k, part in enumerate(self._parts):
             kept, across = matrix_kept(tensor, part.selection.axes[tensor.name])
             entries = self._rule.entries(tensor, as_matrix(self._spool.values(k)[tensor.name]))
-            scale = np.float32(part.discount * part.clip.of(tensor))
+            scale = np.float32(part.share(tensor))
             found, where = _within(kept, block)
             values[k][_index(where, across)] = entries[found] * scale
             there = held_rows(tensor, entries, kept)

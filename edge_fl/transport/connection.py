@@ -195,10 +195,10 @@ class Connection:
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         answered, refused = self._answered, self._refused
         self._answered = self._refused = False
+        short = 0
         if self._began is not None:
-            short = time.monotonic() - self._began < _SHORT_SECONDS
-            self._short_sessions = self._short_sessions + 1 if short else 0
-            self._began = None
+            short = self._short_sessions + 1 if time.monotonic() - self._began < _SHORT_SECONDS else 0
+            self._began, self._short_sessions = None, short
             self._pace()
         self._early_ends += 1
         if self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
@@ -212,7 +212,7 @@ class Connection:
         said = "it was closed" if reason == "Unspecified error" else str(reason)
         if not answered and self._address.encrypted:
             said += f" before the broker answered: {self._credential}"
-        self._inbox.put(Disconnected(said))
+        self._inbox.put(Disconnected(said, short))
 
     def _on_log(self, _client: Any, _userdata: Any, level: int, text: str) -> None:
         """A broker that refuses a certificate says so after the handshake (TLS 1.3), and paho only here."""

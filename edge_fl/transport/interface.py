@@ -14,9 +14,13 @@ class Connected:
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The session is down; it is being brought up again."""
+    """The session is down; it is being brought up again.
+
+    ``short`` counts the sessions in a row that ended within ten seconds, with this one; 0 where this one did not.
+    """
 
     reason: str
+    short: int = 0
 
 
 @dataclass(frozen=True)

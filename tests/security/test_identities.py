@@ -11,7 +11,7 @@ import pytest
 
 from broker.doors import Doors
 from broker.embedded import EmbeddedBroker
-from broker.provision import authority as authority_module
+from broker.provision import issuer
 from broker.provision.authority import Authority
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.errors import BrokerError
@@ -201,9 +201,7 @@ def test_a_revocation_holds_although_the_clock_went_back(
     kept = secured.identity("tea").rename(secured.authority.folder / "kept.pem")
     with Client(secured.of(kept), "tea"):
         pass
-    monkeypatch.setattr(
-        authority_module, "dt", SimpleNamespace(datetime=Earlier, timedelta=dt.timedelta, UTC=dt.UTC)
-    )
+    monkeypatch.setattr(issuer, "dt", SimpleNamespace(datetime=Earlier, timedelta=dt.timedelta, UTC=dt.UTC))
     secured.authority.revoke("tea")
     secured.reload()
     time.sleep(0.5)
