@@ -41,6 +41,7 @@ def export(
     metadata: Mapping[str, str] | None = None,
     scores: Sequence[str] = (),
     train: Sequence[str] = (),
+    personal: Sequence[str] = (),
     dropout: bool = True,
     normalise: tuple[Sequence[float], Sequence[float]] | None = None,
     channel_axis: int = 0,
@@ -71,6 +72,8 @@ def export(
     train
         What is trained, such as ``["head.*"]`` or ``["lora:q_proj,v_proj:r=8"]``
         (:func:`exporter.fine_tuning.train_only`); the rest is frozen. None: what the model does not freeze.
+    personal
+        What each device trains and keeps to itself, such as ``["head.*"]`` (:func:`exporter.personal.personal_names`).
     dropout
         False sets the model's own dropout to 0; True refuses a model that has any.
     normalise
@@ -115,6 +118,7 @@ def export(
             class_names=tuple(class_names),
             metadata=dict(metadata or {}),
             scores=tuple(scores),
+            personal=tuple(personal),
         ),
         Path(output),
         report=progress,

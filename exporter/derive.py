@@ -50,7 +50,12 @@ class Derivation:
 
 
 def derive(
-    model: nn.Module, x: Tensor, read: Collection[str] = (), closed: Callable[[str], str | None] = lambda _: None
+    model: nn.Module,
+    x: Tensor,
+    read: Collection[str] = (),
+    closed: Callable[[str], str | None] = lambda _: None,
+    *,
+    personal: Collection[str] = (),
 ) -> Derivation:
     """Derive blocks and axes of a model that :func:`exporter.accept.accept` let through.
 
@@ -62,6 +67,8 @@ def derive(
         The names of the tensors that its forward pass reads.
     closed
         Of a block's name, why its units must stay; None where they need not.
+    personal
+        The names of the tensors that each device keeps to itself.
 
     Raises
     ------
@@ -79,6 +86,7 @@ def derive(
     wished = declared_dense(model, {**{name: (name,) for name in unfollowed}, **proposed})
     for group, alone in candidates:
         reason = "the model says so" if group.name in wished else closed(group.name) or _frozen(group, frozen)
+        reason = reason or _personal(group, personal)
         reason = reason or _conflict(group, groups) or alone
         if reason is None:
             kept.append(group)
@@ -134,6 +142,12 @@ def _frozen(group: Group, frozen: Collection[str]) -> str | None:
     """Of a dropped unit nothing may be left, so a device trains all of its rows or none."""
     shares = any(name in frozen for name, _ in group.own)
     return "a frozen tensor has the same units, and keeps all of them" if shares else None
+
+
+def _personal(group: Group, personal: Collection[str]) -> str | None:
+    """What methods learn of a unit they learn of its rows, which nobody would send."""
+    alone = bool(group.own) and all(name in personal for name, _ in group.own)
+    return "its units have rows in personal tensors alone" if alone else None
 
 
 def _conflict(group: Group, others: list[Group]) -> str | None:

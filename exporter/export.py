@@ -17,7 +17,7 @@ from torch import nn
 from edge_fl.core.bundle import SCHEMA, WEIGHTS, Bundle, Manifest, Parity, Program
 from edge_fl.core.errors import ConfigError, UnsupportedModelError
 from edge_fl.core.frozen import FROZEN, pack_frozen
-from edge_fl.core.layout import Tensor
+from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt, momenta
@@ -33,6 +33,7 @@ from exporter.open_lengths import FixedUnitsError
 from exporter.output_noise import describe_outputs
 from exporter.own_outputs import with_plain_outputs
 from exporter.parity import check_parity
+from exporter.personal import personal_names, set_apart
 from exporter.plain_tensors import with_registered_tensors
 from exporter.report import Findings, examine
 from exporter.sentence import some_names
@@ -66,8 +67,10 @@ def check_model(model: nn.Module, target: Target, *, report: Report = lambda _: 
 
     Raises as :func:`export_bundle` does, as far as it can be known without compiling a program.
     """
-    source, derivation = _read(with_registered_tensors(model), target, report)
-    return examine(source, target, derivation, report)
+    model = with_registered_tensors(model)
+    source, derivation = _read(model, target, report)
+    layout = _set_apart(model, target, derivation.layout)
+    return examine(source, target, replace(derivation, layout=layout), report)
 
 
 def count_programs(target: Target) -> int:
@@ -103,19 +106,18 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     model = with_registered_tensors(model)
     source, found, lowered, forward = _compiled(model, target, report)
     files = {program.file: data for programs in lowered.values() for program, data in programs}
-    files[WEIGHTS] = _weights(model, found)
-    if found.layout.frozen:
-        files[FROZEN] = pack_frozen(found.layout, arrays_of(model, found.layout))
     files[FORWARD] = forward
     manifest = _manifest(target, source, found, lowered)
     parity: dict[str, Parity] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        unproven = Bundle.save(Path(scratch), manifest, files)
+    with tempfile.TemporaryDirectory() as scratch:  # what is personal is proven with the rest
+        unproven = Bundle.save(Path(scratch), manifest, {**files, **_tensors(model, found.layout)})
         for runtime in target.runtimes:
             report(f"{runtime}: comparing with torch")
             parity[runtime] = check_parity(source, unproven, runtime, widths=target.widths, batch=target.batch)
     report("writing")
-    return Bundle.save(root, msgspec.structs.replace(manifest, parity=parity), files)
+    layout = _set_apart(model, target, found.layout)
+    manifest = msgspec.structs.replace(manifest, layout=layout, parity=parity)
+    return Bundle.save(root, manifest, {**files, **_tensors(model, layout)})
 
 
 class _Compiled(NamedTuple):
@@ -137,9 +139,9 @@ def _compiled(model: nn.Module, target: Target, report: Report) -> _Compiled:
         try:
             lowered = _lowered(source, target, report)
             report("forward program")
-            return _Compiled(
-                source, found, lowered, save_forward(replace(source, layout=without_rows(source.layout)))
-            )
+            # Whoever extracts gives it tensors in the order of the bundle's layout.
+            given = without_rows(_set_apart(model, target, source.layout).trained)
+            return _Compiled(source, found, lowered, save_forward(replace(source, layout=given)))
         except FixedUnitsError as error:
             if closed.keys() >= set(map(_numberless, error.blocks)):
                 raise  # a layout that the model declares stays as it is
@@ -159,7 +161,8 @@ def _read(
     check_target(target)
     model = with_plain_outputs(model, example_inputs(target.fit, 3))
     read = accept(model, target.fit)
-    derivation = derive(model, example_inputs(target.fit, 3), read, closed)
+    personal = personal_names(model, target.personal)
+    derivation = derive(model, example_inputs(target.fit, 3), read, closed, personal=personal)
     if target.batch_norm == "per-width":
         derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
     return _source(model, target, derivation), derivation
@@ -206,11 +209,19 @@ def _vocabulary(source: Source, target: Target) -> int:
     return vocabulary_of(source.original, example_inputs(target.fit, 3)) if target.input.dtype == "int64" else 0
 
 
-def _weights(model: nn.Module, found: Derivation) -> bytes:
+def _set_apart(model: nn.Module, target: Target, layout: Layout) -> Layout:
+    return set_apart(layout, personal_names(model, target.personal))
+
+
+def _tensors(model: nn.Module, layout: Layout) -> dict[str, bytes]:
+    """The files of what devices share as they start, and of what each has from the bundle."""
     held = model.state_dict()
     # Every width's statistics start as the model's own.
-    arrays = {t.name: np.broadcast_to(held[t.name].numpy(), t.shape).copy() for t in found.layout.tensors}
-    return safetensors.numpy.save(arrays)
+    arrays = {t.name: np.broadcast_to(held[t.name].numpy(), t.shape).copy() for t in layout.trained.tensors}
+    files = {WEIGHTS: safetensors.numpy.save({tensor.name: arrays[tensor.name] for tensor in layout.tensors})}
+    if layout.frozen or layout.personal:
+        files[FROZEN] = pack_frozen(layout, {**arrays, **arrays_of(model, layout)})
+    return files
 
 
 def _manifest(

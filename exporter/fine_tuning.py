@@ -13,7 +13,7 @@ from edge_fl.core.errors import ConfigError, ModelError
 from exporter.lora import adapt_layer, can_adapt
 from exporter.sentence import some_names
 
-__all__ = ["train_only"]
+__all__ = ["named_parameters", "train_only"]
 
 _NORMS = (
     nn.BatchNorm1d,
@@ -50,7 +50,9 @@ def train_only(model: nn.Module, choices: Sequence[str]) -> nn.Module:
         return model
     chosen = copy.deepcopy(model)
     adapters = [_parse_lora(choice) for choice in choices if choice.startswith("lora:")]
-    names = {name for choice in choices if not choice.startswith("lora:") for name in _named(chosen, choice)}
+    names = {
+        name for choice in choices if not choice.startswith("lora:") for name in named_parameters(chosen, choice)
+    }
     for name, parameter in chosen.named_parameters():
         parameter.requires_grad_(name in names)
     for adapter in adapters:
@@ -89,8 +91,8 @@ def _parse_lora(choice: str) -> _Lora:
     return _Lora(choice, tuple(name for name in names.split(",") if name), int(rank), alpha)
 
 
-def _named(model: nn.Module, choice: str) -> set[str]:
-    """The parameters that a choice names."""
+def named_parameters(model: nn.Module, choice: str) -> set[str]:
+    """The parameters that ``bias``, ``norm`` or a pattern of names says; raises ModelError where it says none."""
     every = [name for name, _ in model.named_parameters()]
     if choice == "norm":
         paths = [path for path, module in model.named_modules() if isinstance(module, _NORMS)]

@@ -16,11 +16,12 @@ from edge_fl.core.layout import Axis, DType, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
 from exporter.module_names import within
 
-__all__ = ["STATISTICS", "arrays_of", "freeze", "frozen_names", "is_frozen", "plain_buffers"]
+__all__ = ["BATCH_NORMS", "STATISTICS", "arrays_of", "freeze", "frozen_names", "is_frozen", "plain_buffers"]
 
 STATISTICS = ("running_mean", "running_var")
 """What BatchNorm's running statistics are called."""
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+"""Layers that have such statistics."""
 _COUNT = "num_batches_tracked"
 _DTYPES: tuple[str, ...] = get_args(DType)
 
@@ -35,7 +36,7 @@ def frozen_names(model: nn.Module) -> frozenset[str]:
     """Parameters that are not trained, and statistics that stay as they are with them."""
     names = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     for path, module in model.named_modules():
-        if isinstance(module, _BATCH_NORMS) and is_frozen(module):
+        if isinstance(module, BATCH_NORMS) and is_frozen(module):
             names |= {within(path, statistic) for statistic in STATISTICS}
     return frozenset(names)
 

@@ -42,6 +42,8 @@ class Target:
         The user's own, for the manifest: one name a class, or none.
     scores
         Metrics by name (:mod:`edge_fl.metrics`); none for what is usual for the loss.
+    personal
+        What each device trains and keeps to itself (:func:`exporter.personal.personal_names`).
     """
 
     name: str
@@ -60,6 +62,7 @@ class Target:
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
+    personal: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":

@@ -70,6 +70,33 @@ def adapter_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="session")
+def personal_bundle(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Bundle:
+    """The digits MLP, whose last layer each device keeps to itself."""
+    import torch
+
+    from exporter.export import Target, export_bundle
+    from exporter.zoo import mlp
+
+    torch.manual_seed(0)
+    target = Target(
+        "digits-personal",
+        "digits",
+        Input((1, 8, 8), "float32"),
+        10,
+        ("onnx", "torch_eager"),
+        widths=(1000, 500),
+        variants=("plain", "noise", "distil", "vardrop"),
+        personal=("5.*",),
+    )
+    return exported_once(
+        tmp_path_factory,
+        "personal",
+        lambda root: export_bundle(mlp.digits(), target, root),
+        workers=worker_id != "master",
+    )
+
+
+@pytest.fixture(scope="session")
 def ort_training_python() -> str:
     """The interpreter of onnxruntime-training's own environment, as `make test` builds and names it."""
     python = os.environ.get("EDGE_FL_ORT_TRAINING_PYTHON", "")

@@ -164,10 +164,12 @@ class SimulatedFleet:
         return len(self._content) if changes is None else sum(map(len, changes))
 
     def _call(self, client: str, task: Task) -> Call:
+        return Call(task, client, self._clients.train(client), self._state(client))
+
+    def _state(self, client: str) -> State:
+        """What a client remembers."""
         state = self._states.get(client)
-        return Call(
-            task, client, self._clients.train(client), self._parts.store.state(client) if state is None else state
-        )
+        return self._parts.store.state(client) if state is None else state
 
     def _take(self, client: str, report: Report, state: State) -> None:
         """Count an update, and keep what the client is left with."""
@@ -196,11 +198,14 @@ class SimulatedFleet:
         if self._runtime is None:
             name, threads = self._parts.settings.programs, self._parts.settings.threads
             self._runtime = open_runtime(name, self._bundle, threads=threads)
+        state = self._state(client)
         if isinstance(task, Evaluate):
             test = clients.test(client)
-            return evaluated(task, weights=model.values, runtime=self._runtime, samples=test)[0]
+            return evaluated(task, model=model, runtime=self._runtime, samples=test, state=state)[0]
         train = clients.train(client)
-        frame = make_statistics(task, client=client, model=model, runtime=self._runtime, samples=train)
+        frame = make_statistics(
+            task, client=client, model=model, runtime=self._runtime, samples=train, state=state
+        )
         return CollectedStatistics(task.run, task.round, frame)
 
     def counted(self) -> Counted:

@@ -62,13 +62,12 @@ class LocalTrainer(Trainer):
     def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
         """Have them trained as visits."""
         del count
-        manifest = self._bundle.manifest
-        frame = decode_frame(model, manifest.layout)
+        frame = decode_frame(model, self._bundle.layout)
         return self._trained(
             Visit(
                 call.task,
                 client=call.client,
-                manifest=manifest,
+                bundle=self._bundle,
                 model=frame,
                 samples=call.samples,
                 state=call.state,

@@ -16,6 +16,7 @@ from edge_fl.agent.kept_model import KeptModel, read_model, write_model
 from edge_fl.agent.opening import Opener, in_process_of_its_own
 from edge_fl.agent.settings import AgentSettings
 from edge_fl.agent.state import StateFolder
+from edge_fl.core.arrays import packed
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
 from edge_fl.core.content import LARGEST, Ref
@@ -38,6 +39,7 @@ from edge_fl.data.fit import fitted
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
 from edge_fl.metrics.text import scores_text
+from edge_fl.training.personal import remembered
 from edge_fl.training.update import Update
 from edge_fl.wire.frame import decode_frame, largest_frame
 from edge_fl.wire.messages import (
@@ -239,7 +241,14 @@ class Agent:
                 wanted=lambda: self._talk.finished == finished and time.monotonic() < until,
             )
             decode_frame(frame, layout)
-            kept = KeptModel(finished.run, registered.manifest.digest, final.width, final.statistics, frame)
+            kept = KeptModel(
+                finished.run,
+                registered.manifest.digest,
+                final.width,
+                final.statistics,
+                frame,
+                packed(self._remembered(finished.run)),
+            )
             write_model(self._folder.root, kept)
         except (FrameError, StateError) as error:
             _log.warning("the final model of run %s is not kept: %s", finished.run, error)
@@ -358,14 +367,20 @@ class Agent:
     def _score(self, task: Evaluate, work: Work) -> Evaluated:
         if not len(self._data.test.y):
             raise DataError("No sample of this device is held out; start it with a --test-share.")
-        answer, scores = work.score(task, self._fetch_model(task, work.bundle.layout))
+        model = self._fetch_model(task, work.bundle.layout)
+        answer, scores = work.score(task, model, self._remembered(task.run))
         _log.info("after round %d: loss %.4f, %s", task.round, answer.loss, scores_text(scores))
         return answer
 
     def _collect(self, task: CollectStatistics, work: Work) -> CollectedStatistics:
-        frame = work.collect(task, self._fetch_model(task, work.bundle.layout))
+        model = self._fetch_model(task, work.bundle.layout)
+        frame = work.collect(task, model, self._remembered(task.run))
         _log.info("after round %d: collected statistics at width %g", task.round, task.width / 1000)
         return CollectedStatistics(task.run, task.round, frame)
+
+    def _remembered(self, run: str) -> State:
+        """The personal tensors of a run."""
+        return remembered(self._folder.method(run).accepted())
 
     def _fetch_model(self, task: Task | Evaluate | CollectStatistics, layout: Layout) -> bytes:
         """The frame of the task's model, if not held already, for as long as the task is wanted."""

@@ -10,9 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from edge_fl.agent.opening import Opener, in_process_of_its_own
 from edge_fl.agent.settings import AgentSettings
+from edge_fl.core.arrays import unpacked
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import DataError, StateError
+from edge_fl.core.server_half import State
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.wire.frame import decode_frame
 
@@ -26,7 +28,7 @@ class KeptModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The ``frame`` of a run's final model, and the SHA-256 of the manifest of its bundle.
 
     ``width`` says how many of the first units of each block it has, ``statistics`` which BatchNorm statistics suit them
-    (both in thousandths).
+    (both in thousandths). ``personal`` has the device's personal tensors (:func:`edge_fl.core.arrays.packed`).
     """
 
     run: str
@@ -34,6 +36,7 @@ class KeptModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     width: _Width
     statistics: _Width
     frame: bytes
+    personal: bytes = b""
 
 
 def write_model(state: Path, model: KeptModel) -> None:
@@ -93,11 +96,12 @@ class Predictor:
         self.run, self.width = kept.run, kept.width / 1000
         bundle = Bundle.load(settings.state / "bundles" / kept.manifest, runtime=settings.runtime)
         decode_frame(kept.frame, bundle.layout)
+        state = _state(kept, settings.state)
         self._manifest, self._statistics = bundle.manifest, kept.statistics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictor")
         try:
             self._work = self._thread.submit(open, bundle, settings).result()
-            self._thread.submit(self._work.keep, kept.frame).result()
+            self._thread.submit(self._work.keep, kept.frame, state).result()
         except BaseException:
             self._thread.shutdown()
             raise
@@ -117,3 +121,10 @@ class Predictor:
         """Nothing more is asked: end what was started."""
         self._thread.submit(self._work.close).result()
         self._thread.shutdown()
+
+
+def _state(kept: KeptModel, folder: Path) -> State:
+    try:
+        return unpacked(kept.personal) if kept.personal else {}
+    except ValueError as error:
+        raise StateError(f"The model '{folder / _FILE}' is damaged ({error}); remove it.") from error

@@ -165,6 +165,10 @@ class MethodState:
                 self.discard()
         return _read(self._accepted)[1]
 
+    def accepted(self) -> State:
+        """The state as the last accepted round left it."""
+        return _read(self._accepted)[1]
+
     def last(self) -> int:
         """The last round that was accepted; 0 for none."""
         return _read(self._accepted)[0]

@@ -52,7 +52,8 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
         "classes": manifest.classes,
         "layout": manifest.layout.digest,
         "blocks": {block.name: block.size for block in manifest.layout.blocks},
-        "tensors": [_tensor(tensor) for tensor in manifest.layout.tensors],
+        "tensors": [_tensor(tensor) for tensor in manifest.layout.trained.tensors],
+        "personal": [tensor.name for tensor in manifest.layout.personal],
         "programs": [
             {
                 "runtime": runtime,
@@ -106,6 +107,8 @@ def _show(found: dict[str, Any]) -> None:
             for t in found["tensors"]
         ],
     )
+    if found["personal"]:
+        typer.echo(f"Each device keeps to itself: {', '.join(found['personal'])}.")
     show_widths(found["widths"])
     show_table(
         "Programs",

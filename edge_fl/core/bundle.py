@@ -254,11 +254,11 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"an input of shape {self.input.shape} has {len(self.columns)} columns")
         if len(set(self.columns)) != len(self.columns) or any(len(name) > MOST_NAME for name in self.columns):
             raise ValueError(f"columns have names of up to {MOST_NAME} characters, each its own")
-        known = adapters_of(self.layout)
+        known = adapters_of(self.layout.trained)
         for layer, gain in self.adapters.items():
             if layer not in known or not known[layer].fits or not 0 < gain < math.inf:
                 raise ValueError("an adapter has two tensors of one rank, and a gain above 0")
-        rows = {tensor.shape[0] for tensor in self.layout.tensors if tensor.per_width}
+        rows = {tensor.shape[0] for tensor in self.layout.trained.tensors if tensor.per_width}
         wanted = {len(self.statistic_widths)} - {0}
         if rows != wanted or bool(rows) != (self.batch_norm == "per-width"):
             raise ValueError(f"its tensors are not those of statistics for {len(self.statistic_widths)} widths")
@@ -282,7 +282,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def program_files(self, runtime: str) -> list[str]:
         """The files a device with ``runtime`` needs."""
-        frozen = [FROZEN] if self.layout.frozen else []
+        frozen = [FROZEN] if frozen_size(self.layout) else []
         return [*(program.file for program in self.programs.get(runtime, ())), *frozen]
 
 
@@ -399,7 +399,9 @@ def parse_manifest(raw: bytes, *, where: str) -> Manifest:
             raise BundleError(f"'{where}' names the file {name!r}, which cannot be a bundle's.")
     size = frozen_size(manifest.layout)
     if size and (FROZEN not in manifest.files or manifest.files[FROZEN].size != size):
-        raise BundleError(f"'{where}' names no file '{FROZEN}' of {size} bytes, which its frozen tensors have.")
+        raise BundleError(
+            f"'{where}' names no file '{FROZEN}' of {size} bytes, which its frozen and personal tensors have."
+        )
     listed = [p.file for programs in manifest.programs.values() for p in programs]
     missing = [name for name in listed if name not in manifest.files]
     if missing:

@@ -1,6 +1,7 @@
 """A bundle's frozen tensors: one file, which devices fetch once and map into memory, so that all who train share it.
 
 The file is the tensors of ``Layout.frozen`` in order, little-endian and C-contiguous, each from a multiple of 64 bytes.
+Behind them are those of ``Layout.personal``, as each device's training of them starts.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,7 @@ class FrozenTensors:
     Parameters
     ----------
     path
-        The file; not looked at where the layout has no frozen tensor.
+        The file; not looked at where the layout has no such tensor.
     layout
         What is in it.
 
@@ -41,7 +42,8 @@ class FrozenTensors:
     def __init__(self, path: Path, layout: Layout) -> None:
         self._layout = layout
         self._whole: dict[str, NDArray[Any]] = {}
-        if not layout.frozen:
+        self._personal: dict[str, NDArray[np.float32]] = {}
+        if not frozen_size(layout):
             return
         try:
             # Private and writable, so that no runtime copies what it could only read; nobody writes.
@@ -52,11 +54,17 @@ class FrozenTensors:
             raise BundleError(f"The bundle's file '{path}' has {len(content)} bytes, not {frozen_size(layout)}.")
         for tensor, start in _places(layout):
             held = content[start : start + _bytes(tensor)].view(_dtype(tensor))
-            self._whole[tensor.name] = held.reshape(tensor.shape).view(np.ndarray)
+            found = self._whole if tensor.role == "frozen" else self._personal
+            found[tensor.name] = held.reshape(tensor.shape).view(np.ndarray)
+
+    @property
+    def personal(self) -> Mapping[str, NDArray[np.float32]]:
+        """Every personal tensor by its name, uncopied: what a device's training of it starts from."""
+        return self._personal
 
     @property
     def whole(self) -> Mapping[str, NDArray[Any]]:
-        """Every tensor by its name, uncopied."""
+        """Every frozen tensor by its name, uncopied."""
         return self._whole
 
     def kept(self, pattern: Pattern) -> dict[str, NDArray[Any]]:
@@ -76,7 +84,7 @@ def cut_frozen(arrays: Mapping[str, NDArray[Any]], pattern: Pattern) -> dict[str
 
 
 def pack_frozen(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The file for these ``arrays`` by name, which have the shapes and dtypes of ``layout.frozen``."""
+    """The file for these ``arrays`` by name, which have the layout's shapes and dtypes."""
     packed = bytearray(frozen_size(layout))
     for tensor, start in _places(layout):
         array = np.ascontiguousarray(arrays[tensor.name], dtype=_dtype(tensor))
@@ -94,7 +102,7 @@ def frozen_size(layout: Layout) -> int:
 
 def _places(layout: Layout) -> Iterator[tuple[Tensor, int]]:
     start = 0
-    for tensor in layout.frozen:
+    for tensor in (*layout.frozen, *layout.personal):
         yield tensor, start
         start += -(-_bytes(tensor) // _ALIGNED) * _ALIGNED
 

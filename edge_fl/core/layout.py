@@ -92,15 +92,17 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
     """Every block and tensor of one model, in the order in which frames and programs carry them.
 
-    ``frozen`` tensors are in no frame: programs read them from the bundle (:mod:`edge_fl.core.frozen`).
+    ``frozen`` and ``personal`` tensors are in no frame. Programs read the former from the bundle. The latter are
+    trained and never leave a device, which starts from the bundle's (:mod:`edge_fl.core.frozen`).
     """
 
     blocks: tuple[Block, ...]
     tensors: tuple[Tensor, ...]
     frozen: tuple[Tensor, ...] = ()
+    personal: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
-        held = (*self.tensors, *self.frozen)
+        held = (*self.tensors, *self.frozen, *self.personal)
         _require(max(len(self.blocks), len(held)) <= _MOST_PARTS, "it has too many blocks or tensors")
         names = [block.name for block in self.blocks]
         _require(len(set(names)) == len(names), "two blocks have one name")
@@ -112,7 +114,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True,
             for axes in (tensor.rows, tensor.units):
                 self._check(tensor, axes)
             _require(all(length > 0 for length in tensor.shape), f"tensor '{tensor.name}' has an empty axis")
-        for tensor in self.tensors:
+        for tensor in (*self.tensors, *self.personal):
             fits = tensor.role != "frozen" and tensor.dtype == "float32"
             _require(fits, f"tensor '{tensor.name}' is trained, and frozen or not of float32")
         for tensor in self.frozen:
@@ -154,6 +156,13 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True,
         """The tensors that are trained, in order."""
         return tuple(tensor for tensor in self.tensors if tensor.role == "parameter")
 
+    @cached_property
+    def trained(self) -> "Layout":
+        """As one device trains it: personal tensors come last among the others."""
+        if not self.personal:
+            return self
+        return msgspec.structs.replace(self, tensors=(*self.tensors, *self.personal), personal=())
+
     def tensor(self, name: str) -> Tensor:
         """The tensor of that name."""
         return self._by_name[name]
@@ -164,7 +173,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True,
 
     @cached_property
     def size(self) -> int:
-        """Numbers in a frame of the full model: all but frozen ones."""
+        """Numbers in a frame of the full model: all but frozen and personal ones."""
         return sum(tensor.size for tensor in self.tensors)
 
     @cached_property

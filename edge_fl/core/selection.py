@@ -38,6 +38,12 @@ class Selection:
         layout = pattern.layout
         return cls(layout, {tensor.name: kept_axes(tensor, pattern, mode) for tensor in layout.tensors})
 
+    @classmethod
+    def of_step(cls, pattern: Pattern) -> "Selection":
+        """What a train step takes under ``pattern``: in ``units`` mode, and of personal tensors, too."""
+        layout = pattern.layout.trained
+        return cls(layout, {tensor.name: kept_axes(tensor, pattern, "units") for tensor in layout.tensors})
+
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of what is kept of ``tensor``."""
         return _shape(tensor, self.axes[tensor.name])
@@ -82,10 +88,14 @@ class Selection:
 
 
 def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]:
-    """Full tensors with the rows of dropped units at zero, which is the model without them; statistics as they are."""
-    rows = Selection.of(pattern, "rows")
-    result = {tensor.name: weights[tensor.name] for tensor in pattern.layout.tensors}
-    for tensor in pattern.layout.parameters:
+    """Full tensors with the rows of dropped units at zero, which is the model without them; statistics as they are.
+
+    ``weights`` has personal tensors, too, where the layout has some.
+    """
+    layout = pattern.layout.trained
+    rows = Selection(layout, {tensor.name: kept_axes(tensor, pattern, "rows") for tensor in layout.tensors})
+    result = {tensor.name: weights[tensor.name] for tensor in layout.tensors}
+    for tensor in layout.parameters:
         result[tensor.name] = np.zeros_like(weights[tensor.name])
         result[tensor.name][rows.index(tensor)] = weights[tensor.name][rows.index(tensor)]
     return result

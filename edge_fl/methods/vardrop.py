@@ -179,7 +179,7 @@ def _first_rates(job: Job, parameters: VarDropParameters) -> dict[str, NDArray[n
     low, high = parameters.start
     rates = {}
     for outputs in job.output_noise:
-        tensor = job.layout.tensor(outputs.name)
+        tensor = job.layout.trained.tensor(outputs.name)
         uniform = (stream.uint32(tensor.size).astype(np.float64) + 0.5) / 2.0**32
         rates[f"{_RATES}{tensor.name}"] = (low + (high - low) * uniform).astype(np.float32).reshape(tensor.shape)
     return rates

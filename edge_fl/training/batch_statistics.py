@@ -16,10 +16,12 @@ from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.server_half import State
 from edge_fl.core.width_statistics import row_at
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
 from edge_fl.runtimes.base import Runtime
+from edge_fl.training.personal import personal_tensors
 from edge_fl.wire.frame import Frame, Header, encode_frame
 from edge_fl.wire.messages import CollectStatistics
 from edge_fl.wire.sparse import SPARSE, encode_sent
@@ -38,9 +40,11 @@ def own_row(manifest: Manifest, tensor: Tensor, width: int) -> int | slice:
 
 
 def make_statistics(
-    task: CollectStatistics, *, client: str, model: Frame, runtime: Runtime, samples: Samples
+    task: CollectStatistics, *, client: str, model: Frame, runtime: Runtime, samples: Samples, state: State
 ) -> bytes:
     """The frame that answers ``task``: what one pass of ``client`` over ``samples`` shows of the batches.
+
+    ``state`` is what the client remembers, its personal tensors among it.
 
     Raises
     ------
@@ -53,7 +57,8 @@ def make_statistics(
     """
     layout, pattern = runtime.bundle.layout, Pattern.prefix(runtime.bundle.layout, task.width)
     count = max(len(samples.y) // task.batch, 1)
-    found = _mean(runtime, model.values, samples, task, client=client, pattern=pattern, count=count)
+    weights = {**model.values, **personal_tensors(runtime.bundle, state)}
+    found = _mean(runtime, weights, samples, task, client=client, pattern=pattern, count=count)
     header = Header(
         kind="statistics",
         run=task.run,
@@ -80,7 +85,7 @@ def _mean(
     count: int,
 ) -> dict[str, NDArray[np.float32]]:
     """Full statistics by name, zero but for what ``count`` batches show under ``pattern``."""
-    manifest, selection = runtime.bundle.manifest, Selection.of(pattern, "units")
+    manifest, selection = runtime.bundle.manifest, Selection.of_step(pattern)
     wanted = collectable(manifest)
     if not wanted:
         raise ConfigError(

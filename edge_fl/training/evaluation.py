@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from edge_fl.core.errors import RunError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights, masked
+from edge_fl.core.server_half import State
 from edge_fl.data.batcher import eval_batches
 from edge_fl.data.registry import Samples
 from edge_fl.metrics.base import Metric, Sums, WholeSetMetric, sent_metrics
 from edge_fl.runtimes.base import Runtime
+from edge_fl.training.personal import personal_tensors
+from edge_fl.wire.frame import Frame
 from edge_fl.wire.messages import Evaluate, Evaluated
 
 __all__ = ["BATCH", "Score", "evaluated", "score"]
@@ -50,12 +53,17 @@ class _Seen:
     targets: list[NDArray[Any]] = field(default_factory=list)
 
 
-def evaluated(task: Evaluate, *, weights: Weights, runtime: Runtime, samples: Samples) -> tuple[Evaluated, Score]:
-    """A client's answer to ``task``, and the score behind it: that of full ``weights`` on its own ``samples``.
+def evaluated(
+    task: Evaluate, *, model: Frame, runtime: Runtime, samples: Samples, state: State
+) -> tuple[Evaluated, Score]:
+    """A client's answer to ``task``, and the score behind it: that of the full ``model`` on its own ``samples``.
+
+    ``state`` is what the client remembers, its personal tensors among it.
 
     Raises as :func:`score` does, and ConfigError when a metric is not to be had here.
     """
     metrics = sent_metrics(task.scores, runtime.bundle.manifest)
+    weights = {**model.values, **personal_tensors(runtime.bundle, state)}
     found = score(
         runtime, weights, samples, metrics, width=task.width, statistics=task.statistics, batch=task.batch
     )
@@ -78,7 +86,7 @@ def score(
     Parameters
     ----------
     weights
-        Full tensors by name.
+        Full tensors by name, personal ones among them.
     metrics
         The scores wanted besides the loss.
     width

@@ -96,7 +96,7 @@ def open_evaluator(
     ------
     ConfigError
         When a score of ``config.scores`` is unknown, or does not fit the model, or ``config.keep_best`` is none of
-        them, or there is no held-out data for it.
+        them, or there is no held-out data for it; or when held-out data are given of a model with personal tensors.
     DataError
         When the held-out data cannot be had, or do not fit the model.
     """
@@ -104,13 +104,25 @@ def open_evaluator(
     metrics = open_metrics(
         config.scores or manifest.scores or default_scores(manifest, papers_top(manifest)), manifest
     )
-    held_out = test_samples(config.test_data if samples is None else samples, manifest)
+    held_out = _held_out(bundle, config, samples)
     if held_out is None and not config.evaluate_on:
         told = "the training loss alone" if config.privacy is None else "no score"
         _log.warning("no test data: the run reports %s; give --test-data, or --evaluate-on", told)
     if config.keep_best is not None:
         _check_best(config.keep_best, [metric.name for metric in metrics], held_out)
     return Evaluator(bundle, held_out, metrics, threads=threads)
+
+
+def _held_out(bundle: Bundle, config: RunConfig, samples: Samples | None) -> Samples | None:
+    """What the coordinator scores models on; nothing where each device has tensors that nobody else has."""
+    if not bundle.layout.personal:
+        return test_samples(config.test_data if samples is None else samples, bundle.manifest)
+    if samples is not None or config.test_data is not None:
+        raise ConfigError(
+            f"'{bundle.layout.personal[0].name}' is personal, so the coordinator has no whole model to score: leave "
+            "the test data out, and have devices score it (--evaluate-on)."
+        )
+    return None
 
 
 def _check_best(name: str, known: Sequence[str], samples: Samples | None) -> None:

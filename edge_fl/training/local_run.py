@@ -18,7 +18,7 @@ from edge_fl.core.divergence import farthest, max_change
 from edge_fl.core.errors import RunError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
-from edge_fl.core.selection import Selection
+from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import State
 from edge_fl.core.width_statistics import width_of
 from edge_fl.data.batcher import batches
@@ -27,6 +27,7 @@ from edge_fl.methods.base import Job, LocalStep, Method
 from edge_fl.methods.capabilities import MasksLabels, SelectsEntries, TrainsSlots
 from edge_fl.runtimes.base import Runtime
 from edge_fl.training.local_model import LocalModel
+from edge_fl.training.personal import personal_state
 
 __all__ = ["LocalResult", "LocalRun", "LocalSettings", "StepInputs", "train"]
 
@@ -47,7 +48,7 @@ class LocalResult:
 
     ``delta`` holds full-size differences to the weights training started from; ``pattern`` says which of them
     to upload, and ``sent`` (``SelectsEntries.sent``) what of that; ``loss`` is the mean over the steps; ``state``
-    replaces the method's state once accepted.
+    replaces the method's state once accepted, and has the personal tensors.
     """
 
     pattern: Pattern
@@ -82,17 +83,23 @@ class LocalRun:
     Rows that a method leaves behind in mid-round keep what they learned locally (FedBIAD eq. (7)), but only the
     rows of the last pattern are uploaded.
 
+    ``personal`` are the tensors that the client alone has, by name.
+
     Attributes
     ----------
     full
         The client's own full tensors.
     """
 
-    def __init__(self, *, method: Method, job: Job, samples: Samples, settings: LocalSettings) -> None:
+    def __init__(
+        self, *, method: Method, job: Job, samples: Samples, settings: LocalSettings, personal: Weights
+    ) -> None:
         self.settings, self._variant = settings, method.variant
+        self._personal = personal
         self._job, self._samples = job, len(samples.y)
         self._local = method.local(job)
-        self.full = LocalModel(job.weights, self._local.slots if isinstance(self._local, TrainsSlots) else None)
+        slots = self._local.slots if isinstance(self._local, TrainsSlots) else None
+        self.full = LocalModel({**job.weights, **personal}, slots)
         self._losses: list[float] = []
         self._labels = _label_input(job.label_mask, masked=isinstance(method, MasksLabels) and method.masks_labels)
         stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
@@ -111,7 +118,7 @@ class LocalRun:
         return self.step.variant or self._variant
 
     def inputs(self, selection: Selection) -> StepInputs:
-        """The next step's inputs; ``selection`` is what its pattern keeps in ``units`` mode."""
+        """The next step's inputs; ``selection`` is what it takes (:meth:`Selection.of_step`)."""
         number, step = len(self._losses), self.step
         extra = {**self._labels, **self._local.extra(selection, number)}
         width = width_of(step.pattern) if step.width is None else step.width
@@ -129,7 +136,7 @@ class LocalRun:
 
     def result(self) -> LocalResult:
         """What was learned; raises RunError when a weight is no longer finite, or has gone too far."""
-        layout, before = self._job.layout, self._job.weights
+        layout, before = self._job.layout.trained, {**self._job.weights, **self._personal}
         delta = {name: tensor - before[name] for name, tensor in self.full.weights.items()}
         if not all(np.isfinite(difference).all() for difference in delta.values()):
             raise RunError(
@@ -144,7 +151,9 @@ class LocalRun:
         if isinstance(local, TrainsSlots):
             local.trained(self.full.slots)
         sent = local.sent if isinstance(local, SelectsEntries) else {}
-        return LocalResult(local.upload, delta, loss, self._samples, local.state(), sent)
+        shared = {name: delta[name] for name in self._job.weights}
+        state = {**local.state(), **personal_state(self._job.layout.personal, self.full.weights)}
+        return LocalResult(local.upload, shared, loss, self._samples, state, sent)
 
 
 def train(runtime: Runtime, run: LocalRun) -> None:
@@ -174,7 +183,7 @@ class _Compact:
 
     def __init__(self, runtime: Runtime, run: LocalRun) -> None:
         self._run, self.trained, pattern = run, run.step, run.step.pattern
-        self._selection = Selection.of(pattern, "units")
+        self._selection = Selection.of_step(pattern)
         self._kept = self._selection.gather(run.full.weights)
         self._program = runtime.train_step(pattern, run.settings.batch, run.variant)
         self._slots = run.full.gather_slots(self._selection, self._program.fresh_slots(self._kept))

@@ -36,9 +36,7 @@ def rehearse(task: Task, *, client: str, runtime: Runtime, samples: Samples) -> 
 
     def seconds(steps: int) -> float:
         timed = msgspec.structs.replace(task, steps=steps, lr=_LR)
-        visit = Visit(
-            timed, client=client, manifest=runtime.bundle.manifest, model=model, samples=samples, state={}
-        )
+        visit = Visit(timed, client=client, bundle=runtime.bundle, model=model, samples=samples, state={})
         started = time.perf_counter()
         train(runtime, visit.run)
         return (time.perf_counter() - started) / steps

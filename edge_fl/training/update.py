@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.compressors.base import Compressor
-from edge_fl.core.bundle import WHOLE_BATCHES, Manifest
+from edge_fl.core.bundle import WHOLE_BATCHES, Bundle, Manifest
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
@@ -22,6 +22,7 @@ from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runtimes.base import Runtime
 from edge_fl.training.clipping import clipped, noised
 from edge_fl.training.local_run import LocalResult, LocalRun, LocalSettings, train
+from edge_fl.training.personal import personal_tensors
 from edge_fl.wire.context import Context, Vector
 from edge_fl.wire.frame import Frame, Header, encode_frame
 from edge_fl.wire.masks import decode_mask
@@ -53,8 +54,8 @@ class Visit:
     ----------
     task
         What is asked.
-    manifest
-        The bundle's.
+    bundle
+        What is trained.
     model
         The model that training starts from.
     state
@@ -73,13 +74,13 @@ class Visit:
         task: Task,
         *,
         client: str,
-        manifest: Manifest,
+        bundle: Bundle,
         model: Frame,
         samples: Samples,
         state: State,
         secret: bytes | None = None,
     ) -> None:
-        layout = manifest.layout
+        manifest, layout = bundle.manifest, bundle.layout
         self._secret = os.urandom(KEY_BYTES) if secret is None else secret
         self._task, self._version, self._shared = task, model.header.version, model.shared
         self._recipe = open_recipe(task.method, task.parameters)
@@ -104,7 +105,10 @@ class Visit:
         )
         whole = manifest.batch_norm in WHOLE_BATCHES
         settings = LocalSettings(task.steps, task.batch, task.lr, whole)
-        self.run = LocalRun(method=self._recipe.method, job=self._job, samples=samples, settings=settings)
+        personal = personal_tensors(bundle, state)
+        self.run = LocalRun(
+            method=self._recipe.method, job=self._job, samples=samples, settings=settings, personal=personal
+        )
 
     def update(self) -> Update:
         """The update, once every step was made; raises RunError when a weight is no longer finite."""
@@ -179,8 +183,15 @@ def make_update(
 
     Raises RuntimeMissingError or RunError, too, when it cannot be trained, or the loss is no longer finite.
     """
-    manifest = runtime.bundle.manifest
-    visit = Visit(task, client=client, manifest=manifest, model=model, samples=samples, state=state, secret=secret)
+    visit = Visit(
+        task,
+        client=client,
+        bundle=runtime.bundle,
+        model=model,
+        samples=samples,
+        state=state,
+        secret=secret,
+    )
     train(runtime, visit.run)
     return visit.update()
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import FrameError, printable
 from edge_fl.core.registry import as_ours
+from edge_fl.core.server_half import State
 from edge_fl.data.held_out import Split
 from edge_fl.data.registry import Samples
 from edge_fl.recipes.own import use_code
@@ -89,15 +90,15 @@ class _Server:
                 self._hold(ask, arrays, work)
                 return None
             case Train():
-                state = dict(zip(ask.state, arrays[1:], strict=True))
-                update = work.train(ask.task, _content(arrays), state, ask.secret)
+                update = work.train(ask.task, _content(arrays), _state(ask, arrays), ask.secret)
                 reply = Trained(update.loss, tuple(update.state))
                 found = [_bytes(update.frame), _bytes(update.withheld), *update.state.values()]
             case Score():
-                answer, scores = work.score(ask.task, _content(arrays))
+                answer, scores = work.score(ask.task, _content(arrays), _state(ask, arrays))
                 reply, found = Scored(answer.loss, answer.sums, dict(scores)), []
             case Collect():
-                reply, found = Collected(), [_bytes(work.collect(ask.task, _content(arrays)))]
+                frame = work.collect(ask.task, _content(arrays), _state(ask, arrays))
+                reply, found = Collected(), [_bytes(frame)]
             case Rehearse():
                 reply, found = Timed(work.rehearse(ask.task)), []
             case Predict():
@@ -106,7 +107,7 @@ class _Server:
 
     def _hold(self, ask: Hold | KeepModel, arrays: _Arrays, work: LocalWork) -> None:
         if isinstance(ask, KeepModel):
-            work.keep(_content(arrays))
+            work.keep(_content(arrays), _state(ask, arrays))
             return
         x, y, *owner = arrays
         samples = Samples(x, y, owner[0] if owner else None)
@@ -129,6 +130,10 @@ def _open(ask: Open) -> tuple[LocalWork, Confinement]:
     limit(ask.memory)
     seccomp = start_filter()
     return LocalWork(ask.client, runtime), Confinement(seccomp, landlock, ask.memory)
+
+
+def _state(ask: Train | Score | Collect | KeepModel, arrays: _Arrays) -> State:
+    return dict(zip(ask.state, arrays[1:], strict=True))
 
 
 def _content(arrays: _Arrays) -> memoryview:

@@ -73,15 +73,17 @@ class Train(_Tagged, frozen=True):
 
 
 class Score(_Tagged, frozen=True):
-    """Score the model, whose frame is the array, on the samples that are held out."""
+    """Score the model on the samples that are held out; the arrays are its frame, and the state by these names."""
 
     task: Evaluate
+    state: tuple[str, ...]
 
 
 class Collect(_Tagged, frozen=True):
-    """Collect statistics with the model, whose frame is the array."""
+    """Collect statistics with the model; the arrays are its frame, and the state by these names."""
 
     task: CollectStatistics
+    state: tuple[str, ...]
 
 
 class Rehearse(_Tagged, frozen=True):
@@ -91,7 +93,9 @@ class Rehearse(_Tagged, frozen=True):
 
 
 class KeepModel(_Tagged, frozen=True):
-    """Predict by the model whose frame is the array, from now on."""
+    """Predict by this model from now on; the arrays are its frame, and the state by these names."""
+
+    state: tuple[str, ...]
 
 
 class Predict(_Tagged, frozen=True):

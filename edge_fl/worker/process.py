@@ -136,7 +136,7 @@ class WorkerProcess(Work):
     def __init__(self, bundle: Bundle, settings: WorkerSettings) -> None:
         self.bundle, self._settings = bundle, settings
         self._data: Split | None = None
-        self._kept: Content = b""
+        self._kept: tuple[Content, State] = b"", {}
         self._output: NDArray[np.float32] | None = (
             None  # of one input: its shape is the bundle's, and says how large
         )
@@ -156,25 +156,24 @@ class WorkerProcess(Work):
 
     def train(self, task: Task, model: Content, state: State, secret: bytes | None = None) -> Update:
         """Train on the samples."""
-        arrays = [_bytes(model), *(np.asarray(array) for array in state.values())]
         trained, (frame, withheld, *kept) = self._ask(
-            Train(task, tuple(state), secret), arrays, Trained, part="train"
+            Train(task, tuple(state), secret), _arrays(model, state), Trained, part="train"
         )
         if len(kept) != len(trained.state) or not math.isfinite(trained.loss):
             raise RunError("The bundle's programs give a loss that is not finite, or a state without names.")
         state = dict(zip(trained.state, kept, strict=True))
         return Update(frame.tobytes(), trained.loss, state, withheld.tobytes())
 
-    def score(self, task: Evaluate, model: Content) -> tuple[Evaluated, Mapping[str, float]]:
+    def score(self, task: Evaluate, model: Content, state: State) -> tuple[Evaluated, Mapping[str, float]]:
         """Score the model on the samples that are held out."""
-        scored, _ = self._ask(Score(task), [_bytes(model)], Scored, part="test")
+        scored, _ = self._ask(Score(task, tuple(state)), _arrays(model, state), Scored, part="test")
         assert self._data is not None
         samples = len(self._data.test.y)
         return Evaluated(task.run, task.round, samples, scored.loss, scored.sums), scored.scores
 
-    def collect(self, task: CollectStatistics, model: Content) -> bytes:
+    def collect(self, task: CollectStatistics, model: Content, state: State) -> bytes:
         """The frame of collected statistics."""
-        _, arrays = self._ask(Collect(task), [_bytes(model)], Collected, part="train")
+        _, arrays = self._ask(Collect(task, tuple(state)), _arrays(model, state), Collected, part="train")
         return arrays[0].tobytes()
 
     def rehearse(self, task: Task) -> float:
@@ -184,9 +183,9 @@ class WorkerProcess(Work):
             raise RunError(f"The bundle's programs claim that a step takes {timed.seconds} s.")
         return timed.seconds
 
-    def keep(self, model: Content) -> None:
+    def keep(self, model: Content, state: State) -> None:
         """Predict by this frame from now on."""
-        self._kept = model
+        self._kept = model, state
         if self._running is not None:
             self._running.held.discard("model")
 
@@ -237,9 +236,12 @@ class WorkerProcess(Work):
         running = self._running or self._start()
         asks: list[tuple[Ask, _Arrays]] = [(ask, arrays)]
         if part not in running.held:
-            asks.insert(0, (KeepModel(), [_bytes(self._kept)]) if part == "model" else self._samples(part))
+            asks.insert(0, self._model() if part == "model" else self._samples(part))
             running.held.add(part)
         return self._exchange(running, asks, wanted)
+
+    def _model(self) -> tuple[Ask, _Arrays]:
+        return KeepModel(tuple(self._kept[1])), _arrays(*self._kept)
 
     def _samples(self, part: Literal["train", "test"]) -> tuple[Ask, _Arrays]:
         assert self._data is not None, "samples are held before anything is asked"
@@ -290,7 +292,7 @@ class _Running:
     """A process that has been started, and which samples it has."""
 
     def __init__(self, settings: WorkerSettings, layout: Layout) -> None:
-        largest = _ARRAYS_A_MODEL * 4 * layout.size + _ROOM
+        largest = _ARRAYS_A_MODEL * 4 * layout.trained.size + _ROOM
         asks, replies = make_shared(largest), make_shared(largest)
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         try:
@@ -380,6 +382,10 @@ def _error(problem: Problem) -> EdgeFLError:
     if problem.kind == FrameError.__name__:
         return FrameError(problem.code, sentence)
     return _ERRORS.get(problem.kind, RunError)(sentence)
+
+
+def _arrays(model: Content, state: State) -> list[NDArray[Any]]:
+    return [_bytes(model), *(np.asarray(array) for array in state.values())]
 
 
 def _bytes(content: Content) -> NDArray[np.uint8]:

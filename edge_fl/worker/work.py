@@ -13,6 +13,7 @@ from edge_fl.data.held_out import Split
 from edge_fl.runtimes.base import Runtime
 from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.training.evaluation import evaluated
+from edge_fl.training.personal import personal_tensors
 from edge_fl.training.prediction import full_weights, predicted
 from edge_fl.training.rehearsal import rehearse
 from edge_fl.training.update import Update, make_update
@@ -30,8 +31,8 @@ Inputs = NDArray[np.float32] | NDArray[np.int64]
 class Work(ABC):
     """A bundle, opened.
 
-    A ``model`` is the frame that the task names, as it came. Every method raises EdgeFLError when what is asked cannot
-    be done, and perhaps what the owner's own code raises.
+    A ``model`` is the frame that the task names, as it came, and ``state`` what the device remembers. Every method
+    raises EdgeFLError when what is asked cannot be done, and perhaps what the owner's own code raises.
 
     Attributes
     ----------
@@ -50,11 +51,11 @@ class Work(ABC):
         """Train on the samples (:func:`edge_fl.training.update.make_update`)."""
 
     @abstractmethod
-    def score(self, task: Evaluate, model: Content) -> tuple[Evaluated, Mapping[str, float]]:
+    def score(self, task: Evaluate, model: Content, state: State) -> tuple[Evaluated, Mapping[str, float]]:
         """Score the model on the samples that are held out; the answer, and the scores by name."""
 
     @abstractmethod
-    def collect(self, task: CollectStatistics, model: Content) -> bytes:
+    def collect(self, task: CollectStatistics, model: Content, state: State) -> bytes:
         """The frame of collected statistics (:func:`edge_fl.training.batch_statistics.make_statistics`)."""
 
     @abstractmethod
@@ -62,7 +63,7 @@ class Work(ABC):
         """Seconds that a step takes, more than 0 (:func:`edge_fl.training.rehearsal.rehearse`)."""
 
     @abstractmethod
-    def keep(self, model: Content) -> None:
+    def keep(self, model: Content, state: State) -> None:
         """Predict by this frame from now on; it has been decoded once, without an error."""
 
     @abstractmethod
@@ -114,14 +115,18 @@ class LocalWork(Work):
             secret=secret,
         )
 
-    def score(self, task: Evaluate, model: Content) -> tuple[Evaluated, Mapping[str, float]]:
+    def score(self, task: Evaluate, model: Content, state: State) -> tuple[Evaluated, Mapping[str, float]]:
         """Score the model on the samples that are held out."""
         answer, found = evaluated(
-            task, weights=self._model(task, model).values, runtime=self._runtime, samples=self._samples.test
+            task,
+            model=self._model(task, model),
+            runtime=self._runtime,
+            samples=self._samples.test,
+            state=state,
         )
         return answer, found.scores
 
-    def collect(self, task: CollectStatistics, model: Content) -> bytes:
+    def collect(self, task: CollectStatistics, model: Content, state: State) -> bytes:
         """The frame of collected statistics."""
         return make_statistics(
             task,
@@ -129,15 +134,17 @@ class LocalWork(Work):
             model=self._model(task, model),
             runtime=self._runtime,
             samples=self._samples.train,
+            state=state,
         )
 
     def rehearse(self, task: Task) -> float:
         """Seconds that a step takes."""
         return rehearse(task, client=self._client, runtime=self._runtime, samples=self._samples.train)
 
-    def keep(self, model: Content) -> None:
+    def keep(self, model: Content, state: State) -> None:
         """Predict by this frame from now on."""
-        self._kept = full_weights(decode_frame(model, self.bundle.layout))
+        shared = full_weights(decode_frame(model, self.bundle.layout))
+        self._kept = {**shared, **personal_tensors(self.bundle, state)}
 
     def predict(self, x: Inputs, *, width: int) -> NDArray[np.float32]:
         """Outputs of the model that is kept."""

@@ -137,6 +137,13 @@ def export(
             "lora:q_proj,v_proj:r=8; repeat for several [default: what the model does not freeze]."
         ),
     ] = None,
+    personal: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Each device trains these and never sends them: parameters such as 'head.*', bias or norm; repeat for "
+            "several [default: none]."
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle's folder.")] = Path("bundle"),
     check: Annotated[
         bool,
@@ -168,6 +175,7 @@ def export(
         "class_names": read_class_names(class_names),
         "metadata": parse_metadata(metadata or []),
         "scores": tuple(score or ()),
+        "personal": tuple(personal or ()),
         **({} if loss is None else {"loss": loss}),
     }
     shapes = (input_shape, classes, target_shape)
@@ -259,6 +267,8 @@ def _written(bundle: "Bundle", *, as_json: bool) -> str:
     lines = [f"{bundle.root}: {manifest.name}, {layout.size} numbers, {layout.units} droppable units"]
     if layout.frozen:
         lines += [f"  {sum(tensor.size for tensor in layout.frozen)} more numbers are frozen"]
+    if layout.personal:
+        lines += [f"  {sum(tensor.size for tensor in layout.personal)} more numbers stay on each device"]
     lines += [
         f"  {runtime}: {programs[runtime]} programs, within {off:.1e} of torch" for runtime, off in parity.items()
     ]

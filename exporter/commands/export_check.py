@@ -23,7 +23,8 @@ def describe_findings(found: "Findings") -> dict[str, Any]:
     layout = found.derivation.layout
     return {
         "blocks": dict(layout.sizes),
-        "tensors": {tensor.name: masking(tensor) for tensor in layout.tensors},
+        "tensors": {tensor.name: masking(tensor) for tensor in layout.trained.tensors},
+        "personal": [tensor.name for tensor in layout.personal],
         "dense": found.derivation.dense,
         "batch_norm": msgspec.to_builtins(found.batch_norm),
         "widths": describe_widths(layout, found.costs),
@@ -36,7 +37,7 @@ def show_findings(found: "Findings") -> None:
     """The same for a person."""
     layout = found.derivation.layout
     show_table("Blocks", ["block", "units"], layout.sizes.items())
-    masks = {tensor.name: masking(tensor) for tensor in layout.tensors}
+    masks = {tensor.name: masking(tensor) for tensor in layout.trained.tensors}
     show_table(
         "Masked",
         ["tensor", "shape", "rows mode", "units mode"],
@@ -46,13 +47,15 @@ def show_findings(found: "Findings") -> None:
                 "x".join(map(str, t.shape)),
                 *(masking_text(masks[t.name][mode]) for mode in ("rows", "units")),
             ]
-            for t in layout.tensors
+            for t in layout.trained.tensors
         ],
     )
     dense = [(some_names(layers, most=_SHOWN), why) for why, layers in found.derivation.dense_by_reason.items()]
     show_table("Dense", ["layers", "why"], dense)
-    trained, frozen = (sum(t.size for t in each) for each in (layout.parameters, layout.frozen))
+    trained, frozen = (sum(t.size for t in each) for each in (layout.trained.parameters, layout.frozen))
     typer.echo(f"{trained:,} numbers are trained, {frozen:,} are frozen.")
+    if layout.personal:
+        typer.echo(f"Each device keeps to itself: {some_names([t.name for t in layout.personal], most=_SHOWN)}.")
     show_widths(describe_widths(layout, found.costs))
     if found.memory:
         show_table(

@@ -11,6 +11,7 @@ from edge_fl.core.errors import ConfigError, DataError, RunError, RuntimeMissing
 from edge_fl.core.share import parse_width
 from edge_fl.data.class_names import read_class_names
 from exporter.commands.export_options import parse_metadata
+from exporter.sentence import some_names
 
 if TYPE_CHECKING:
     from edge_fl.core.bundle import Bundle
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from exporter.extract.extract import Trained, Wanted
 
 __all__ = ["extract"]
+
+_SHOWN = 4  # names of a line
 
 
 def extract(
@@ -143,6 +146,10 @@ def _scores(run: "Run", bundle: "Bundle", trained: "Trained", wanted: "Wanted") 
     shapes = {name: array.shape for name, array in trained.weights.items()}
     if any(shapes.get(tensor.name) != tensor.shape for tensor in bundle.layout.tensors):
         return {}  # weights of another model: what delivers them says so
+    if bundle.layout.personal:
+        named = some_names([tensor.name for tensor in bundle.layout.personal], most=_SHOWN)
+        typer.echo(f"Each device has its own {named}: the file has those of the bundle, and no score.", err=True)
+        return {}
     try:
         samples = test_samples(run.config.test_data, bundle.manifest)
         if samples is None:

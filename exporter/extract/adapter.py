@@ -17,7 +17,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Tensor
 from edge_fl.core.selection import Selection
 from edge_fl.core.width_statistics import trained_width
-from exporter.extract.extract import Trained, Wanted, check_trained, of_width
+from exporter.extract.extract import Trained, Wanted, check_trained, of_width, with_personal
 
 __all__ = ["extract_adapter"]
 
@@ -59,8 +59,9 @@ def extract_adapter(bundle: Bundle, trained: Trained, wanted: Wanted, output: Pa
             "out."
         )
     check_trained(bundle, trained, wanted)
+    trained = with_personal(bundle, trained)
     kept = _kept(bundle, trained, wanted)
-    for tensor in bundle.layout.tensors:
+    for tensor in bundle.layout.trained.tensors:
         if not tensor.name.endswith((DOWN, UP)):
             _check_beside(tensor, kept[tensor.name], wanted.width / 1000)
     config = _config(gains, kept)
@@ -73,7 +74,7 @@ def extract_adapter(bundle: Bundle, trained: Trained, wanted: Wanted, output: Pa
 def _kept(bundle: Bundle, trained: Trained, wanted: Wanted) -> dict[str, NDArray[np.float32]]:
     """The kept entries of every tensor; of BatchNorm's statistics of each width, those of this one."""
     layout, rows = bundle.layout, bundle.manifest.statistic_widths
-    pattern = trained.units(layout, wanted)
+    pattern = trained.units(layout.trained, wanted)
     width = trained_width(layout, bundle.weights(), trained.weights, rows, trained.statistics(wanted))
     units, own = of_width(bundle, pattern, trained.weights, width)
     return Selection.of(units, "units").gather(own)

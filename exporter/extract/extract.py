@@ -5,7 +5,7 @@ import importlib.metadata
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -28,7 +28,7 @@ from exporter.extract.narrow import Narrowed, chosen_units
 from exporter.extract.parity import check_file, expected_outputs, random_inputs
 from exporter.quiet import quiet
 
-__all__ = ["Trained", "Wanted", "check_trained", "extract", "of_width"]
+__all__ = ["Trained", "Wanted", "check_trained", "extract", "of_width", "with_personal"]
 
 _SUFFIXES = (".onnx", ".pte", ".pt2")
 _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
@@ -111,7 +111,8 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
         chosen = FORMATS.find(wanted.runtime)
     path = _placed(output, chosen.suffix)
     check_trained(bundle, trained, wanted)
-    pattern = trained.units(bundle.layout, wanted)
+    trained = with_personal(bundle, trained)
+    pattern = trained.units(bundle.layout.trained, wanted)
     statistics = trained_width(
         bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, trained.statistics(wanted)
     )
@@ -149,6 +150,11 @@ def check_trained(bundle: Bundle, trained: Trained, wanted: Wanted) -> None:
         )
 
 
+def with_personal(bundle: Bundle, trained: Trained) -> Trained:
+    """The same with personal tensors as the bundle has them: those that were trained are the devices' own."""
+    return replace(trained, weights={**trained.weights, **bundle.frozen.personal})
+
+
 def _placed(output: Path, suffix: str) -> Path:
     if output.suffix in _SUFFIXES and output.suffix != suffix:
         raise ConfigError(f"'{output}' cannot be the file: this runtime's files end in '{suffix}'.")
@@ -175,8 +181,9 @@ def _narrowed(bundle: Bundle, pattern: Pattern, weights: Weights, width: int) ->
 
 def of_width(bundle: Bundle, pattern: Pattern, weights: Weights, width: int) -> tuple[Pattern, Weights]:
     """The same units and weights with one set of BatchNorm's statistics, those of ``width`` (thousandths)."""
-    own = row_weights(bundle.layout, weights, bundle.manifest.statistic_widths, width)
-    return Pattern(without_rows(bundle.layout), pattern.mask), own
+    layout = bundle.layout.trained
+    own = row_weights(layout, weights, bundle.manifest.statistic_widths, width)
+    return Pattern(without_rows(layout), pattern.mask), own
 
 
 def _exported(model: Narrowed, x: torch.Tensor, chosen: Format) -> ExportedProgram:
@@ -214,7 +221,7 @@ def _about(
         sparse=wanted.sparse,
         units=pattern.counts,
         of=dict(layout.sizes),
-        parameters=sum(math.prod(selection.shape(tensor)) for tensor in layout.parameters),
+        parameters=sum(math.prod(selection.shape(tensor)) for tensor in layout.trained.parameters),
         scores=dict(wanted.scores or (trained.scores if wanted.width == trained.width else {})),
         layout=layout.digest,
         tools=_tools(),

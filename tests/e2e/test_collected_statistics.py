@@ -170,7 +170,9 @@ def test_a_client_of_fewer_samples_than_a_batch_counts_as_many_as_it_has(rows: B
     weights, layout = rows.weights(), rows.layout
     header = Header("model", run="run-1", round=4, version=3, layout=layout.digest, method="heterofl")
     start = decode_frame(encode_frame(header, Pattern.full(layout), weights), layout)
-    made = make_statistics(task, client="c", model=start, runtime=open_runtime("onnx", rows), samples=samples)
+    made = make_statistics(
+        task, client="c", model=start, runtime=open_runtime("onnx", rows), samples=samples, state={}
+    )
     frame = decode_frame(made, layout)
     assert frame.header.samples == 7
     stream = Stream.of(seed=SEED, purpose="statistics", client="c", round=3)
@@ -180,4 +182,6 @@ def test_a_client_of_fewer_samples_than_a_batch_counts_as_many_as_it_has(rows: B
     np.testing.assert_allclose(frame.values["2.running_var"][0], sums.var(axis=0, ddof=1), rtol=1e-4)
     without = Bundle(rows.root, msgspec.structs.replace(rows.manifest, momenta={}))
     with pytest.raises(ConfigError, match="bring no BatchNorm statistics up to date"):
-        make_statistics(task, client="c", model=start, runtime=open_runtime("onnx", without), samples=samples)
+        make_statistics(
+            task, client="c", model=start, runtime=open_runtime("onnx", without), samples=samples, state={}
+        )

@@ -128,7 +128,7 @@ def test_local_training_descends_eq_1(small_bundle: Bundle, tier: int, alpha: fl
     start = small_bundle.weights()
     method = own("fjord+kd", alpha=alpha, temperature=t, direction=kl)
     job = Job(small_bundle.layout, "a", 1, 3, start, {}, tier=tier)
-    run = LocalRun(method=method, job=job, samples=samples, settings=LocalSettings(STEPS, BATCH, LR))
+    run = LocalRun(method=method, job=job, samples=samples, settings=LocalSettings(STEPS, BATCH, LR), personal={})
     train(open_runtime("onnx", small_bundle), run)
 
     weights = {name: torch.tensor(array, requires_grad=True) for name, array in start.items()}

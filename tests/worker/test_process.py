@@ -82,7 +82,7 @@ def test_a_task_gives_the_very_bits_of_this_process(digits_bundle: Bundle, tmp_p
     evaluate = Evaluate(
         RUN, 1, ref_of(second), width=1000, statistics=1000, batch=20, scores=("accuracy", "macro-f1")
     )
-    assert there.score(evaluate, second) == here.score(evaluate, second)
+    assert there.score(evaluate, second, {}) == here.score(evaluate, second, {})
     assert there.rehearse(task(first)) > 0
     there.close()
 
@@ -99,7 +99,7 @@ def test_an_error_is_the_one_of_this_process(digits_bundle: Bundle, tmp_path: Pa
         for ask in (
             lambda work=work: work.train(task(damaged), damaged, {}),
             lambda work=work: work.train(task(content, "nowhere"), content, {}),
-            lambda work=work: work.collect(collect, content),
+            lambda work=work: work.collect(collect, content, {}),
             lambda work=work: work.train(msgspec.structs.replace(task(content), lr=1e9), content, {}),
         ):
             with pytest.raises(EdgeFLError) as raised:
