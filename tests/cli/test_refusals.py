@@ -206,6 +206,7 @@ def test_every_command_has_help(command: str) -> None:
     assert "Example" in done.stdout or command == "bench"
 
 
+@pytest.mark.matrix
 def test_grids_of_runs(tmp_path: Path) -> None:
     results = tmp_path / "runs.json"
     grid = ("bench", "table1", "--results", results)
