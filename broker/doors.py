@@ -63,6 +63,10 @@ class Entrance(Protocol):
         """Whether a client must show who it is."""
 
     @property
+    def wanted(self) -> str:
+        """What a client shows who it is by, for people."""
+
+    @property
     def one_session(self) -> bool:
         """Whether whoever comes again ends the session that it had."""
 
@@ -115,6 +119,11 @@ class Doors:
     def asks(self) -> bool:
         """Whether a client must show who it is."""
         return self.ca is not None or self.passwords is not None
+
+    @property
+    def wanted(self) -> str:
+        """What whoever comes shows."""
+        return "certificate or password of this fleet"
 
     @property
     def one_session(self) -> bool:

@@ -145,7 +145,7 @@ class _Broker(Broker):
             user, session.username = session.username, await self._identity(session, writer)
             if session.username is None:
                 who = "A client" if user is None else f"'{printable(user, 100)}'"
-                said = f"{who} from {_host_of(writer)} had no certificate or password of this fleet."
+                said = f"{who} from {_host_of(writer)} had no {self._doors.wanted}."
                 self._turned_away.add("", "login", said)
                 await ConnackPacket.build(0, NOT_AUTHORIZED).to_stream(writer)
                 await writer.close()

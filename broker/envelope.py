@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from edge_fl.core.errors import ConfigError, FrameError
-from edge_fl.identity.certificates import Authority, Holder, refused
+from edge_fl.identity.certificates import BROKER, Authority, Holder, refused
 from edge_fl.identity.file import read_identity
 from edge_fl.identity.signing import Newest, Signer, SigningKey, check_signature, now_ms, signature_holds
 from edge_fl.wire.messages import (
@@ -194,7 +194,8 @@ class _Authority:
         self._otherwise = "revoked devices are kept out by the broker alone"
         if not self._file.exists():
             _log.warning("'%s' is missing: %s", self._file, self._otherwise)
-        self.news()
+        elif (wrong := self._read()) is not None:
+            raise ConfigError(f"'{self._file}' is {wrong}: copy it again, as revoked devices would come in.")
 
     def news(self) -> bool:
         """Whether the list of those revoked has changed since the last call, which reads it again."""
@@ -205,14 +206,19 @@ class _Authority:
         if seen == self._seen:
             return False
         self._seen = seen
+        if (wrong := self._read()) is not None:
+            _log.error("'%s' cannot be used (%s): %s", self._file, wrong, self._otherwise)
+        return True
+
+    def _read(self) -> str | None:
+        """Go by the list from now on; why it cannot be used, where it cannot."""
         try:
             revoked = _list_in(self._file, self._issuer)
         except (OSError, ValueError, TypeError) as error:
-            _log.error("'%s' cannot be used (%s): %s", self._file, error, self._otherwise)
-        else:
-            self._revoked = lambda serial: revoked.get_revoked_certificate_by_serial_number(serial) is not None
-            self._otherwise = "the last list stands"
-        return True
+            return str(error)
+        self._revoked = lambda serial: revoked.get_revoked_certificate_by_serial_number(serial) is not None
+        self._otherwise = "the last list stands"
+        return None
 
     def check(self, client: str, der: bytes) -> Holder:
         """Whose certificate it is, if it holds now; raises FrameError (``certificate``)."""
@@ -239,10 +245,10 @@ def open_envelope(signing: Path | None) -> Envelope:
     """What the messages of a coordinator travel in whose identity is ``signing``; raises as :class:`SignedEnvelope`."""
     if signing is None:
         return BareEnvelope()
-    if read_identity(signing).coordinator is not None:
-        raise ConfigError(
-            f"'{signing}' is a device's file, as it names a coordinator: take coordinator.pem of the fleet's folder."
-        )
+    found = read_identity(signing)
+    if found.coordinator is not None or found.name == BROKER:
+        what = "the broker's file" if found.name == BROKER else "a device's file, as it names a coordinator"
+        raise ConfigError(f"'{signing}' is {what}: take coordinator.pem of the fleet's folder.")
     try:
         return SignedEnvelope(signing)
     except (OSError, ValueError, IndexError) as error:

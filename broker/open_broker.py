@@ -118,10 +118,15 @@ def _coordinator_beside(identity: Path | None) -> Path | None:
             f"'{identity}' is the identity of '{broker.name}', and the embedded broker has one of its own: take "
             "broker.pem of the fleet's folder."
         )
-    found = identity.with_name("coordinator.pem")
+    found, revoked = identity.with_name("coordinator.pem"), identity.with_name("revoked.pem")
     if not found.exists():
         raise ConfigError(
             f"'{found}' is missing, by which the coordinator signs messages: keep it beside '{identity.name}'."
+        )
+    if not revoked.exists():
+        raise ConfigError(
+            f"'{revoked}' is missing, by which revoked devices are kept out: copy it and '{identity.name}' again from "
+            "the fleet's folder."
         )
     if read_identity(found).authorities.isdisjoint(broker.authorities):
         raise ConfigError(f"'{found}' is of another fleet than '{identity}': take both from one fleet's folder.")

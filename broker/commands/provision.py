@@ -70,10 +70,13 @@ def device(
     Example: edge-fl provision device tea coffee
     """
     from broker.provision.lock import locked_authority
+    from broker.provision.tokens import Tokens
 
     with locked_authority(folder) as authority:
+        tokens = Tokens(folder)
         for name in names:
             path = authority.device(name, days=days)
+            tokens.revoke(name)  # nobody can enrol by one any more
             typer.echo(
                 f"{path}: copy it to the device, and start edge-fl device --identity {path.name} --data ..."
             )
@@ -112,7 +115,11 @@ def token(
         if output is None:
             print_token(made, qr=qr)
         else:
-            typer.echo(f"{write_token(made, output, qr=qr)}: edge-fl device enrol --token-file FILE -o {name}.pem")
+            path = write_token(made, output, qr=qr)
+            typer.echo(
+                f"{path}: copy it to the device, and run there: edge-fl device enrol --token-file {path.name} -o "
+                f"{name}.pem"
+            )
 
 
 @app.command("listen")
@@ -148,7 +155,13 @@ def rotate(
     from broker.provision.lock import locked_authority
 
     with locked_authority(folder) as authority:
-        typer.echo(f"{authority.rotate(name, days=days)}: give it to '{name}', who needs it from now on.")
+        path = authority.rotate(name, days=days)
+    use = {
+        "broker": "restart the broker, or the `edge-fl serve` that has it embedded",
+        "coordinator": "restart `edge-fl serve` with it",
+    }
+    otherwise = f"give it to '{name}', who needs it from now on"
+    typer.echo(f"{path}: {use.get(name, otherwise)}.")
 
 
 @app.command("revoke")

@@ -11,6 +11,7 @@ import typer
 from edge_fl.commands.broker_options import (
     Ca,
     Cert,
+    Fleet,
     IdentityFile,
     Insecure,
     Key,
@@ -18,6 +19,7 @@ from edge_fl.commands.broker_options import (
     User,
     access_of,
     broker_of,
+    fleet_of,
 )
 from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
 from edge_fl.commands.options import (
@@ -220,7 +222,7 @@ def serve(
         ),
     ] = None,
     output: Output = None,
-    fleet: Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")] = "edge-fl",
+    fleet: Fleet = None,
     metrics: Annotated[
         str | None, typer.Option(help="Serve figures for Prometheus on this HOST:PORT, under /metrics.")
     ] = None,
@@ -336,7 +338,7 @@ def serve(
                 host=host,
                 port=port,
                 passwords=passwords,
-                fleet=fleet,
+                fleet=fleet_of(identity, fleet),
             )
             console.print(f"broker {found.listens}", highlight=False)
             return found
@@ -351,7 +353,7 @@ def serve(
             summary = coordinate(
                 address=address,
                 observer=Observers(*watching),
-                fleet=fleet,
+                fleet=fleet_of(identity, fleet),
                 connect_timeout=connect_timeout,
                 database=database,
             )

@@ -26,7 +26,7 @@ from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.identity.certificates import BROKER, COORDINATOR
 from edge_fl.identity.file import identity_part, identity_text, parse_identity
 from edge_fl.identity.signing import SigningKey, newest_key, successor_of
-from edge_fl.wire.messages import check_id
+from edge_fl.wire.messages import check_fleet, check_id
 from edge_fl.wire.signed import MOST_SUCCESSORS, Successor
 
 __all__ = ["BROKER", "COORDINATOR", "DAYS", "ENROL_PORT", "Authority", "Issued"]
@@ -37,7 +37,6 @@ ENROL_PORT = 8884
 """Where devices enrol unless told otherwise."""
 
 _SOON = dt.timedelta(days=30)
-_LONGEST_FLEET = 100  # characters
 _Part = TypeVar("_Part")
 _log = logging.getLogger(__name__)
 _CA, _KEY, _REVOKED, _ISSUED = "ca.pem", "ca.key", "revoked.pem", "issued.json"
@@ -108,10 +107,7 @@ class Authority:
             raise ConfigError(
                 f"The broker and the enrol listener need a port each, and {port} is one: see --enrol-port."
             )
-        if not 0 < len(fleet) <= _LONGEST_FLEET or any(c in "#+" or not c.isprintable() for c in fleet):
-            raise ConfigError(
-                f"A fleet's name has 1 to {_LONGEST_FLEET} characters and no '#' or '+': see --fleet."
-            )
+        check_fleet(fleet)
         check_hosts(hosts)
         if there := _found(folder):
             raise StateError(
@@ -248,6 +244,8 @@ class Authority:
         """Give whoever has an identity a new one, and take the earlier one back; ConfigError where nobody has it."""
         if not any(held.name == name for held in self.issued):
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
+        if not self.holds(name):
+            raise ConfigError(f"'{name}' is revoked: `edge-fl provision device {name}` lets it in again.")
         return self._issue(name, days=days)
 
     def _follow(self, key: SigningKey) -> None:
@@ -277,7 +275,12 @@ class Authority:
         return found
 
     def revoke(self, name: str) -> None:
-        """Take an identity back; raises ConfigError where nobody has it."""
+        """Take a device's identity back; raises ConfigError where nobody has it, or it is no device's."""
+        if name in (BROKER, COORDINATOR):
+            raise ConfigError(
+                f"'{name}' is not revoked, as the fleet cannot do without: `edge-fl provision rotate {name}` replaces "
+                "its certificate and key, and revokes the old ones."
+            )
         if not self.holds(name):
             if any(held.name == name for held in self.issued):
                 raise ConfigError(f"'{name}' is revoked already.")
@@ -314,10 +317,10 @@ class Authority:
     def _text(self, name: str, pem: str) -> str:
         """The content of an identity's file: who holds it, and whom it believes."""
         if name == BROKER:
-            return identity_text(name, None, pem=pem)
+            return identity_text(name, None, pem=pem, fleet=self.fleet)
         if name == COORDINATOR:
-            return identity_text(name, self.broker, pem=pem, successors=self._record.successors)
-        return identity_text(name, self.broker, pem=pem, coordinator=self.coordinator)
+            return identity_text(name, self.broker, pem=pem, fleet=self.fleet, successors=self._record.successors)
+        return identity_text(name, self.broker, pem=pem, fleet=self.fleet, coordinator=self.coordinator)
 
     def _file(self, name: str) -> Path:
         folder = self.folder if name in (BROKER, COORDINATOR) else self.folder / "devices"

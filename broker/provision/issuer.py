@@ -142,9 +142,17 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
 
 def _alternative(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        address = ipaddress.ip_address(host)
     except ValueError:
         pass
+    else:
+        if address.is_unspecified:
+            raise ConfigError(
+                f"No device can connect to '{host}': name an address at which devices reach the broker."
+            )
+        return x509.IPAddress(address)
+    if ":" in host:
+        raise ConfigError(f"'{host[:80]}' is more than a host: give its name or address alone, and see --port.")
     try:
         if not host or any(not (letter.isalnum() or letter in ".-") for letter in host):
             raise ValueError("it has other letters than a host's name")

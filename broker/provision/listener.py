@@ -106,6 +106,11 @@ class EnrolDoors:
         return True
 
     @property
+    def wanted(self) -> str:
+        """What a device comes with."""
+        return "token that this listener knows"
+
+    @property
     def one_session(self) -> bool:
         """Who has stolen a token must not end the session of the device; each knows its own answer."""
         return False
@@ -145,7 +150,8 @@ def _listening(host: str, port: int, doors: EnrolDoors, topics: EnrolTopics) -> 
     try:
         read_identity(doors.folder / f"{BROKER}.pem")
     except ConfigError as error:
-        raise StateError(f"{str(error).rstrip('.')}, or run `edge-fl provision rotate broker`.") from error
+        what = str(error).partition(": ")[0]
+        raise StateError(f"{what}: restore it, or run `edge-fl provision rotate broker`.") from error
     try:
         opened = EmbeddedBroker(host=host, port=port, doors=doors, topics=topics, largest=2 * LARGEST)
     except PortError as error:
@@ -181,6 +187,8 @@ def listen(folder: Path, *, host: str, once: bool) -> None:
         connection = Connection(address=broker.address, client_id="authority", subscriptions=[topics.request("+")])
         connection.open(timeout=15.0)
         _log.info("devices enrol at %s", authority.enrol)
+        if once:
+            _log.info("waiting for %s", ", ".join(kept.name for kept in Tokens(folder).waiting))
         try:
             _serve(folder, connection, topics, broker.turned_away, once=once)
         finally:

@@ -38,6 +38,7 @@ from edge_fl.core.server_half import State
 from edge_fl.data.fit import fitted
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
+from edge_fl.identity.file import device_identity
 from edge_fl.metrics.text import scores_text
 from edge_fl.training.personal import remembered
 from edge_fl.training.update import Update
@@ -398,6 +399,8 @@ def _fitted(data: Split, manifest: Manifest) -> Split:
 
 def _check_identity(settings: AgentSettings) -> None:
     access = settings.broker.access
+    if access.signing is not None:
+        device_identity(access.signing)
     if access.name not in (None, settings.client):
         raise ConfigError(
             f"The identity is {access.name}'s, and this device is called {settings.client}: start it with --id "

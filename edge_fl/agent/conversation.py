@@ -50,6 +50,8 @@ _OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of on
 _SILENCE_SECONDS = 120.0  # without a chunk of what is fetched, after which nobody seems to give it out
 _UNANSWERED_SECONDS = 30.0  # after which the owner hears that nobody answers
 _SILENT = "connected, and no coordinator answers '%s': start one, or see in its log why it turns this device away"
+_MANY_UNHEARD = 3  # registrations in a row without an answer, by a device that had one before
+_LOST = "the coordinator no longer answers '%s': see that it runs, and in its log why it turns this device away"
 _STRANGE = (
     "connected, and what answers '%s' is no coordinator that its identity believes: the identity is another fleet's, "
     "damaged, or older than the coordinator's key; have a new one made"
@@ -118,6 +120,7 @@ class Conversation:
         self._answered: tuple[Request, Answer | Failed] | None = None
         self._verdict: Verdict | None = None
         self._asked = 0.0  # when it last registered, in monotonic seconds
+        self._unheard = 0  # registrations since the last answer
         self._unanswered: float | None = None  # since when it has, without an answer
         self._disbelieved = False  # whether messages came since then whose signer it does not believe
         self._next_offer = 0.0  # monotonic seconds; a reconnect makes it now
@@ -147,6 +150,8 @@ class Conversation:
         self._pump()
         now, pause = time.monotonic(), _REGISTER_SECONDS[0 if self.registered is None else 1]
         if now - self._asked > pause:
+            if self.registered is not None and self._unheard == _MANY_UNHEARD:
+                _log.warning(_LOST, self._client)
             self.register()
         if self.registered is None:
             self._unanswered = now if self._unanswered is None else self._unanswered
@@ -159,6 +164,7 @@ class Conversation:
     def register(self) -> None:
         """Say what the device is."""
         self._asked = time.monotonic()
+        self._unheard += 1
         self.send(self._introduce())
 
     def send(self, message: FromDevice) -> None:
@@ -322,7 +328,7 @@ class Conversation:
             case Hello():
                 self.register()
             case Registered() as message:
-                self.registered, self.finished, self._unanswered = message, None, None
+                self.registered, self.finished, self._unanswered, self._unheard = message, None, None, 0
                 self._disbelieved = False
                 if (
                     self.task is not None and self.task.run != message.run

@@ -7,9 +7,9 @@ from typing import Protocol
 import msgspec
 
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.errors import ConfigError, FrameError, StateError
+from edge_fl.core.errors import FrameError, StateError
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.identity.file import read_identity
+from edge_fl.identity.file import device_identity
 from edge_fl.identity.signing import Newest, Signer, SigningKey, check_signature, newest_key, now_ms
 from edge_fl.wire.messages import FromDevice, Gone, Register, ToDevice, decode_to_device, encode_message
 from edge_fl.wire.signed import decode_signed, is_signed
@@ -88,11 +88,8 @@ class SignedEnvelope:
     """
 
     def __init__(self, file: Path, state: Path) -> None:
-        first = read_identity(file).coordinator
-        if first is None:
-            raise ConfigError(
-                f"'{file}' is not a device's file, as it names no coordinator: take the file of this device."
-            )
+        first = device_identity(file).coordinator
+        assert first is not None
         self._path = state / _TRUST
         self._trust = _kept(self._path, first.hex())
         self._key, self._newest = SigningKey.read(file), Newest()

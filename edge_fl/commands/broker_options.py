@@ -11,7 +11,22 @@ from edge_fl.core.errors import ConfigError
 if TYPE_CHECKING:
     from edge_fl.transport.access import Access
 
-__all__ = ["Ca", "Cert", "IdentityFile", "Insecure", "Key", "PasswordFile", "User", "access_of", "broker_of"]
+__all__ = [
+    "Ca",
+    "Cert",
+    "Fleet",
+    "IdentityFile",
+    "Insecure",
+    "Key",
+    "PasswordFile",
+    "User",
+    "access_of",
+    "broker_of",
+    "check_device_file",
+    "fleet_of",
+]
+
+_FLEET = "edge-fl"
 
 IdentityFile = Annotated[
     Path | None,
@@ -37,6 +52,12 @@ PasswordFile = Annotated[
     Path | None,
     typer.Option(
         help="File whose first line is the password [default: the variable EDGE_FL_PASSWORD].", show_default=False
+    ),
+]
+Fleet = Annotated[
+    str | None,
+    typer.Option(
+        help=f"Keeps fleets on one broker apart [default: the identity's, or {_FLEET}].", show_default=False
     ),
 ]
 Insecure = Annotated[
@@ -67,8 +88,27 @@ def access_of(
     return replace(found, ca=ca or found.ca, user=user, password=password, insecure=insecure)
 
 
+def check_device_file(identity: Path | None) -> None:
+    """Raise ConfigError where an identity's file is not a device's."""
+    from edge_fl.identity.file import device_identity
+
+    if identity is not None:
+        device_identity(identity)
+
+
 def broker_of(identity: Path | None) -> str:
     """The broker's address that an identity's file names; empty where there is none, or it is the broker's own."""
     from edge_fl.identity.file import read_identity
 
     return "" if identity is None else read_identity(identity).broker or ""
+
+
+def fleet_of(identity: Path | None, given: str | None) -> str:
+    """The fleet's name: as ``given``, or in the identity's file; raises ConfigError where these are two."""
+    from edge_fl.identity.file import read_identity
+    from edge_fl.wire.messages import check_fleet
+
+    named = None if identity is None else read_identity(identity).fleet
+    if None not in (given, named) and given != named:
+        raise ConfigError(f"'{identity}' is of the fleet '{named}': leave --fleet out.")
+    return check_fleet(given or named or _FLEET)

@@ -7,6 +7,7 @@ import typer
 from edge_fl.commands.broker_options import (
     Ca,
     Cert,
+    Fleet,
     IdentityFile,
     Insecure,
     Key,
@@ -14,11 +15,12 @@ from edge_fl.commands.broker_options import (
     User,
     access_of,
     broker_of,
+    check_device_file,
+    fleet_of,
 )
 from edge_fl.commands.build_runtime import build_runtime
 from edge_fl.commands.device_options import (
     ConnectTimeout,
-    Fleet,
     Id,
     InProcess,
     ProgramMemory,
@@ -34,7 +36,6 @@ from edge_fl.commands.device_options import (
 from edge_fl.commands.doctor import doctor
 from edge_fl.commands.enrol import enrol
 from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
-from edge_fl.core.errors import ConfigError
 
 __all__ = ["app"]
 
@@ -102,7 +103,7 @@ def device(
             show_default=False,
         ),
     ] = None,
-    fleet: Fleet = "edge-fl",
+    fleet: Fleet = None,
     log_file: LogFile = None,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
@@ -112,9 +113,8 @@ def device(
     """
     if context.invoked_subcommand is not None:
         return
+    check_device_file(identity)
     broker = broker or broker_of(identity)
-    if identity is not None and not broker:
-        raise ConfigError(f"'{identity}' is the broker's file: take the file of this device.")
     for options, value in (("'--broker' or '--identity'", broker), ("'--data'", data)):
         if not value:  # typer would ask a subcommand for it too, were it declared as required
             raise typer.BadParameter("it is required.", param_hint=options)
@@ -142,7 +142,7 @@ def device(
         once=once,
         threads=threads,
         connect_timeout=connect_timeout,
-        fleet=fleet,
+        fleet=fleet_of(identity, fleet),
         test_share=test_share,
         keep_model=keep_model,
         task_limit=task_limit,

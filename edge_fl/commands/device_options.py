@@ -15,7 +15,6 @@ from edge_fl.core.errors import ConfigError, StateError
 
 __all__ = [
     "ConnectTimeout",
-    "Fleet",
     "Id",
     "InProcess",
     "ProgramMemory",
@@ -72,7 +71,6 @@ RequireSecureAggregation = Annotated[
     ),
 ]
 ConnectTimeout = Annotated[float, typer.Option(help="Seconds to try the first connection for.")]
-Fleet = Annotated[str, typer.Option(help="Keeps fleets on one broker apart.")]
 
 _SHARE = re.compile(r"[\w-]+(:\d+/\d+(:\w+)?)?")  # of a data set by name
 

@@ -9,6 +9,7 @@ import typer
 from edge_fl.commands.broker_options import (
     Ca,
     Cert,
+    Fleet,
     IdentityFile,
     Insecure,
     Key,
@@ -16,10 +17,11 @@ from edge_fl.commands.broker_options import (
     User,
     access_of,
     broker_of,
+    check_device_file,
+    fleet_of,
 )
 from edge_fl.commands.device_options import (
     ConnectTimeout,
-    Fleet,
     Id,
     InProcess,
     ProgramMemory,
@@ -55,7 +57,7 @@ def doctor(
     password_file: PasswordFile = None,
     insecure: Insecure = False,
     connect_timeout: ConnectTimeout = 15.0,
-    fleet: Fleet = "edge-fl",
+    fleet: Fleet = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON, and nothing else.")] = False,
 ) -> None:
     """Look at broker, certificate, clock, runtime, programs, data, state folder, disk and memory.
@@ -65,6 +67,7 @@ def doctor(
 
     Example: edge-fl device doctor --broker mqtt://127.0.0.1:1883 --data fashion-mnist:0/10
     """
+    check_device_file(identity)
     broker = broker or broker_of(identity)
     if not broker:
         raise typer.BadParameter("it is required.", param_hint="'--broker' or '--identity'")
@@ -81,7 +84,7 @@ def doctor(
         data=data,
         state=state_of(state, client),
         runtime=runtime,
-        fleet=fleet,
+        fleet=fleet_of(identity, fleet),
         connect_timeout=connect_timeout,
         test_share=test_share,
         in_process=in_process,

@@ -84,7 +84,7 @@ def enrol(token: Token, output: Path, *, timeout: float) -> None:
             pending.unlink(missing_ok=True)
             raise
         pem = _checked(token, answer, key, Authority(ca)) + trusted
-    text = identity_text(token.name, answer.broker, pem=pem, coordinator=answer.coordinator)
+    text = identity_text(token.name, answer.broker, pem=pem, fleet=token.fleet, coordinator=answer.coordinator)
     write_atomically(output, text.encode(), secret=True)
     pending.unlink(missing_ok=True)
 
@@ -166,7 +166,7 @@ def _asked(token: Token, address: BrokerAddress, ca: Path, request: bytes, deadl
     except LoginRefusedError as error:
         raise LoginRefusedError(
             f"The listener at {address} does not know this token, or heard too many wrong ones: have another made, or "
-            "wait a minute."
+            "wait a minute; its log says more."
         ) from error
     digest, asked_at = hashlib.sha256(request).digest(), -_ASKS_SECONDS
     try:

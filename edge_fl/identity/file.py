@@ -1,9 +1,9 @@
 """An identity in one PEM file: a device's or a coordinator's name, its certificate and key, and whom it trusts.
 
-The lines before the first certificate say ``Id: NAME`` and, where one is known, ``Broker: ADDRESS``. A device's file
-says ``Coordinator: KEY``, the Ed25519 key that it believes. A coordinator's file says ``Successor: KEY SIGNATURE`` for
-each change of its key, the oldest first. Keys and signatures are in hexadecimal. ssl, OpenSSL and Mosquitto skip these
-lines.
+The lines before the first certificate say ``Id: NAME``, ``Fleet: NAME`` and ``Broker: ADDRESS``, where these are known.
+A device's file says ``Coordinator: KEY``, the Ed25519 key that it believes. A coordinator's file says ``Successor: KEY
+SIGNATURE`` for each change of its key, the oldest first. Keys and signatures are in hexadecimal. ssl, OpenSSL and
+Mosquitto skip these lines.
 """
 
 import codecs
@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_fl.core.errors import ConfigError
+from edge_fl.identity.certificates import BROKER, COORDINATOR
 from edge_fl.identity.token import TOKEN_SCHEME
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
+from edge_fl.wire.messages import check_fleet
 from edge_fl.wire.signed import Successor
 
-__all__ = ["Identity", "identity_part", "identity_text", "parse_identity", "read_identity"]
+__all__ = ["Identity", "device_identity", "identity_part", "identity_text", "parse_identity", "read_identity"]
 
 _LARGEST = 1 << 20  # bytes
 _KEY_BYTES = 32
@@ -31,7 +33,7 @@ _TAKE = "take the file of this device or coordinator that `edge-fl provision` wr
 
 @dataclass(frozen=True)
 class Identity:
-    """What a file says: ``name`` in the fleet, and the ``broker``'s address if it has one.
+    """What a file says: ``name`` in the ``fleet``, and the ``broker``'s address if it has one.
 
     ``coordinator`` is the key of whom a device believes, and ``successors`` are the changes of a coordinator's own key.
     ``authorities`` are the certificates of those who may have issued others', each in base64.
@@ -43,6 +45,7 @@ class Identity:
     broker: str | None = None
     coordinator: bytes | None = None
     successors: tuple[Successor, ...] = ()
+    fleet: str | None = None
 
     @property
     def access(self) -> Access:
@@ -81,8 +84,7 @@ def parse_identity(text: str, file: Path) -> Identity:
     lines = [(word, value) for word, found, value in (line.partition(": ") for line in head.splitlines()) if found]
     said = dict(lines)
     if "Id" not in said:
-        what = "holds certificates and no name" if begun else "is no identity"
-        raise ConfigError(f"'{file}' {what}: {_TAKE}.")
+        raise ConfigError(f"'{file}' {_none(begun + rest)}: {_TAKE}.")
     if not _whole(begun + rest):
         raise ConfigError(f"'{file}' is an identity that is cut off or damaged: copy the file again.")
     try:
@@ -95,14 +97,37 @@ def parse_identity(text: str, file: Path) -> Identity:
     try:
         if "Broker" in said:
             BrokerAddress.parse(said["Broker"])
+        if "Fleet" in said:
+            check_fleet(said["Fleet"])
     except ConfigError as error:
         raise ConfigError(
-            f"'{file}' is an identity whose broker's address is damaged: copy the file again."
+            f"'{file}' is an identity whose broker's address or fleet is damaged: copy the file again."
         ) from error
     certificates = [
         "".join(match[2].split()) for match in _BLOCK.finditer(begun + rest) if match[1] == "CERTIFICATE"
     ]
-    return Identity(file, said["Id"], frozenset(certificates[1:]), said.get("Broker"), key, successors)
+    return Identity(
+        file, said["Id"], frozenset(certificates[1:]), said.get("Broker"), key, successors, said.get("Fleet")
+    )
+
+
+def device_identity(file: str | Path) -> Identity:
+    """Read a device's file; raises ConfigError as :func:`read_identity`, and where it is another's than a device's."""
+    found = read_identity(file)
+    if found.name in (BROKER, COORDINATOR):
+        raise ConfigError(f"'{file}' is the {found.name}'s file: take the file of this device.")
+    if found.coordinator is None:
+        raise ConfigError(f"'{file}' names no coordinator, so it is damaged or no device's: copy the file again.")
+    return found
+
+
+def _none(pem: str) -> str:
+    """What a file without a name is."""
+    if not pem:
+        return "is no identity"
+    if "PRIVATE KEY-----" in pem and "CERTIFICATE-----" not in pem:
+        return "is a secret key by itself, which belongs to whoever signs with it alone"
+    return "holds certificates and no name"
 
 
 def _whole(pem: str) -> bool:
@@ -122,11 +147,13 @@ def identity_text(
     broker: str | None,
     *,
     pem: str,
+    fleet: str | None = None,
     coordinator: bytes | None = None,
     successors: Sequence[Successor] = (),
 ) -> str:
     """The content of an identity's file."""
     lines = ["An identity of edge-fl: whoever has this file is this device.", f"Id: {name}"]
+    lines += [] if fleet is None else [f"Fleet: {fleet}"]
     lines += [] if broker is None else [f"Broker: {broker}"]
     lines += [] if coordinator is None else [f"Coordinator: {coordinator.hex()}"]
     lines += [f"Successor: {each.key.hex()} {each.signature.hex()}" for each in successors]

@@ -16,7 +16,7 @@ import msgspec
 from edge_fl.core.errors import ConfigError, FrameError
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.transport.address import BrokerAddress
-from edge_fl.wire.messages import check_id, checked_body, sealed_body
+from edge_fl.wire.messages import check_fleet, check_id, checked_body, sealed_body
 
 __all__ = ["TOKEN_SCHEME", "VARIABLE", "Token", "read_token", "token_of", "token_text"]
 
@@ -86,8 +86,7 @@ def token_of(text: str, source: str = "the text") -> Token:
         sealed = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
         token = _decoder.decode(checked_body(sealed))
         check_id(token.name)
-        if any(letter in "#+\0" or not letter.isprintable() for letter in token.fleet):
-            raise ValueError("no fleet has that name")
+        check_fleet(token.fleet)
         address = BrokerAddress.parse(token.listener)
         if address.scheme != "mqtts":
             raise ValueError("it names no TLS listener")
@@ -108,6 +107,10 @@ def read_token(file: str | None) -> Token:
         if VARIABLE not in os.environ:
             raise ConfigError(f"A token is needed: give --token-file FILE, --token-file - or {VARIABLE}.")
         return token_of(os.environ[VARIABLE], f"the variable {VARIABLE}")
+    if file.startswith(TOKEN_SCHEME):  # which is not said: it is a secret
+        raise ConfigError(
+            f"--token-file takes a file, and this is a token itself: put it in a file, or in {VARIABLE}."
+        )
     try:
         if file == "-":
             return token_of(sys.stdin.readline(_LONGEST + 2), "the standard input")

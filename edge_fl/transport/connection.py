@@ -184,7 +184,8 @@ class Connection:
         if refused:
             self._first.put(
                 SubscriptionRefusedError(
-                    f"The broker at {self._address} refuses a subscription ({refused[0].lower()})."
+                    f"The broker at {self._address} refuses a subscription ({refused[0].lower()}): see --fleet, and "
+                    "the broker's access list."
                 )
             )
             self._inbox.put(Disconnected(refused[0]))
@@ -231,7 +232,10 @@ class Connection:
         if access.user is not None:
             return f"user '{access.user}' or its password may be wrong; see --user and --password-file"
         if access.signing is not None:
-            return "the identity may be revoked, expired or another fleet's; have a new one made"
+            return (
+                "the identity may be revoked, expired or another fleet's; have a new one made, unless this is the "
+                "enrol listener's port"
+            )
         if access.cert is not None:
             return "it may not take this certificate; see --cert and --key"
         return "it may want a certificate or a password; see --identity, --cert, --user and --password-file"
@@ -255,7 +259,7 @@ def _unanswered(address: BrokerAddress, error: OSError | ValueError) -> str:
     )
     if address.encrypted and reset:
         return f"What listens at {address} breaks off TLS: is that the broker's TLS port?"
-    return f"No MQTT broker answers at {address}: {error}."
+    return f"No MQTT broker answers at {address}: {error}; see that one runs there, and the host and port."
 
 
 def _distrusted(address: BrokerAddress, error: ssl.SSLError) -> str:
@@ -272,7 +276,10 @@ def _distrusted(address: BrokerAddress, error: ssl.SSLError) -> str:
     if code in _NAMES:
         return f"{where} is another host's ({said}): connect by a name that it has."
     if address.access.signing is not None and address.access.ca == address.access.signing:
-        return f"{where} is not of the fleet of '{address.access.signing}' ({said}): enrol in the broker's fleet."
+        return (
+            f"{where} is not of the fleet of '{address.access.signing}' ({said}): take an identity of the broker's "
+            "fleet."
+        )
     trusted = "an authority of this system" if address.access.ca is None else f"'{address.access.ca}'"
     return (
         f"{where} does not come from {trusted} ({said}): give this side its --identity, or name the authority's file "

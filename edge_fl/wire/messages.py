@@ -55,6 +55,7 @@ __all__ = [
     "Unmasked",
     "Verdict",
     "Want",
+    "check_fleet",
     "check_id",
     "checked_body",
     "decode_from_device",
@@ -67,6 +68,7 @@ __all__ = [
 PROTOCOL = 2
 _CRC_BYTES = 4
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_LONGEST_FLEET = 100  # characters
 _WORKER = "0"  # of a coordinator there is one; ACLs let a device write to any
 _INDEX = re.compile(r"[0-9]{1,9}")
 
@@ -478,6 +480,13 @@ def _covers(allowed: list[str], levels: list[str]) -> bool:
         if place >= len(levels) or levels[place] == "#" or level not in ("+", levels[place]):
             return False
     return len(levels) == len(allowed)
+
+
+def check_fleet(name: str) -> str:
+    """``name``, if a fleet may be called so; raises ConfigError unless topics may begin with it."""
+    if not 0 < len(name) <= _LONGEST_FLEET or any(letter in "#+" or not letter.isprintable() for letter in name):
+        raise ConfigError(f"A fleet's name has 1 to {_LONGEST_FLEET} characters and no '#' or '+': see --fleet.")
+    return name
 
 
 class Topics:

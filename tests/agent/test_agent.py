@@ -107,6 +107,20 @@ def test_a_device_that_nobody_answers_says_so_once(
     assert caplog.text.count("no coordinator answers") == 1
 
 
+def test_a_device_whose_coordinator_answers_no_more_says_so_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that turns it away meanwhile, as its certificate was revoked, or one that has ended."""
+    stage.join()
+    monkeypatch.setattr("edge_fl.agent.conversation._REGISTER_SECONDS", (5.0, 0.1))
+    heard = len(stage.heard)
+    stage.until(lambda: "the coordinator no longer answers 'client-1'" in caplog.text)
+    stage.until(lambda: len(stage.heard) > heard + 6)
+    assert caplog.text.count("no longer answers") == 1
+    stage.join()
+    stage.until(lambda: caplog.text.count("no longer answers") == 2)
+
+
 def test_a_device_that_believes_another_coordinator_says_so(
     stage: Stage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

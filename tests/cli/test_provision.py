@@ -81,6 +81,14 @@ def test_rotation_keeps_whose_file_it_is(tmp_path: Path) -> None:
     [
         (["init", "--host", "a b"], "is no host"),
         (["init", "--host", ""], "is no host"),
+        (
+            ["init", "--host", "localhost:8883"],
+            "is more than a host: give its name or address alone, and see --port",
+        ),
+        (["init", "--host", "mqtts://localhost"], "is more than a host"),
+        (["init", "--host", "0.0.0.0"], "No device can connect to '0.0.0.0'"),
+        (["revoke", "coordinator"], "'coordinator' is not revoked, .*provision rotate coordinator"),
+        (["revoke", "broker"], "'broker' is not revoked, .*provision rotate broker"),
         (["device", "a/b"], "An id has 1 to 64 letters"),
         (["device", "coordinator"], "is not a device"),
         (["device", "tea", "--folder", "nowhere"], "holds no certificate authority.*provision init"),
@@ -125,6 +133,22 @@ def test_what_is_lost_is_restored_and_never_made_anew(lost: str, tmp_path: Path)
     assert "choose another folder" in provision("init", "--host", "localhost", folder=tmp_path, code=21)
     kept = {path.name: path.read_bytes() for path in fleet.iterdir() if path.is_file()}
     assert {name: kept[name] for name in left} == left
+
+
+def test_a_revoked_name_comes_in_again_by_a_new_identity_alone(tmp_path: Path) -> None:
+    provision("init", "--host", "localhost", folder=tmp_path)
+    provision("device", "tea", folder=tmp_path)
+    provision("revoke", "tea", folder=tmp_path)
+    assert "provision device tea` lets it in again" in provision("rotate", "tea", folder=tmp_path, code=15)
+    provision("device", "tea", folder=tmp_path)
+
+
+def test_a_token_waits_no_more_once_its_name_has_an_identity(tmp_path: Path) -> None:
+    provision("init", "--host", "localhost", folder=tmp_path)
+    said = provision("token", "tea", "milk", "-o", "tokens", folder=tmp_path)
+    assert "edge-fl device enrol --token-file tea.token -o tea.pem" in " ".join(said.split())
+    provision("device", "tea", folder=tmp_path)
+    assert "Tokens wait for: milk (" in provision("list", folder=tmp_path)
 
 
 def test_the_record_of_another_fleet_is_refused(tmp_path: Path) -> None:

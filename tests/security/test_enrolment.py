@@ -368,6 +368,12 @@ def test_a_wrong_token_is_said_by_where_it_is(
             read_token(given)
 
 
+def test_a_token_in_the_place_of_its_file_is_not_said() -> None:
+    with pytest.raises(ConfigError, match="--token-file takes a file, and this is a token itself") as refusal:
+        read_token(TEXT)
+    assert TEXT not in str(refusal.value)
+
+
 def test_the_list_says_which_tokens_wait_and_what_expires(tmp_path: Path) -> None:
     folder = new_fleet(tmp_path / "fleet")
     made(folder, "tea")
