@@ -100,6 +100,11 @@ def read_weights(place: Path, bundle: Bundle) -> dict[str, NDArray[np.float32]]:
     except KeyError as error:  # a type that numpy lacks
         raise ConfigError(f"The initial weights '{path}' are of type {error}; give float32.") from error
     shapes = {tensor.name: tensor.shape for tensor in bundle.layout.tensors}
+    if own := sorted(held.keys() & {tensor.name for tensor in bundle.layout.personal}):
+        raise ConfigError(
+            f"The initial weights '{path}' hold '{own[0]}', which each device has for itself: export the model with "
+            "--weights of that file, so that devices start from there."
+        )
     if odd := sorted(shapes.keys() ^ held.keys()):
         lacks = "lack" if odd[0] in shapes else "hold"
         raise ConfigError(

@@ -11,6 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from edge_fl.core.bundle import Input
 from edge_fl.core.errors import DataError, ModelError, UnsupportedModelError
 from exporter.adapt import adapt
+from exporter.frozen import BATCH_NORMS
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state
 from exporter.where import Running, user_line
@@ -19,7 +20,6 @@ from exporter.written_out import written_out
 __all__ = ["Fit", "accept", "example_inputs"]
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 _WITHOUT_KERNELS = {
     nn.ConvTranspose1d: "an upsampling and a convolution",
     nn.ConvTranspose2d: "an upsampling and a convolution",
@@ -112,7 +112,7 @@ def _modules(model: nn.Module) -> None:
         if type(module) in _WITHOUT_KERNELS:
             instead = _WITHOUT_KERNELS[type(module)]
             raise UnsupportedModelError(f"'{where}' is a {kind}, which cannot be trained: use {instead}.")
-        if isinstance(module, _BATCH_NORMS) and (module.running_mean is None or module.momentum is None):
+        if isinstance(module, BATCH_NORMS) and (module.running_mean is None or module.momentum is None):
             raise UnsupportedModelError(
                 f"'{where}' is a {kind} without running statistics or momentum: give it both, or use GroupNorm."
             )

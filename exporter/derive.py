@@ -23,6 +23,7 @@ from exporter.frozen import freeze, frozen_names, plain_buffers
 from exporter.groups import PRODUCERS, Group, propose_groups
 from exporter.heads import head_variants, sibling_heads
 from exporter.multihead import can_replace
+from exporter.personal import set_apart
 from exporter.segments import FREE, find_segments
 
 __all__ = ["Derivation", "derive"]
@@ -33,12 +34,18 @@ class Derivation:
     """A layout, and how it came about.
 
     ``scaled`` are the modules whose outputs are droppable units, ``dense`` the layers that no block masks, each with
-    the reason.
+    the reason. ``personal`` are the names of what each device keeps to itself.
     """
 
     layout: Layout
     scaled: tuple[str, ...]
     dense: dict[str, str]
+    personal: frozenset[str] = frozenset()
+
+    @property
+    def apart(self) -> Layout:
+        """The layout of a bundle, which has personal tensors apart; raises UnsupportedModelError where it cannot."""
+        return set_apart(self.layout, self.personal)
 
     @property
     def dense_by_reason(self) -> dict[str, list[str]]:
@@ -55,7 +62,7 @@ def derive(
     read: Collection[str] = (),
     closed: Callable[[str], str | None] = lambda _: None,
     *,
-    personal: Collection[str] = (),
+    personal: frozenset[str] = frozenset(),
 ) -> Derivation:
     """Derive blocks and axes of a model that :func:`exporter.accept.accept` let through.
 
@@ -78,7 +85,7 @@ def derive(
     adapted, frozen, buffers = adapt(model).train(), frozen_names(model), plain_buffers(model, read)
     declared = declared_layout(model, adapted, x)
     if declared is not None:
-        return Derivation(freeze(declared.layout, frozen, buffers), declared.scaled, declared.dense)
+        return Derivation(freeze(declared.layout, frozen, buffers), declared.scaled, declared.dense, personal)
     candidates, unfollowed = _proposed(model, x, _Judge(adapted, x, frozen))
     groups = [candidate.group for candidate in candidates]
     dense, kept = dict(unfollowed), list[Group]()
@@ -98,7 +105,7 @@ def derive(
             dense[name] = "the forward pass does not call it"
     producers = (name for group in kept if not group.heads for name in group.producers)
     scaled = tuple(name for name in producers if not _depthwise(model.get_submodule(name)))
-    return Derivation(freeze(_layout(adapted, kept), frozen, buffers), scaled, dense)
+    return Derivation(freeze(_layout(adapted, kept), frozen, buffers), scaled, dense, personal)
 
 
 class _Candidate(NamedTuple):

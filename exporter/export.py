@@ -67,10 +67,8 @@ def check_model(model: nn.Module, target: Target, *, report: Report = lambda _: 
 
     Raises as :func:`export_bundle` does, as far as it can be known without compiling a program.
     """
-    model = with_registered_tensors(model)
-    source, derivation = _read(model, target, report)
-    layout = _set_apart(model, target, derivation.layout)
-    return examine(source, target, replace(derivation, layout=layout), report)
+    source, derivation = _read(with_registered_tensors(model), target, report)
+    return examine(source, target, replace(derivation, layout=derivation.apart), report)
 
 
 def count_programs(target: Target) -> int:
@@ -115,9 +113,8 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
             report(f"{runtime}: comparing with torch")
             parity[runtime] = check_parity(source, unproven, runtime, widths=target.widths, batch=target.batch)
     report("writing")
-    layout = _set_apart(model, target, found.layout)
-    manifest = msgspec.structs.replace(manifest, layout=layout, parity=parity)
-    return Bundle.save(root, manifest, {**files, **_tensors(model, layout)})
+    manifest = msgspec.structs.replace(manifest, layout=found.apart, parity=parity)
+    return Bundle.save(root, manifest, {**files, **_tensors(model, found.apart)})
 
 
 class _Compiled(NamedTuple):
@@ -140,7 +137,7 @@ def _compiled(model: nn.Module, target: Target, report: Report) -> _Compiled:
             lowered = _lowered(source, target, report)
             report("forward program")
             # Whoever extracts gives it tensors in the order of the bundle's layout.
-            given = without_rows(_set_apart(model, target, source.layout).trained)
+            given = without_rows(found.apart.trained)
             return _Compiled(source, found, lowered, save_forward(replace(source, layout=given)))
         except FixedUnitsError as error:
             if closed.keys() >= set(map(_numberless, error.blocks)):
@@ -163,6 +160,7 @@ def _read(
     read = accept(model, target.fit)
     personal = personal_names(model, target.personal)
     derivation = derive(model, example_inputs(target.fit, 3), read, closed, personal=personal)
+    set_apart(derivation.layout, personal)  # what cannot be is told before anything is compiled
     if target.batch_norm == "per-width":
         derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
     return _source(model, target, derivation), derivation
@@ -207,10 +205,6 @@ def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
 
 def _vocabulary(source: Source, target: Target) -> int:
     return vocabulary_of(source.original, example_inputs(target.fit, 3)) if target.input.dtype == "int64" else 0
-
-
-def _set_apart(model: nn.Module, target: Target, layout: Layout) -> Layout:
-    return set_apart(layout, personal_names(model, target.personal))
 
 
 def _tensors(model: nn.Module, layout: Layout) -> dict[str, bytes]:

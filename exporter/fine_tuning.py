@@ -13,7 +13,11 @@ from edge_fl.core.errors import ConfigError, ModelError
 from exporter.lora import adapt_layer, can_adapt
 from exporter.sentence import some_names
 
-__all__ = ["named_parameters", "train_only"]
+__all__ = ["KINDS", "NORM", "named_parameters", "train_only"]
+
+BIAS, NORM = "bias", "norm"
+KINDS = (BIAS, NORM)
+"""Choices that say a kind of parameter, and no names."""
 
 _NORMS = (
     nn.BatchNorm1d,
@@ -94,11 +98,11 @@ def _parse_lora(choice: str) -> _Lora:
 def named_parameters(model: nn.Module, choice: str) -> set[str]:
     """The parameters that ``bias``, ``norm`` or a pattern of names says; raises ModelError where it says none."""
     every = [name for name, _ in model.named_parameters()]
-    if choice == "norm":
+    if choice == NORM:
         paths = [path for path, module in model.named_modules() if isinstance(module, _NORMS)]
         found = {name for name in every if name.rpartition(".")[0] in paths}
-    elif choice == "bias":
-        found = {name for name in every if name.rpartition(".")[2] == "bias"}
+    elif choice == BIAS:
+        found = {name for name in every if name.rpartition(".")[2] == BIAS}
     else:
         found = set(fnmatch.filter(every, choice))
     if not found:

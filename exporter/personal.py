@@ -7,7 +7,7 @@ from torch import nn
 
 from edge_fl.core.errors import ConfigError, UnsupportedModelError
 from edge_fl.core.layout import Layout, Tensor
-from exporter.fine_tuning import named_parameters
+from exporter.fine_tuning import KINDS, NORM, named_parameters
 from exporter.frozen import BATCH_NORMS, STATISTICS
 from exporter.module_names import within
 
@@ -17,6 +17,8 @@ __all__ = ["personal_names", "set_apart"]
 def personal_names(model: nn.Module, choices: Sequence[str]) -> frozenset[str]:
     """The names of the parameters that ``choices`` say, and of the statistics of a BatchNorm that has no others.
 
+    ``bias`` and ``norm`` say what is trained of that kind; ``norm`` says a BatchNorm without parameters, too.
+
     Raises
     ------
     ModelError
@@ -24,17 +26,22 @@ def personal_names(model: nn.Module, choices: Sequence[str]) -> frozenset[str]:
     ConfigError
         When it names a frozen parameter, or all choices leave nothing that devices share.
     """
-    names = {name for choice in choices for name in named_parameters(model, choice)}
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    if frozen := sorted(names - trained):
-        raise ConfigError(
-            f"'{frozen[0]}' is frozen, so no device has its own: train it, or name others as personal."
-        )
+    names = set[str]()
+    for choice in choices:
+        named = named_parameters(model, choice)
+        own = named & trained if choice in KINDS else named
+        if odd := sorted(own - trained) or (not own and sorted(named)):
+            raise ConfigError(
+                f"'{odd[0]}' is frozen, so no device has its own: train it, or name others as personal."
+            )
+        names |= own
     if names and names == trained:
         raise ConfigError("Every trained parameter is personal, so devices share nothing: name fewer of them.")
     for path, module in model.named_modules():
-        own = {within(path, name) for name, _ in module.named_parameters(recurse=False)}
-        if isinstance(module, BATCH_NORMS) and own and own <= names:
+        parameters = {within(path, name) for name, _ in module.named_parameters(recurse=False)}
+        whole = parameters <= names if parameters else NORM in choices
+        if isinstance(module, BATCH_NORMS) and whole:
             names |= {within(path, statistic) for statistic in STATISTICS}
     return frozenset(names)
 

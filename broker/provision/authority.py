@@ -150,7 +150,7 @@ class Authority:
                 f"'{folder / _ISSUED}' is of another authority than '{folder / _CA}': restore both from one copy of "
                 "the folder."
             )
-        return cls(folder, issuer, record)
+        return cls(folder, issuer, msgspec.structs.replace(record, authority=issuer.fingerprint.hex()))
 
     @property
     def broker(self) -> str:

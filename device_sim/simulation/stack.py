@@ -28,7 +28,7 @@ class Member:
     def follow(self) -> None:
         """Turn to what the next step trains."""
         self._step = self.run.step
-        self.selection = Selection.of_step(self._step.pattern)
+        self.selection = Selection.of_trained(self._step.pattern)
 
     @property
     def pattern(self) -> Pattern:

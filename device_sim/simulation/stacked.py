@@ -102,7 +102,7 @@ class StackedTrainer(LocalTrainer):
         kind = self._device.type
         if kind == "cpu" and self._graph(run.variant).convolves:
             return 1
-        kept = Selection.of_step(run.step.pattern)
+        kept = Selection.of_trained(run.step.pattern)
         size = 4 * sum(math.prod(kept.shape(tensor)) for tensor in kept.layout.tensors)
         return power_of_two(min(max(_SLICE_BYTES[kind] // size, 1), _MOST[kind]))
 

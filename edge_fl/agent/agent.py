@@ -242,13 +242,11 @@ class Agent:
                 wanted=lambda: self._talk.finished == finished and time.monotonic() < until,
             )
             decode_frame(frame, layout)
+            own = self._personal(finished.run, finished.rounds, layout)
+            if layout.personal and not own:
+                _log.warning("this device has trained in no round: its personal layers are as the bundle has them")
             kept = KeptModel(
-                finished.run,
-                registered.manifest.digest,
-                final.width,
-                final.statistics,
-                frame,
-                packed(self._remembered(finished.run)),
+                finished.run, registered.manifest.digest, final.width, final.statistics, frame, packed(own)
             )
             write_model(self._folder.root, kept)
         except (FrameError, StateError) as error:
@@ -369,19 +367,19 @@ class Agent:
         if not len(self._data.test.y):
             raise DataError("No sample of this device is held out; start it with a --test-share.")
         model = self._fetch_model(task, work.bundle.layout)
-        answer, scores = work.score(task, model, self._remembered(task.run))
+        answer, scores = work.score(task, model, self._personal(task.run, task.round, work.bundle.layout))
         _log.info("after round %d: loss %.4f, %s", task.round, answer.loss, scores_text(scores))
         return answer
 
     def _collect(self, task: CollectStatistics, work: Work) -> CollectedStatistics:
         model = self._fetch_model(task, work.bundle.layout)
-        frame = work.collect(task, model, self._remembered(task.run))
+        frame = work.collect(task, model, self._personal(task.run, task.round, work.bundle.layout))
         _log.info("after round %d: collected statistics at width %g", task.round, task.width / 1000)
         return CollectedStatistics(task.run, task.round, frame)
 
-    def _remembered(self, run: str) -> State:
-        """The personal tensors of a run."""
-        return remembered(self._folder.method(run).accepted())
+    def _personal(self, run: str, round: int, layout: Layout) -> State:
+        """The personal tensors as ``round`` left them."""
+        return remembered(self._folder.remembered(run, round)) if layout.personal else {}
 
     def _fetch_model(self, task: Task | Evaluate | CollectStatistics, layout: Layout) -> bytes:
         """The frame of the task's model, if not held already, for as long as the task is wanted."""

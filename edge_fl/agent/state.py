@@ -26,6 +26,7 @@ __all__ = ["MethodState", "StateFolder", "empty_folder", "in_use", "owner_of", "
 _log = logging.getLogger(__name__)
 _ROUND = "__round__"
 _IDENTITY = "identity.json"
+_METHOD = "method"
 _SECRET = "noise.key"
 
 
@@ -76,7 +77,11 @@ class StateFolder:
 
     def method(self, run: str) -> "MethodState":
         """What methods remember of ``run``; what they remembered of others is removed."""
-        return MethodState(_alone(self.root / "method", check_id(run)))
+        return MethodState(_alone(self.root / _METHOD, check_id(run)))
+
+    def remembered(self, run: str, round: int) -> State:
+        """What methods remember of ``run`` after ``round``; nothing is removed."""
+        return MethodState(self.root / _METHOD / check_id(run)).after(round)
 
     def secret(self) -> bytes:
         """What keys the noise that this device adds to its updates: drawn once, and told to nobody.
@@ -165,9 +170,10 @@ class MethodState:
                 self.discard()
         return _read(self._accepted)[1]
 
-    def accepted(self) -> State:
-        """The state as the last accepted round left it."""
-        return _read(self._accepted)[1]
+    def after(self, round: int) -> State:
+        """The state as ``round`` left it, where that is staged and its verdict lost; else as it was accepted last."""
+        number, staged = _read(self._staged)
+        return staged if number == round else _read(self._accepted)[1]
 
     def last(self) -> int:
         """The last round that was accepted; 0 for none."""

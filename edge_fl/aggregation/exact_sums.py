@@ -82,6 +82,7 @@ class ExactAccumulator:
         held: NDArray[np.float64],
     ) -> None:
         rows, columns = matrix_kept(tensor, part.selection.axes[tensor.name])
+        # In this order, by which the bits are told; `part.share` would round elsewhere.
         factor = part.weight * part.discount * part.clip.of(tensor) * 2.0 ** self._exponent(tensor)
         scaled = np.rint(values.astype(np.float64) * factor)
         total[_index(rows, columns)] += scaled.astype(np.int64)

@@ -153,7 +153,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True,
 
     @cached_property
     def parameters(self) -> tuple[Tensor, ...]:
-        """The tensors that are trained, in order."""
+        """Those of ``tensors`` that are trained, in order: without personal ones."""
         return tuple(tensor for tensor in self.tensors if tensor.role == "parameter")
 
     @cached_property

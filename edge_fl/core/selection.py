@@ -34,15 +34,17 @@ class Selection:
 
     @classmethod
     def of(cls, pattern: Pattern, mode: Mode) -> "Selection":
-        """The selection that ``pattern`` makes in ``mode``."""
-        layout = pattern.layout
-        return cls(layout, {tensor.name: kept_axes(tensor, pattern, mode) for tensor in layout.tensors})
+        """The selection that ``pattern`` makes in ``mode`` of what devices share."""
+        return cls._of(pattern.layout, pattern, mode)
 
     @classmethod
-    def of_step(cls, pattern: Pattern) -> "Selection":
-        """What a train step takes under ``pattern``: in ``units`` mode, and of personal tensors, too."""
-        layout = pattern.layout.trained
-        return cls(layout, {tensor.name: kept_axes(tensor, pattern, "units") for tensor in layout.tensors})
+    def of_trained(cls, pattern: Pattern, mode: Mode = "units") -> "Selection":
+        """The same of all that a device trains, its personal tensors among it; a step takes it in ``units`` mode."""
+        return cls._of(pattern.layout.trained, pattern, mode)
+
+    @classmethod
+    def _of(cls, layout: Layout, pattern: Pattern, mode: Mode) -> "Selection":
+        return cls(layout, {tensor.name: kept_axes(tensor, pattern, mode) for tensor in layout.tensors})
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of what is kept of ``tensor``."""
@@ -92,10 +94,9 @@ def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]
 
     ``weights`` has personal tensors, too, where the layout has some.
     """
-    layout = pattern.layout.trained
-    rows = Selection(layout, {tensor.name: kept_axes(tensor, pattern, "rows") for tensor in layout.tensors})
-    result = {tensor.name: weights[tensor.name] for tensor in layout.tensors}
-    for tensor in layout.parameters:
+    rows = Selection.of_trained(pattern, "rows")
+    result = {tensor.name: weights[tensor.name] for tensor in rows.layout.tensors}
+    for tensor in rows.layout.parameters:
         result[tensor.name] = np.zeros_like(weights[tensor.name])
         result[tensor.name][rows.index(tensor)] = weights[tensor.name][rows.index(tensor)]
     return result

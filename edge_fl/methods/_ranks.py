@@ -53,6 +53,11 @@ class RankMethod(Method, DrawsWithoutData, ChecksBundle, NarrowsBlocks):
         """A bundle without adapters, or with tensors of such names that the exporter did not make."""
         if manifest.adapters and manifest.adapters.keys() == adapters_of(manifest.layout).keys():
             return None
+        if manifest.adapters and manifest.adapters.keys() == adapters_of(manifest.layout.trained).keys():
+            return (
+                f"'{self.name}' averages both halves of each adapter, and of '{manifest.name}' some are personal: "
+                "export without --personal for these."
+            )
         return (
             f"'{self.name}' gives each device adapters of its rank, and '{manifest.name}' has none: export with "
             "--train lora:LAYERS:r=16."

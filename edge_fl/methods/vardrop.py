@@ -179,7 +179,7 @@ def _first_rates(job: Job, parameters: VarDropParameters) -> dict[str, NDArray[n
     low, high = parameters.start
     rates = {}
     for outputs in job.output_noise:
-        tensor = job.layout.trained.tensor(outputs.name)
+        tensor = job.layout.tensor(outputs.name)
         uniform = (stream.uint32(tensor.size).astype(np.float64) + 0.5) / 2.0**32
         rates[f"{_RATES}{tensor.name}"] = (low + (high - low) * uniform).astype(np.float32).reshape(tensor.shape)
     return rates
@@ -214,6 +214,8 @@ class VarDrop(Method, LearnsFromReports, UpdatesModel, PrunesModel, Stateful, Ch
 
     def unfit(self, manifest: Manifest) -> str | None:
         """Only after plain SGD are a round's differences the gradients that they are taken for."""
+        if manifest.layout.personal:
+            return "'vardrop' moves all weights by the server's optimiser: export the bundle without --personal."
         if manifest.optimizer == PLAIN_SGD:
             return None
         return (

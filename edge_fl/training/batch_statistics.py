@@ -85,7 +85,7 @@ def _mean(
     count: int,
 ) -> dict[str, NDArray[np.float32]]:
     """Full statistics by name, zero but for what ``count`` batches show under ``pattern``."""
-    manifest, selection = runtime.bundle.manifest, Selection.of_step(pattern)
+    manifest, selection = runtime.bundle.manifest, Selection.of_trained(pattern)
     wanted = collectable(manifest)
     if not wanted:
         raise ConfigError(

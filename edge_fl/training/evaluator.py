@@ -107,7 +107,10 @@ def open_evaluator(
     held_out = _held_out(bundle, config, samples)
     if held_out is None and not config.evaluate_on:
         told = "the training loss alone" if config.privacy is None else "no score"
-        _log.warning("no test data: the run reports %s; give --test-data, or --evaluate-on", told)
+        give = "--evaluate-on" if bundle.layout.personal else "--test-data, or --evaluate-on"
+        _log.warning("no test data: the run reports %s; give %s", told, give)
+    if config.keep_best is not None and bundle.layout.personal:
+        raise ConfigError("The coordinator scores no model that has personal tensors: leave --keep-best out.")
     if config.keep_best is not None:
         _check_best(config.keep_best, [metric.name for metric in metrics], held_out)
     return Evaluator(bundle, held_out, metrics, threads=threads)

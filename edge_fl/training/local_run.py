@@ -118,7 +118,7 @@ class LocalRun:
         return self.step.variant or self._variant
 
     def inputs(self, selection: Selection) -> StepInputs:
-        """The next step's inputs; ``selection`` is what it takes (:meth:`Selection.of_step`)."""
+        """The next step's inputs; ``selection`` is what it takes (:meth:`Selection.of_trained`)."""
         number, step = len(self._losses), self.step
         extra = {**self._labels, **self._local.extra(selection, number)}
         width = width_of(step.pattern) if step.width is None else step.width
@@ -152,7 +152,7 @@ class LocalRun:
             local.trained(self.full.slots)
         sent = local.sent if isinstance(local, SelectsEntries) else {}
         shared = {name: delta[name] for name in self._job.weights}
-        state = {**local.state(), **personal_state(self._job.layout.personal, self.full.weights)}
+        state = {**local.state(), **personal_state(self._job.layout, self.full.weights)}
         return LocalResult(local.upload, shared, loss, self._samples, state, sent)
 
 
@@ -183,7 +183,7 @@ class _Compact:
 
     def __init__(self, runtime: Runtime, run: LocalRun) -> None:
         self._run, self.trained, pattern = run, run.step, run.step.pattern
-        self._selection = Selection.of_step(pattern)
+        self._selection = Selection.of_trained(pattern)
         self._kept = self._selection.gather(run.full.weights)
         self._program = runtime.train_step(pattern, run.settings.batch, run.variant)
         self._slots = run.full.gather_slots(self._selection, self._program.fresh_slots(self._kept))

@@ -4,24 +4,22 @@ FedPer (Arivazhagan et al., 2019) keeps the last layers so, LG-FedAvg (Liang et 
 et al., 2021) those of BatchNorm.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.layout import Tensor
+from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import State
 
 __all__ = ["personal_state", "personal_tensors", "remembered"]
 
-_KEY = "personal tensors"  # no method or compressor calls what it remembers so
+_PREFIX = "personal tensors of "  # the layout's digest; no method or compressor calls what it remembers so
 
 
 def personal_tensors(bundle: Bundle, state: State) -> dict[str, NDArray[np.float32]]:
     """Every personal tensor by its name: as ``state`` remembers it, or else as the bundle has it."""
-    tensors, held = bundle.layout.personal, state.get(_KEY)
+    tensors, held = bundle.layout.personal, state.get(_PREFIX + bundle.layout.digest)
     if held is None or held.shape != (sum(tensor.size for tensor in tensors),):
         return dict(bundle.frozen.personal)
     found, start = {}, 0
@@ -31,12 +29,12 @@ def personal_tensors(bundle: Bundle, state: State) -> dict[str, NDArray[np.float
     return found
 
 
-def personal_state(tensors: Iterable[Tensor], weights: Weights) -> State:
-    """What is to be remembered of these personal ``tensors``, which have these ``weights``; nothing of none."""
-    parts = [weights[tensor.name].reshape(-1) for tensor in tensors]
-    return {_KEY: np.concatenate(parts)} if parts else {}
+def personal_state(layout: Layout, weights: Weights) -> State:
+    """What is to be remembered of the layout's personal tensors, which have these ``weights``; nothing of none."""
+    parts = [weights[tensor.name].reshape(-1) for tensor in layout.personal]
+    return {_PREFIX + layout.digest: np.concatenate(parts)} if parts else {}
 
 
 def remembered(state: State) -> State:
     """The part of ``state`` that is of personal tensors."""
-    return {_KEY: state[_KEY]} if _KEY in state else {}
+    return {name: array for name, array in state.items() if name.startswith(_PREFIX)}

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.selection import Weights
+from edge_fl.core.selection import Weights, masked
 from edge_fl.core.server_half import State
 from edge_fl.data.held_out import Split
 from edge_fl.runtimes.base import Runtime
@@ -143,8 +143,9 @@ class LocalWork(Work):
 
     def keep(self, model: Content, state: State) -> None:
         """Predict by this frame from now on."""
-        shared = full_weights(decode_frame(model, self.bundle.layout))
-        self._kept = {**shared, **personal_tensors(self.bundle, state)}
+        frame, own = decode_frame(model, self.bundle.layout), personal_tensors(self.bundle, state)
+        whole = {**full_weights(frame), **own}
+        self._kept = masked(whole, frame.pattern) if own else whole
 
     def predict(self, x: Inputs, *, width: int) -> NDArray[np.float32]:
         """Outputs of the model that is kept."""

@@ -76,6 +76,11 @@ def extract(
 
     opened = Run.open(run)
     source = Bundle.load(bundle or _bundle_of(opened))
+    if source.layout.personal:
+        named = some_names([tensor.name for tensor in source.layout.personal], most=_SHOWN)
+        typer.echo(
+            f"Each device has its own {named}: what is delivered has those of the bundle, and no score.", err=True
+        )
     trained = _trained(opened, source.layout)
     wanted = Wanted(
         runtime or "onnx",
@@ -146,9 +151,7 @@ def _scores(run: "Run", bundle: "Bundle", trained: "Trained", wanted: "Wanted") 
     shapes = {name: array.shape for name, array in trained.weights.items()}
     if any(shapes.get(tensor.name) != tensor.shape for tensor in bundle.layout.tensors):
         return {}  # weights of another model: what delivers them says so
-    if bundle.layout.personal:
-        named = some_names([tensor.name for tensor in bundle.layout.personal], most=_SHOWN)
-        typer.echo(f"Each device has its own {named}: the file has those of the bundle, and no score.", err=True)
+    if bundle.layout.personal:  # of which each device has its own
         return {}
     try:
         samples = test_samples(run.config.test_data, bundle.manifest)

@@ -36,7 +36,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     units, of
         Units kept in each block, and units there.
     parameters
-        Numbers in the model.
+        Numbers that were trained, in the model.
+    personal
+        Tensors that are as exported, since each device trained its own; None where there are none.
     scores
         What this model has on the run's test data, by name; none where there was none.
     metadata
@@ -61,6 +63,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     units: dict[str, int]
     of: dict[str, int]
     parameters: int
+    personal: tuple[str, ...] | None
     scores: dict[str, float]
     layout: str
     tools: dict[str, str]

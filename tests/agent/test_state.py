@@ -111,3 +111,16 @@ def test_a_device_keeps_its_secret_to_itself(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(StateError, match="cannot be read"):
         folder.secret()
+
+
+def test_what_a_round_left_is_told_although_its_verdict_is_lost(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state", "client-1")
+    method = folder.method("run")
+    method.stage(1, {"w": np.ones(2)})
+    method.accept()
+    method.stage(2, {"w": np.full(2, 2.0)})
+    for number, value in ((1, 1.0), (2, 2.0), (3, 1.0)):
+        assert folder.remembered("run", number)["w"].tolist() == [value, value]
+    assert folder.remembered("other", 2) == {}
+    assert method.before(2)["w"].tolist() == [2.0, 2.0]  # nothing was removed
+    folder.close()

@@ -65,7 +65,8 @@ def test_a_fleet_and_a_simulation_give_the_same_bits_and_scores(
     assert one.keys() == other.keys() == personal_bundle.weights().keys()
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
     assert [metrics.uplink for metrics in fleet.rounds] == [metrics.uplink for metrics in simulated.rounds]
-    assert [m.on_devices for m in fleet.rounds[2:]] == [m.on_devices for m in simulated.rounds[2:]]
+    told, expected = ([metrics.on_devices for metrics in run.rounds] for run in (fleet, simulated))
+    assert (told[0], told[2:]) == (expected[0], expected[2:])  # in the second it is not there to be asked
 
 
 def test_devices_predict_with_tensors_of_their_own(

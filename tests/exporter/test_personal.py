@@ -1,5 +1,6 @@
 """Which tensors each device keeps to itself, by name, and what that leaves to be dropped and sent."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ from torch import nn
 
 import edge_fl
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import ConfigError, EdgeFLError, ModelError
+from edge_fl.core.errors import ConfigError, EdgeFLError, ModelError, UnsupportedModelError
+from edge_fl.core.layout import Block, Layout, Segment, Tensor
 from exporter.api import export
 from exporter.fine_tuning import train_only
-from exporter.personal import personal_names
+from exporter.personal import personal_names, set_apart
 
 
 def model() -> nn.Sequential:
@@ -46,6 +48,25 @@ def bundle_of(root: Path, *personal: str) -> Bundle:
 def test_what_is_named_is_personal(choices: list[str], expected: set[str]) -> None:
     """FedBN: of a BatchNorm all of whose parameters are, its statistics are, too."""
     assert personal_names(model(), choices) == expected
+
+
+def test_a_kind_is_what_is_trained_of_it_and_statistics_without_parameters() -> None:
+    plain = model()
+    plain.append(nn.BatchNorm1d(10, affine=False))
+    assert {"7.running_mean", "7.running_var"} < personal_names(plain, ["norm"])
+    assert not any(name.startswith("7") for name in personal_names(plain, ["6.*"]))
+    tuned = train_only(model(), ["6.*", "1.*"])
+    assert personal_names(tuned, ["bias"]) == {"1.bias", "6.bias"}
+    with pytest.raises(ConfigError, match=r"'0\.bias' is frozen"):
+        personal_names(train_only(model(), ["6.weight"]), ["bias"])
+
+
+def test_a_declared_block_must_leave_a_row_to_what_is_sent() -> None:
+    rows = ((Segment("hidden"),), (Segment(None, inner=3),))
+    layout = Layout((Block("hidden", 4),), (Tensor("a", (4, 3), rows, rows), Tensor("b", (4, 3), rows, rows)))
+    assert [tensor.name for tensor in set_apart(layout, {"a"}).personal] == ["a"]
+    with pytest.raises(UnsupportedModelError, match="Block 'hidden' has rows in personal tensors alone"):
+        set_apart(layout, {"a", "b"})
 
 
 @pytest.mark.parametrize(
@@ -97,6 +118,9 @@ def test_a_delivered_model_has_the_personal_tensors_of_the_bundle(personal: str,
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "Each device has its own" in done.output
+    card = json.loads((tmp_path / "out" / "model.json").read_text())
+    assert card["personal"] == [tensor.name for tensor in bundle.layout.personal]
+    assert card["parameters"] == sum(tensor.size for tensor in bundle.layout.parameters)
     session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
     (outputs,) = session.run(None, {session.get_inputs()[0].name: data[0][:5]})
     with torch.no_grad():

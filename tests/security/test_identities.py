@@ -96,7 +96,7 @@ def test_a_device_speaks_and_hears_on_its_own_topics_alone(secured: SecuredFleet
 
 @pytest.mark.mosquitto
 def test_mosquitto_names_a_refused_topic_in_its_log_file(tmp_path: Path) -> None:
-    """With ``log_type debug``. Mosquitto publishes no such line, so the coordinator cannot count what it refuses."""
+    """With ``log_type all``. Mosquitto publishes no such line, so the coordinator cannot count what it refuses."""
     authority = Authority.create(tmp_path / "fleet", hosts=["127.0.0.1"], port=free_port())
     with mosquitto_of(authority, free_port(), "log_type all") as mosquitto:
         access = read_identity(authority.device("tea")).access

@@ -1,14 +1,18 @@
 """Tensors that a device trains and keeps: against plain torch, round after round."""
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+import edge_fl
+from broker.model import GlobalModel
 from broker.observer import Observer
-from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.settings import Population, TrainerSettings, World
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import ref_of
@@ -20,7 +24,9 @@ from edge_fl.data.batcher import batches
 from edge_fl.data.partition import Kind
 from edge_fl.data.registry import Samples, load_dataset
 from edge_fl.methods.base import method_names
-from edge_fl.runs.config import RunConfig
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.runs.config import RunConfig, SecureAggregation
+from edge_fl.runs.privacy import Privacy
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.evaluator import open_evaluator
 from edge_fl.training.personal import personal_state, personal_tensors
@@ -28,6 +34,9 @@ from edge_fl.training.update import make_update
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.masks import encode_mask
 from edge_fl.wire.messages import Task
+from edge_fl.worker.work import LocalWork
+from exporter.fine_tuning import train_only
+from exporter.zoo import mlp
 
 STEPS, BATCH, LR, SEED = 4, 20, 0.1, 5
 WIDTHS = {"fedavg": 32, "heterofl": 16}
@@ -117,16 +126,41 @@ def test_two_rounds_are_those_of_plain_torch(personal_bundle: Bundle, runtime: s
 
 
 def test_what_was_remembered_of_another_model_is_not_taken(personal_bundle: Bundle) -> None:
-    tensors = personal_bundle.layout.personal
-    weights = {tensor.name: np.full(tensor.shape, 7, np.float32) for tensor in tensors}
-    whole = personal_tensors(personal_bundle, personal_state(tensors, weights))
-    assert all(np.array_equal(whole[name], weights[name]) for name in weights)
-    other = personal_tensors(personal_bundle, personal_state(tensors[:1], weights))
-    start = personal_bundle.frozen.personal
-    assert all(np.array_equal(other[name], start[name]) for name in start)
+    layout, start = personal_bundle.layout, personal_bundle.frozen.personal
+    weights = {tensor.name: np.full(tensor.shape, 7, np.float32) for tensor in layout.personal}
+    own = personal_tensors(personal_bundle, personal_state(layout, weights))
+    assert all(np.array_equal(own[name], weights[name]) for name in weights)
+    blocks = tuple(msgspec.structs.replace(block, recurrent=True) for block in layout.blocks)
+    (name,) = personal_state(layout, weights)
+    for state in (
+        personal_state(msgspec.structs.replace(layout, blocks=blocks), weights),
+        {name: np.zeros(3, np.float32)},
+        {},
+    ):
+        found = personal_tensors(personal_bundle, state)
+        assert all(np.array_equal(found[name], start[name]) for name in start)
 
 
-def test_a_coordinator_has_no_whole_model_to_score(personal_bundle: Bundle) -> None:
+def test_a_narrow_model_is_predicted_with_as_it_is_scored(tmp_path: Path) -> None:
+    """Of a dropped unit a personal bias is left out, too, which the next personal layer would read."""
+    torch.manual_seed(0)
+    bundle = edge_fl.export(mlp.digits(), torch.zeros(3, 1, 8, 8), output=tmp_path, personal=["bias", "5.*"])
+    model = GlobalModel(bundle.layout, bundle.weights(), recipe=open_recipe("fedavg", {}), run="r")
+    own = {name: np.full(array.shape, 0.5, np.float32) for name, array in bundle.frozen.personal.items()}
+    work, x = LocalWork("a", open_runtime("onnx", bundle)), load_dataset("digits").test.x[:5]
+    work.keep(model.narrowed_frame(model.weights, 500), personal_state(bundle.layout, own))
+
+    weights, hidden = {**bundle.weights(), **own}, x.reshape(5, 64)
+    for layer in ("1", "3"):
+        hidden = np.maximum(hidden @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"], 0)
+        hidden[:, 16:] = 0
+    expected = hidden @ weights["5.weight"].T + weights["5.bias"]
+    np.testing.assert_allclose(work.predict(x, width=500), expected, atol=1e-5)
+
+
+def test_a_coordinator_has_no_whole_model_to_score(
+    personal_bundle: Bundle, caplog: pytest.LogCaptureFixture
+) -> None:
     config = RunConfig(
         method="fedavg",
         rounds=1,
@@ -143,10 +177,17 @@ def test_a_coordinator_has_no_whole_model_to_score(personal_bundle: Bundle) -> N
         ConfigError, match=r"'5\.weight' is personal, .*: leave the test data out, .*--evaluate-on"
     ):
         open_evaluator(personal_bundle, config, samples=load_dataset("digits").test)
+    with pytest.raises(ConfigError, match="scores no model that has personal tensors: leave --keep-best out"):
+        open_evaluator(personal_bundle, msgspec.structs.replace(config, keep_best="accuracy"))
+    assert "give --evaluate-on" in caplog.text
+    assert "--test-data" not in caplog.text
 
 
-@pytest.mark.parametrize("method", [name for name in method_names() if name not in ("hetlora", "flexlora")])
-def test_every_method_trains_beside_a_personal_layer(personal_bundle: Bundle, tmp_path, method: str) -> None:
+REFUSED = ("hetlora", "flexlora", "vardrop")
+
+
+@pytest.mark.parametrize("method", [name for name in method_names() if name not in REFUSED])
+def test_every_method_trains_beside_a_personal_layer(personal_bundle: Bundle, tmp_path: Path, method: str) -> None:
     """One after another in a runtime and stacked alike; what clients find is better for a layer of their own."""
     scores = []
     for trainer in ("runtime", "stacked"):
@@ -174,3 +215,45 @@ def test_every_method_trains_beside_a_personal_layer(personal_bundle: Bundle, tm
         assert last.loss is None
         scores.append([score.loss for score in last.on_devices.values()])
     np.testing.assert_allclose(*scores, rtol=1e-4)
+
+
+def test_a_method_that_moves_every_weight_by_itself_is_refused(personal_bundle: Bundle) -> None:
+    with pytest.raises(ConfigError, match="export the bundle without --personal"):
+        edge_fl.simulate(personal_bundle, "digits", method="vardrop", clients=2, rounds=1)
+
+
+@pytest.mark.parametrize("personal", [["5.*"], ["*.lora_B.*"]])
+def test_ranks_are_averaged_beside_a_personal_head_and_never_halves(personal: list[str], tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = train_only(mlp.digits(), ["lora:3:r=4", "5.*"])
+    bundle = edge_fl.export(model, torch.zeros(3, 1, 8, 8), output=tmp_path / "bundle", personal=personal)
+    options = {"method": "hetlora", "clients": 4, "rounds": 2, "tiers": 2, "output": tmp_path / "run"}
+    if personal == ["5.*"]:
+        run = edge_fl.simulate(bundle, "digits", parameters={"widths": [1.0, 0.5]}, **options)
+        assert set(run.weights) == {"3.lora_A.weight", "3.lora_B.weight"}
+        return
+    with pytest.raises(ConfigError, match=r"averages both halves of each adapter, and of .* some are personal"):
+        edge_fl.simulate(bundle, "digits", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"secure": SecureAggregation(holders=3)},
+        {"privacy": Privacy("central", noise=0.1)},
+        {"privacy": Privacy("local", noise=0.1)},
+        {"robust": "median"},
+        {"exact_sums": True},
+        {"buffer": 3, "world": World("lte", steps=(0.1,), failures=0.2)},
+        {"processes": 2},
+    ],
+    ids="-".join,
+)
+def test_whatever_a_run_is_asked_its_model_is_what_devices_share(
+    personal_bundle: Bundle, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    given = {"clients": 6, "fraction": 1.0, "rounds": 2, "local_steps": 2, "output": tmp_path / "run"}
+    run = edge_fl.simulate(personal_bundle, "digits", **given, **options)
+    start = personal_bundle.weights()
+    assert run.weights.keys() == start.keys()
+    assert any(not np.array_equal(run.weights[name], start[name]) for name in start)
