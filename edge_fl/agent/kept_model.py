@@ -38,6 +38,11 @@ class KeptModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frame: bytes
     personal: bytes = b""
 
+    @property
+    def state(self) -> State:
+        """The personal tensors, as methods remember them; raises ValueError where they are damaged."""
+        return unpacked(self.personal) if self.personal else {}
+
 
 def write_model(state: Path, model: KeptModel) -> None:
     """Keep ``model`` in the place of any other; raises StateError where it cannot be written."""
@@ -47,10 +52,12 @@ def write_model(state: Path, model: KeptModel) -> None:
 def read_model(state: Path) -> KeptModel | None:
     """The model in a state folder, None where it has none; raises StateError where it is damaged."""
     try:
-        return msgspec.msgpack.decode((state / _FILE).read_bytes(), type=KeptModel)
+        kept = msgspec.msgpack.decode((state / _FILE).read_bytes(), type=KeptModel)
+        _ = kept.state  # whose damage is told here, too
+        return kept
     except FileNotFoundError:
         return None
-    except (OSError, *UNREADABLE) as error:
+    except (OSError, ValueError, *UNREADABLE) as error:
         raise StateError(f"The model '{state / _FILE}' is damaged ({error}); remove it.") from error
 
 
@@ -96,12 +103,11 @@ class Predictor:
         self.run, self.width = kept.run, kept.width / 1000
         bundle = Bundle.load(settings.state / "bundles" / kept.manifest, runtime=settings.runtime)
         decode_frame(kept.frame, bundle.layout)
-        state = _state(kept, settings.state)
         self._manifest, self._statistics = bundle.manifest, kept.statistics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictor")
         try:
             self._work = self._thread.submit(open, bundle, settings).result()
-            self._thread.submit(self._work.keep, kept.frame, state).result()
+            self._thread.submit(self._work.keep, kept.frame, kept.state).result()
         except BaseException:
             self._thread.shutdown()
             raise
@@ -121,10 +127,3 @@ class Predictor:
         """Nothing more is asked: end what was started."""
         self._thread.submit(self._work.close).result()
         self._thread.shutdown()
-
-
-def _state(kept: KeptModel, folder: Path) -> State:
-    try:
-        return unpacked(kept.personal) if kept.personal else {}
-    except ValueError as error:
-        raise StateError(f"The model '{folder / _FILE}' is damaged ({error}); remove it.") from error

@@ -15,8 +15,10 @@ from broker.session import read_settings
 from broker.settings import RunSettings
 from edge_fl.agent.kept_model import KeptModel, read_model, write_model
 from edge_fl.agent.state import MethodState, StateFolder, owner_of
+from edge_fl.core.arrays import packed
 from edge_fl.core.bundle import MANIFEST, parse_manifest
 from edge_fl.core.errors import BundleError, ConfigError, EdgeFLError, StateError
+from edge_fl.core.frozen import FROZEN
 from edge_fl.identity.file import identity_text, read_identity
 from edge_fl.methods.base import METHODS
 from edge_fl.recipes.recipe import open_recipe
@@ -66,6 +68,8 @@ def manifest() -> Prepared:
         with contextlib.suppress(BundleError):
             parse_manifest(data, where="manifest")
 
+    axes = [[{"block": None, "inner": 2}]]
+    own = {"name": "own", "shape": [2], "rows": axes, "units": axes}
     small = {
         "schema": 3,
         "name": "m",
@@ -74,11 +78,11 @@ def manifest() -> Prepared:
         "input": {"shape": [2], "dtype": "float32"},
         "target": {"shape": [], "dtype": "int64"},
         "loss": "cross_entropy",
-        "layout": {"blocks": [], "tensors": []},
+        "layout": {"blocks": [], "tensors": [], "personal": [own]},
         "programs": {"onnx": [{"file": "a", "kind": "eval", "inputs": ["x"], "outputs": ["y"]}]},
         "parity": {},
         "tools": {},
-        "files": {"a": {"sha256": "0" * 64, "size": 3}},
+        "files": {"a": {"sha256": "0" * 64, "size": 3}, FROZEN: {"sha256": "0" * 64, "size": 8}},
     }
     return Prepared(run, [(Path(os.environ[BUNDLE]) / MANIFEST).read_bytes(), msgspec.json.encode(small)])
 
@@ -141,7 +145,7 @@ def checkpoint() -> Prepared:
 def kept_model() -> Prepared:
     """The final model that a device keeps."""
     root = folder()
-    write_model(root, KeptModel("r", "0" * 64, 500, 500, b"frame"))
+    write_model(root, KeptModel("r", "0" * 64, 500, 500, b"frame", packed({"own": np.ones(2, np.float32)})))
     return _reads(lambda: read_model(root), root / "model.msgpack", StateError)
 
 
@@ -177,7 +181,9 @@ def identity() -> Prepared:
     kinds = ("CERTIFICATE", "PRIVATE KEY", "CERTIFICATE")
     pem = "".join(f"-----BEGIN {kind}-----\nMII=\n-----END {kind}-----\n" for kind in kinds)
     successors = [Successor(bytes(32), bytes(64))]
-    text = identity_text("tea", "mqtts://localhost:8883", pem=pem, coordinator=bytes(32), successors=successors)
+    text = identity_text(
+        "tea", "mqtts://localhost:8883", pem=pem, fleet="home", coordinator=bytes(32), successors=successors
+    )
     return _reads(lambda: read_identity(file), file, ConfigError, text.encode())
 
 
