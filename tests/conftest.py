@@ -85,7 +85,7 @@ def personal_bundle(tmp_path_factory: pytest.TempPathFactory, worker_id: str) ->
         10,
         ("onnx", "torch_eager"),
         widths=(1000, 500),
-        variants=("plain", "noise", "distil", "vardrop"),
+        variants=("plain", "noise", "distil"),
         personal=("5.*",),
     )
     return exported_once(

@@ -98,7 +98,9 @@ def test_units_stay_whose_rows_nobody_sends(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("personal", ["0.*", "norm", "6.*"])
+@pytest.mark.parametrize(
+    "personal", ["0.*", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("norm", "6.*"))]
+)
 def test_a_delivered_model_has_the_personal_tensors_of_the_bundle(personal: str, tmp_path: Path) -> None:
     """Whatever their place among the others."""
     bundle = bundle_of(tmp_path / "bundle", personal)

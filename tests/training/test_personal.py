@@ -183,10 +183,12 @@ def test_a_coordinator_has_no_whole_model_to_score(
     assert "--test-data" not in caplog.text
 
 
-REFUSED = ("hetlora", "flexlora", "vardrop")
+ALWAYS = ("fedbiad", "fjord+kd", "fedmp")
+"""Methods that train, teach and measure in ways of their own."""
+OTHERS = [name for name in method_names() if name not in (*ALWAYS, "hetlora", "flexlora", "vardrop")]
 
 
-@pytest.mark.parametrize("method", [name for name in method_names() if name not in REFUSED])
+@pytest.mark.parametrize("method", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.matrix) for name in OTHERS)])
 def test_every_method_trains_beside_a_personal_layer(personal_bundle: Bundle, tmp_path: Path, method: str) -> None:
     """One after another in a runtime and stacked alike; what clients find is better for a layer of their own."""
     scores = []
@@ -242,10 +244,10 @@ def test_ranks_are_averaged_beside_a_personal_head_and_never_halves(personal: li
         {"secure": SecureAggregation(holders=3)},
         {"privacy": Privacy("central", noise=0.1)},
         {"privacy": Privacy("local", noise=0.1)},
-        {"robust": "median"},
-        {"exact_sums": True},
+        pytest.param({"robust": "median"}, marks=pytest.mark.matrix),
+        pytest.param({"exact_sums": True}, marks=pytest.mark.matrix),
         {"buffer": 3, "world": World("lte", steps=(0.1,), failures=0.2)},
-        {"processes": 2},
+        pytest.param({"processes": 2}, marks=pytest.mark.matrix),
     ],
     ids="-".join,
 )
