@@ -75,13 +75,14 @@ def until_round(root: Path, number: int, process: subprocess.Popen[bytes]) -> No
 def killed_and_resumed(
     system, bundle: Bundle, address: BrokerAddress, root: Path, database: str | None = None
 ) -> Path:
-    """By command, over a broker that lives on, and looked at while it runs; the final weights."""
+    """By command, over a broker that lives on, and looked at before it ends; the final weights."""
     options = [] if database is None else [f"--database={database}"]
     serve = [sys.executable, "-m", "edge_fl", "serve", "--broker", str(address), *options]
     run = ["--rounds=12", "--clients-per-round=3", "--quorum=1", "--local-steps=5", "--seed=7", f"--output={root}"]
     with system.fleet(system.agents(), address) as fleet:
         with subprocess.Popen([*serve, str(bundle.root), *run], stderr=subprocess.DEVNULL) as process:
             until_round(root, 2, process)
+            process.send_signal(signal.SIGSTOP)  # or it may have ended before it is looked at
             seen = status_of(root, database)
             process.kill()
         assert 2 <= seen.finished < 12

@@ -269,7 +269,7 @@ def test_identities_that_cannot_sign_say_so(pair: Pair, tmp_path: Path) -> None:
     fleet = pair.authority.folder
     with pytest.raises(ConfigError, match="no Ed25519 key"):
         OfCoordinator(fleet / "broker.pem")
-    with pytest.raises(ConfigError, match="names no coordinator"):
+    with pytest.raises(ConfigError, match="is the coordinator's file"):
         OfDevice(fleet / "coordinator.pem", tmp_path / "other-state")
     (tmp_path / "empty.pem").write_text("Id: tea\n-----BEGIN nothing")
     with pytest.raises(ConfigError, match="no certificate with its key"):
