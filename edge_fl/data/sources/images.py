@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SOURCE", "ImageSource"]
 
 _MODES = {1: "L", 3: "RGB"}
+_MOST_PIXELS = 1 << 26  # a header of some bytes may claim any number, and each would be decoded and scaled
 _DEEP = ("I", "F")  # Pillow would cut off what 8 bits do not hold
 
 
@@ -88,6 +89,10 @@ class ImageSource(FileSource):
             ) from error
         try:
             with Image.open(file) as image:
+                if (pixels := image.width * image.height) > _MOST_PIXELS:
+                    raise DataError(
+                        f"'{file}' has {pixels:,} pixels, and {_MOST_PIXELS:,} is the most: scale it down."
+                    )
                 return _planes(_eight_bits(image, file).convert(self._mode).resize((width, height)))
         except DataError:
             raise

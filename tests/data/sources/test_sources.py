@@ -283,6 +283,16 @@ def test_images_that_are_refused(tmp_path: Path) -> None:
     assert "folder '/nowhere' cannot be read" in refusal("images:/nowhere?shape=1x2x2")
 
 
+def test_an_image_that_claims_pixels_without_end_is_refused_undecoded(tmp_path: Path) -> None:
+    """A file like this, of 39 bytes, took a fuzzer's machine two seconds and 444 MB."""
+    (tmp_path / "0").mkdir()
+    header = b"GIF87a\x10\x27\x10\x27\0\0\0"  # 10,000 x 10,000
+    frame = b",\0\0\0\0\x04\0\x04\0\0\x08\t\0\x01\x08H\xb0 \x80\x80\0;"
+    (tmp_path / "0" / "a.gif").write_bytes(header + frame)
+    said = refusal(f"images:{tmp_path}?shape=3x2x4")
+    assert "a.gif' has 100,000,000 pixels, and 67,108,864 is the most: scale it down" in said
+
+
 # --- text
 
 
