@@ -189,26 +189,31 @@ class _Authority:
 
     def __init__(self, file: Path) -> None:
         self._issuer = Authority(file)
-        self._file, self._seen = file.with_name(_REVOKED), -1
+        self._file = file.with_name(_REVOKED)
+        self._seen = self._written()
         self._revoked: Callable[[int], bool] = lambda _: False
         self._otherwise = "revoked devices are kept out by the broker alone"
-        if not self._file.exists():
+        if self._seen is None:
             _log.warning("'%s' is missing: %s", self._file, self._otherwise)
         elif (wrong := self._read()) is not None:
             raise ConfigError(f"'{self._file}' is {wrong}: copy it again, as revoked devices would come in.")
 
     def news(self) -> bool:
         """Whether the list of those revoked has changed since the last call, which reads it again."""
-        try:
-            seen = self._file.stat().st_mtime_ns
-        except OSError:  # it is missing, or is being replaced
+        written = self._written()
+        if written in (None, self._seen):
             return False
-        if seen == self._seen:
-            return False
-        self._seen = seen
+        self._seen = written
         if (wrong := self._read()) is not None:
             _log.error("'%s' cannot be used (%s): %s", self._file, wrong, self._otherwise)
         return True
+
+    def _written(self) -> int | None:
+        """When the list was, in nanoseconds; None where it is missing, or is being replaced."""
+        try:
+            return self._file.stat().st_mtime_ns
+        except OSError:
+            return None
 
     def _read(self) -> str | None:
         """Go by the list from now on; why it cannot be used, where it cannot."""

@@ -19,7 +19,7 @@ from torch_pruning.dependency import index_mapping
 
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.call_limit import call_limit
-from exporter.frozen import STATISTICS
+from exporter.frozen import BATCH_NORMS, STATISTICS
 from exporter.sentence import first_line
 from exporter.stand_ins import PRUNERS, StandIn, with_stand_ins
 from exporter.unit_axes import UnitAxes
@@ -32,7 +32,6 @@ PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
 # To follow the units of a layer, and the whole graph; 50 residual blocks take 40 thousand and 120 thousand.
 _LAYER_CALLS, _GRAPH_CALLS = 250_000, 20_000_000
 _INDEX_RULE = re.compile(r"update_\w+_index_mapping")
-_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 
 
 @dataclass(frozen=True)
@@ -254,7 +253,7 @@ def _axes(module: nn.Module, *, out: bool) -> list[tuple[str, int, int, bool]]:
         followed = [("weight", 0, True), ("bias", 0, True)]  # depthwise: out and in are one
     elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
         followed = [("weight", 0, True), ("bias", 0, True)] if out else [("weight", 1, False)]
-    elif isinstance(module, (*_BATCH_NORMS, nn.GroupNorm)):
+    elif isinstance(module, (*BATCH_NORMS, nn.GroupNorm)):
         followed = [(name, 0, True) for name in ("weight", "bias", *STATISTICS)]
     tensors = [(name, getattr(module, name, None), axis, row) for name, axis, row in followed]
     return [(name, t.shape[axis], axis, row) for name, t, axis, row in tensors if t is not None]

@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import nn
-
 from edge_fl.core.bundle import BatchNormPolicy, Cost
 from edge_fl.core.pattern import prefix_counts
 from exporter.derive import Derivation
+from exporter.frozen import BATCH_NORMS
 from exporter.kernels import MissingKernel, find_missing_kernels
 from exporter.lower import Report
 from exporter.source import Source
@@ -99,11 +98,7 @@ def _missing(runtime: str, source: Source, target: Target) -> tuple[MissingKerne
 
 
 def _batch_norm(source: Source, target: Target) -> BatchNorm | None:
-    layers = [
-        name
-        for name, module in source.original.named_modules()
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
-    ]
+    layers = [name for name, module in source.original.named_modules() if isinstance(module, BATCH_NORMS)]
     if not layers:
         return None
     others = {f"--batch-norm {name}": meaning for name, meaning in _POLICIES.items() if name != target.batch_norm}

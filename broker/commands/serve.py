@@ -327,6 +327,7 @@ def serve(
     access = access_of(
         identity=identity, ca=ca, cert=cert, key=key, user=user, password_file=password_file, insecure=insecure
     )
+    fleet = fleet_of(identity, fleet)
     coordinate = _coordination(bundle, config, root, models)
     with ExitStack() as stack:
 
@@ -338,7 +339,7 @@ def serve(
                 host=host,
                 port=port,
                 passwords=passwords,
-                fleet=fleet_of(identity, fleet),
+                fleet=fleet,
             )
             console.print(f"broker {found.listens}", highlight=False)
             return found
@@ -353,7 +354,7 @@ def serve(
             summary = coordinate(
                 address=address,
                 observer=Observers(*watching),
-                fleet=fleet_of(identity, fleet),
+                fleet=fleet,
                 connect_timeout=connect_timeout,
                 database=database,
             )

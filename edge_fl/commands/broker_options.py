@@ -22,7 +22,7 @@ __all__ = [
     "User",
     "access_of",
     "broker_of",
-    "check_device_file",
+    "device_broker",
     "fleet_of",
 ]
 
@@ -88,19 +88,18 @@ def access_of(
     return replace(found, ca=ca or found.ca, user=user, password=password, insecure=insecure)
 
 
-def check_device_file(identity: Path | None) -> None:
-    """Raise ConfigError where an identity's file is not a device's."""
-    from edge_fl.identity.file import device_identity
-
-    if identity is not None:
-        device_identity(identity)
-
-
 def broker_of(identity: Path | None) -> str:
     """The broker's address that an identity's file names; empty where there is none, or it is the broker's own."""
     from edge_fl.identity.file import read_identity
 
     return "" if identity is None else read_identity(identity).broker or ""
+
+
+def device_broker(identity: Path | None) -> str:
+    """As :func:`broker_of`, of a device's file; raises ConfigError where it is another's."""
+    from edge_fl.identity.file import device_identity
+
+    return "" if identity is None else device_identity(identity).broker or ""
 
 
 def fleet_of(identity: Path | None, given: str | None) -> str:

@@ -14,8 +14,7 @@ from edge_fl.commands.broker_options import (
     PasswordFile,
     User,
     access_of,
-    broker_of,
-    check_device_file,
+    device_broker,
     fleet_of,
 )
 from edge_fl.commands.build_runtime import build_runtime
@@ -113,8 +112,8 @@ def device(
     """
     if context.invoked_subcommand is not None:
         return
-    check_device_file(identity)
-    broker = broker or broker_of(identity)
+    named = device_broker(identity)
+    broker = broker or named
     for options, value in (("'--broker' or '--identity'", broker), ("'--data'", data)):
         if not value:  # typer would ask a subcommand for it too, were it declared as required
             raise typer.BadParameter("it is required.", param_hint=options)

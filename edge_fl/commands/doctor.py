@@ -16,8 +16,7 @@ from edge_fl.commands.broker_options import (
     PasswordFile,
     User,
     access_of,
-    broker_of,
-    check_device_file,
+    device_broker,
     fleet_of,
 )
 from edge_fl.commands.device_options import (
@@ -67,8 +66,8 @@ def doctor(
 
     Example: edge-fl device doctor --broker mqtt://127.0.0.1:1883 --data fashion-mnist:0/10
     """
-    check_device_file(identity)
-    broker = broker or broker_of(identity)
+    named = device_broker(identity)
+    broker = broker or named
     if not broker:
         raise typer.BadParameter("it is required.", param_hint="'--broker' or '--identity'")
     from edge_fl.agent.doctor import Examined, examine
