@@ -12,7 +12,8 @@ from torch import nn
 
 from benchmarks.transformer import VisionTransformer
 from edge_fl.core.batch import Batch
-from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.measure.bars import Bars

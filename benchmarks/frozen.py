@@ -15,8 +15,9 @@ from benchmarks.transformer import Decoder
 from broker.api import serve
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.emulation.mosquitto import free_port
-from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle
 from edge_fl.core.frozen import FROZEN
+from edge_fl.core.inputs import Input
 from edge_fl.measure.table import Result, Row
 from edge_fl.runs.run import Run
 from edge_fl.transport.address import BrokerAddress

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from benchmarks.transformer import Decoder
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.bundle import Input, Optimizer
+from edge_fl.core.bundle import Optimizer
+from edge_fl.core.inputs import Input
 from edge_fl.data import shakespeare, wikitext_2
 from edge_fl.data.registry import Dataset, Samples, load_dataset
 from edge_fl.data.sequences import cut_sequences

@@ -3,15 +3,17 @@
 import copy
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from edge_fl.core.bundle import Input
 from edge_fl.core.errors import DataError, ModelError, UnsupportedModelError
+from edge_fl.core.inputs import Input, NamedInput
 from exporter.adapt import adapt
 from exporter.frozen import BATCH_NORMS
+from exporter.named_inputs import named_values
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state
 from exporter.where import Running, user_line
@@ -37,16 +39,19 @@ _WITHOUT_KERNELS = {
 class Fit:
     """What a model must fit: one sample of its input and outputs (without the batch axis).
 
-    Integer inputs are tokens below ``classes``.
+    Integer inputs are tokens below ``classes``. ``inputs`` are those of a model that takes several by name.
     """
 
     input: Input
     outputs: tuple[int, ...]
     classes: int
+    inputs: tuple[NamedInput, ...] = ()
 
 
 def example_inputs(fit: Fit, batch: int) -> Tensor:
     """``[batch, *input]`` of random values, the same every time."""
+    if fit.inputs:
+        return torch.from_numpy(named_values(fit.inputs, batch, np.random.default_rng(0)))
     generator = torch.Generator().manual_seed(0)
     if fit.input.dtype == "int64":
         return torch.randint(fit.classes, (batch, *fit.input.shape), generator=generator)

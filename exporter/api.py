@@ -8,16 +8,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from edge_fl.core.bundle import BatchNormPolicy, Bundle, Input, Optimizer
-from edge_fl.core.errors import ModelError, said
+from edge_fl.core.bundle import BatchNormPolicy, Bundle, Optimizer
+from edge_fl.core.errors import ConfigError, ModelError, said
+from edge_fl.core.inputs import Input
 from edge_fl.core.share import parse_width
 from exporter.dropout import without_dropout
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
 from exporter.losses import find_loss
+from exporter.named_inputs import with_example_inputs
 from exporter.normalise import with_normalised_input
 from exporter.own_outputs import with_plain_outputs
 from exporter.target import Target
+from exporter.tokenizer_file import read_tokenizer
 
 __all__ = ["export"]
 
@@ -45,6 +48,7 @@ def export(
     dropout: bool = True,
     normalise: tuple[Sequence[float], Sequence[float]] | None = None,
     channel_axis: int = 0,
+    tokenizer: str | Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
     """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
@@ -54,7 +58,8 @@ def export(
     model
         In training mode, as it is to be trained.
     example_inputs
-        ``[B, ...]``, a tensor or an array: a batch of samples, float32 or int64 tokens. Values do not matter.
+        ``[B, ...]``, a tensor or an array: a batch of samples, float32 or int64 tokens. Values do not matter. Of a
+        model of several inputs a dict of them by the names of ``forward``, as a tokenizer of Hugging Face gives it.
     loss
         A name such as ``cross_entropy``, ``sequence_cross_entropy``, ``mse`` or ``huber``, or ``file.py:function``.
     runtimes
@@ -81,6 +86,9 @@ def export(
         (:func:`exporter.normalise.with_normalised_input`).
     channel_axis
         Of a sample: 0, or -1 for series of features.
+    tokenizer
+        A ``tokenizer.json``, or a folder that has one: devices then give texts
+        (:func:`exporter.tokenizer_file.read_tokenizer`).
     progress
         Told of each stage.
 
@@ -89,14 +97,16 @@ def export(
     EdgeFLError
         As :func:`exporter.export.export_bundle`; nothing is written then.
     """
-    sample = torch.as_tensor(example_inputs)
-    kind: Literal["float32", "int64"] = "float32" if sample.is_floating_point() else "int64"
-    sample = sample.to(torch.float32 if kind == "float32" else torch.int64)
-    model = with_plain_outputs(model if dropout else without_dropout(model), sample)
+    model = model if dropout else without_dropout(model)
+    model, sample, inputs = with_example_inputs(model, example_inputs)
+    taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
+    model = with_plain_outputs(model, sample)
     outputs = _outputs(model, sample)
     targets = find_loss(loss, target=target or "int64").target
     shape = outputs if targets == "float32" else outputs[:-1]
-    model, taken = train_only(model, train), Input(tuple(sample.shape[1:]), kind)
+    model = train_only(model, train)
+    if normalise is not None and inputs:
+        raise ConfigError("A model of several inputs normalises them itself: leave the normalisation out.")
     if normalise is not None:
         model = with_normalised_input(model, *normalise, taken, axis=channel_axis)
     return export_bundle(
@@ -119,6 +129,8 @@ def export(
             metadata=dict(metadata or {}),
             scores=tuple(scores),
             personal=tuple(personal),
+            inputs=inputs,
+            tokenizer=None if tokenizer is None else read_tokenizer(Path(tokenizer)),
         ),
         Path(output),
         report=progress,

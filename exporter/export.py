@@ -14,7 +14,7 @@ import numpy as np
 import safetensors.numpy
 from torch import nn
 
-from edge_fl.core.bundle import SCHEMA, WEIGHTS, Bundle, Manifest, Parity, Program
+from edge_fl.core.bundle import SCHEMA, TOKENIZER, WEIGHTS, Bundle, Manifest, Parity, Program, Tokenizer
 from edge_fl.core.errors import ConfigError, UnsupportedModelError
 from edge_fl.core.frozen import FROZEN, pack_frozen
 from edge_fl.core.layout import Layout, Tensor
@@ -40,7 +40,8 @@ from exporter.sentence import some_names
 from exporter.source import Source
 from exporter.steps import STEPS
 from exporter.target import Target, check_target
-from exporter.vocabulary import vocabulary_of
+from exporter.tokenizer_file import check_tokenizer
+from exporter.vocabulary import vocabularies_of
 from exporter.widths import costs_at
 
 __all__ = ["Target", "check_model", "count_programs", "export_bundle"]
@@ -105,6 +106,8 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     source, found, lowered, forward = _compiled(model, target, report)
     files = {program.file: data for programs in lowered.values() for program, data in programs}
     files[FORWARD] = forward
+    if target.tokenizer is not None:
+        files[TOKENIZER] = target.tokenizer.content
     manifest = _manifest(target, source, found, lowered)
     parity: dict[str, Parity] = {}
     with tempfile.TemporaryDirectory() as scratch:  # what is personal is proven with the rest
@@ -158,12 +161,23 @@ def _read(
     check_target(target)
     model = with_plain_outputs(model, example_inputs(target.fit, 3))
     read = accept(model, target.fit)
+    target, vocabulary = _with_vocabularies(model, target)
     personal = personal_names(model, target.personal)
     derivation = derive(model, example_inputs(target.fit, 3), read, closed, personal=personal)
     set_apart(derivation.layout, personal)  # what cannot be is told before anything is compiled
     if target.batch_norm == "per-width":
         derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
-    return _source(model, target, derivation), derivation
+    return _source(model, target, derivation, vocabulary), derivation
+
+
+def _with_vocabularies(model: nn.Module, target: Target) -> tuple[Target, int]:
+    """The target with the vocabulary of each of its inputs, and that of an input without a name; 0 where unknown."""
+    whole = target.inputs or target.input.dtype == "int64"
+    known = vocabularies_of(model, example_inputs(target.fit, 3)) if whole else {}
+    inputs = tuple(msgspec.structs.replace(each, vocabulary=known.get(each.name, 0)) for each in target.inputs)
+    if target.tokenizer is not None:
+        check_tokenizer(target.tokenizer, target.input, inputs, known.get("", 0))
+    return replace(target, inputs=inputs), known.get("", 0)
 
 
 def _lowered(source: Source, target: Target, report: Report) -> dict[str, Lowered]:
@@ -179,7 +193,7 @@ def _lowered(source: Source, target: Target, report: Report) -> dict[str, Lowere
         raise
 
 
-def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
+def _source(model: nn.Module, target: Target, found: Derivation, vocabulary: int) -> Source:
     loss = find_loss(target.loss, target=target.target.dtype)
     if loss.target != target.target.dtype:
         raise ConfigError(
@@ -200,11 +214,9 @@ def _source(model: nn.Module, target: Target, found: Derivation) -> Source:
         optimizer=target.optimizer,
         batch_norm=target.batch_norm if normalised else "none",
         statistic_widths=target.widths if rows else (),
+        inputs=target.inputs,
+        vocabulary=vocabulary,
     )
-
-
-def _vocabulary(source: Source, target: Target) -> int:
-    return vocabulary_of(source.original, example_inputs(target.fit, 3)) if target.input.dtype == "int64" else 0
 
 
 def _tensors(model: nn.Module, layout: Layout) -> dict[str, bytes]:
@@ -236,7 +248,9 @@ def _manifest(
         classes=target.classes,
         input=target.input,
         target=target.target,
-        vocabulary=_vocabulary(source, target),
+        vocabulary=source.vocabulary,
+        inputs=source.inputs,
+        tokenizer=None if target.tokenizer is None else Tokenizer(target.tokenizer.pad),
         loss=source.loss.name,
         layout=found.layout,
         optimizer=target.optimizer,

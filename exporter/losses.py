@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from edge_fl.core.bundle import LABEL_MASK
 from edge_fl.core.errors import ConfigError
+from edge_fl.data.registry import LEFT_OUT
 from exporter.model_file import load_function
 
 __all__ = ["Loss", "find_loss"]
@@ -19,13 +20,15 @@ class Loss:
     """A loss and what it is computed from.
 
     ``per_sample`` takes the outputs ``[B, ...]``, the targets ``[B, ...]`` of dtype ``target`` and one tensor for
-    each of ``inputs``, and gives ``[B]``.
+    each of ``inputs``, and gives ``[B]``. ``leaves_out`` says that targets may be
+    :data:`edge_fl.data.registry.LEFT_OUT`.
     """
 
     name: str
     target: Literal["float32", "int64"]
     per_sample: Callable[..., Tensor]
     inputs: tuple[str, ...] = ()
+    leaves_out: bool = False
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
@@ -43,6 +46,13 @@ def _sequence_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
     """Outputs ``[B, T, C]``, targets ``[B, T]``; the mean over the T positions."""
     likelihood = functional.log_softmax(outputs.flatten(0, 1), dim=1).gather(1, y.reshape(-1, 1))
     return -likelihood.reshape(y.shape).mean(dim=1)
+
+
+def _padded_sequence_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
+    """Outputs ``[B, T, C]``, targets ``[B, T]``; the mean over a sample's positions that have a target."""
+    there = (y != LEFT_OUT).to(outputs.dtype)
+    likelihood = functional.log_softmax(outputs.flatten(0, 1), dim=1).gather(1, y.clamp(min=0).reshape(-1, 1))
+    return -(likelihood.reshape(y.shape) * there).sum(dim=1) / there.sum(dim=1).clamp(min=1)
 
 
 def _mse(outputs: Tensor, y: Tensor) -> Tensor:
@@ -69,6 +79,7 @@ _LOSSES = (
     Loss("cross_entropy", "int64", _cross_entropy),
     Loss("masked_cross_entropy", "int64", _masked_cross_entropy, inputs=(LABEL_MASK,)),
     Loss("sequence_cross_entropy", "int64", _sequence_cross_entropy),
+    Loss("padded_sequence_cross_entropy", "int64", _padded_sequence_cross_entropy, leaves_out=True),
     Loss("mse", "float32", _mse),
     Loss("huber", "float32", _huber),
     Loss("binary_cross_entropy", "float32", _binary_cross_entropy),

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edge_fl.core.bundle import Input
 from edge_fl.core.errors import ConfigError, DataError
+from edge_fl.core.inputs import Input
 
 __all__ = ["measure", "parse_numbers", "with_normalised_input"]
 

@@ -30,7 +30,7 @@ def describe_outputs(source: Source) -> tuple[Spec, ...]:
         trained = type(module) in (nn.Linear, nn.Conv2d) and module.weight.requires_grad
         if trained and owners[id(module.weight)] == 1:
             hooks.append(module.register_forward_hook(_noting(seen.setdefault(name, []))))
-    batch = next(number for number in count(3) if number not in source.input.shape)  # to know its axis by
+    batch = next(number for number in count(3) if number not in source.lengths)  # to know its axis by
     ports = (*tensor_ports(source.layout), *batch_ports(source), scalar("scale"))
     inputs = {port.name: port.example(source.full, batch) for port in ports}
     try:

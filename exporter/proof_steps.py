@@ -9,13 +9,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from edge_fl.core.batch import Batch
-from edge_fl.core.bundle import WHOLE_BATCHES, Input
+from edge_fl.core.bundle import WHOLE_BATCHES
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Index, Selection, Weights
 from edge_fl.core.width_statistics import one_hot
+from edge_fl.data.registry import LEFT_OUT
 from exporter.lower import kept_at
+from exporter.named_inputs import named_values
 from exporter.source import Source
 
 __all__ = [
@@ -36,6 +39,7 @@ _BATCH_NORM_LR = 0.01  # of deep models with BatchNorm even torch's own two prec
 _ADAM_LR = 0.001  # about the length of an entry's move
 _BATCH_NORM_ADAM_LR = 0.0003  # smaller still, and a normalised unit's factor of 1 would round the move away
 _ABOVE_KINKS = 3.0
+_SHARE_LEFT_OUT = 0.25
 
 
 @dataclass(frozen=True)
@@ -111,9 +115,15 @@ def _drawn(layout: Layout, counts: Mapping[str, int], draw: int, index: int) -> 
 
 def made_up_batch(source: Source, rng: np.random.Generator, *, size: int, real: int) -> Batch:
     """``size`` random samples, of which those from ``real`` on are padding."""
-    x = _values(source.input, rng, size, source.classes)
+    x = (
+        named_values(source.inputs, size, rng)
+        if source.inputs
+        else _values(source.input, rng, size, source.classes)
+    )
     y = _values(source.target, rng, size, source.classes)
-    x[real:], y[real:] = 0, 0
+    if source.loss.leaves_out:
+        y[rng.random(y.shape) < _SHARE_LEFT_OUT] = LEFT_OUT
+    x[real:], y[real:] = x[0], y[0]
     return Batch(x, y, (np.arange(size) < real).astype(np.float32))
 
 

@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from edge_fl.core.bundle import FROZEN_TENSOR, PLAIN_SGD, BatchNormPolicy, Input, Optimizer
+from edge_fl.core.bundle import FROZEN_TENSOR, PLAIN_SGD, BatchNormPolicy, Optimizer
+from edge_fl.core.inputs import Input, NamedInput
 from edge_fl.core.layout import Axis, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
 from exporter.losses import Loss
@@ -34,6 +35,8 @@ class Source:
     ``module`` takes every size from the tensors it is called with (:func:`exporter.adapt.adapt`); ``original`` is
     the user's own. ``scaled`` are the modules whose outputs a step multiplies by ``scale``. Under the policy
     ``per-width`` the statistics of ``layout`` have a row for each of ``statistic_widths``, those of the modules none.
+    ``inputs`` are those of a model that takes several by name (:mod:`exporter.named_inputs`); of one without a name
+    ``vocabulary`` says how many tokens there are (0: it is none, or nobody knows).
     """
 
     module: nn.Module
@@ -47,6 +50,13 @@ class Source:
     optimizer: Optimizer = PLAIN_SGD
     batch_norm: BatchNormPolicy = "none"
     statistic_widths: tuple[int, ...] = ()
+    inputs: tuple[NamedInput, ...] = ()
+    vocabulary: int = 0
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Those of the axes of one sample, which no axis with units may share in an example."""
+        return (*self.input.shape, *(length for each in self.inputs for length in each.shape))
 
     @property
     def full(self) -> dict[str, int]:

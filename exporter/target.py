@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Input, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Optimizer
 from edge_fl.core.errors import ConfigError, DataError
+from edge_fl.core.inputs import Input, NamedInput
 from edge_fl.data.registry import DatasetInfo
 from exporter.accept import Fit
 from exporter.lower import LOWERINGS
+from exporter.tokenizer_file import TokenizerFile
 
 __all__ = ["Target", "check_target"]
 
@@ -44,6 +46,11 @@ class Target:
         Metrics by name (:mod:`edge_fl.metrics`); none for what is usual for the loss.
     personal
         What each device trains and keeps to itself (:func:`exporter.personal.personal_names`).
+    inputs
+        Those of a model that takes several by name (:func:`exporter.named_inputs.with_named_inputs`), which ``input``
+        packs; else none.
+    tokenizer
+        What makes texts the model's input (:func:`exporter.tokenizer_file.read_tokenizer`); None where it reads none.
     """
 
     name: str
@@ -63,6 +70,8 @@ class Target:
     metadata: dict[str, str] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
     personal: tuple[str, ...] = ()
+    inputs: tuple[NamedInput, ...] = ()
+    tokenizer: TokenizerFile | None = None
 
     @classmethod
     def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":
@@ -81,7 +90,7 @@ class Target:
     def fit(self) -> Fit:
         """What the model must map to what."""
         outputs = self.target.shape if self.target.dtype == "float32" else (*self.target.shape, self.classes)
-        return Fit(self.input, outputs, self.classes)
+        return Fit(self.input, outputs, self.classes, self.inputs)
 
 
 def check_target(target: Target) -> None:

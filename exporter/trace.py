@@ -229,6 +229,6 @@ def _require_free(program: Traceable, graph: GraphModule) -> None:
 def _distinct(program: Traceable) -> tuple[dict[str, int], int]:
     """Kept units and a batch that no two axes share."""
     source = program.source
-    layout, shape = source.layout, source.input.shape
+    layout, shape = source.layout, source.lengths
     counts = source.full if program.kind == "eval" else distinct_counts(layout, list(source.full), shape)
     return counts, distinct_batch(layout, counts, shape)

@@ -1,28 +1,36 @@
-"""How many tokens a model knows: the rows of the embedding that its input is looked up in."""
+"""How many tokens a model knows: the rows of the embedding that an input is looked up in."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["vocabulary_of"]
+__all__ = ["vocabularies_of"]
 
 
-def vocabulary_of(model: nn.Module, x: Tensor) -> int:
-    """The rows of the smallest ``nn.Embedding`` that reads ``x`` itself; 0 where none does.
+def vocabularies_of(model: nn.Module, x: Tensor) -> dict[str, int]:
+    """For each input the rows of the smallest ``nn.Embedding`` that reads it; inputs that none reads are left out.
 
-    An embedding of positions or types reads tensors that forward made. They share no memory with ``x``.
+    An input without a name is called "". An embedding of positions or types that forward makes reads none: its tensors
+    share no memory with an input.
     """
-    found: list[int] = []
+    inputs: dict[str, Tensor] = {}
+    found: dict[str, int] = {}
+
+    def note(_: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        held = {**({"": given[0]} if given else {}), **named}
+        inputs.update({name: each for name, each in held.items() if isinstance(each, Tensor)})
 
     def look(module: nn.Module, given: tuple[Any, ...]) -> None:
         assert isinstance(module, nn.Embedding)
-        if given and isinstance(given[0], Tensor) and _same_memory(given[0], x):
-            found.append(module.num_embeddings)
+        for name, each in inputs.items():
+            if given and isinstance(given[0], Tensor) and _reads(given[0], each):
+                found[name] = min(found.get(name, module.num_embeddings), module.num_embeddings)
 
-    held = [
-        module.register_forward_pre_hook(look) for module in model.modules() if isinstance(module, nn.Embedding)
-    ]
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    held = [module.register_forward_pre_hook(look) for module in embeddings]
+    held.append(model.register_forward_pre_hook(note, with_kwargs=True))  # after the hook that cuts the array up
     training = model.training
     try:
         with torch.no_grad():
@@ -31,8 +39,14 @@ def vocabulary_of(model: nn.Module, x: Tensor) -> int:
         model.train(training)
         for handle in held:
             handle.remove()
-    return min(found, default=0)
+    return found
 
 
-def _same_memory(one: Tensor, other: Tensor) -> bool:
-    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+def _reads(given: Tensor, each: Tensor) -> bool:
+    """Whether ``given`` begins in the memory of ``each``: inputs that were cut from one array lie side by side."""
+    same = given.untyped_storage().data_ptr() == each.untyped_storage().data_ptr()
+    reach = sum((n - 1) * stride for n, stride in zip(each.shape, each.stride(), strict=True))
+    offset = given.storage_offset() - each.storage_offset()
+    return (
+        same and 0 <= offset <= reach and offset % (each.stride(0) if each.ndim else 1) < max(each[0].numel(), 1)
+    )

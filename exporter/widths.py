@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from edge_fl.core.bundle import Cost, Input
+from edge_fl.core.bundle import Cost
 from edge_fl.core.frozen import cut_frozen
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Selection
 from edge_fl.wire.sizes import pattern_at, size_at

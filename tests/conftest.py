@@ -6,7 +6,8 @@ import subprocess
 import pytest
 from hypothesis import settings
 
-from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.inputs import Input
 from tests.once import exported_once
 
 # As an installed edge-fl has it by itself.

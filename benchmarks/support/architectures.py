@@ -12,8 +12,9 @@ from typing import Any
 from torch import nn
 
 from benchmarks.support.case import SupportCase
-from edge_fl.core.bundle import CLASS_INDEX, Input
+from edge_fl.core.bundle import CLASS_INDEX
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.inputs import Input
 from exporter.dropout import without_dropout
 
 __all__ = ["ARCHITECTURES", "require_libraries"]

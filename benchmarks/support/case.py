@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from edge_fl.core.bundle import CLASS_INDEX, BatchNormPolicy, Input
+from edge_fl.core.bundle import CLASS_INDEX, BatchNormPolicy
+from edge_fl.core.inputs import Input
 
 __all__ = ["CLASSES", "SupportCase"]
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.support.case import CLASSES, SupportCase
-from edge_fl.core.bundle import BatchNormPolicy, Input
+from edge_fl.core.bundle import BatchNormPolicy
+from edge_fl.core.inputs import Input
 
 __all__ = ["LAYERS"]
 

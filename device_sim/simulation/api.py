@@ -167,7 +167,7 @@ def begin(
         bundle=found,
         config=config,
         population=population,
-        trainer=TrainerSettings(trainer, runtime, device, threads, processes),
+        trainer=TrainerSettings(trainer, runtime and runtime.replace("-", "_"), device, threads, processes),
         root=Path("runs") / run if output is None else Path(output),
         observer=observer or Observer(),
         data=_spec(data) if data is None or _spec(data) else samples_of(data),

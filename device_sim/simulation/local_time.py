@@ -53,7 +53,7 @@ class Local:
         Raises RuntimeMissingError when the bundle holds no program for it, and DataError when there is no data.
         """
         layout, client = self.bundle.layout, f"client-{tier}"
-        samples = train_samples(self.data, self.bundle.manifest)
+        samples = train_samples(self.data, self.bundle)
         part = partition(samples, self.population.clients, self.population.kind)[tier]
         recipe = open_recipe(self.config.method, self.config.parameters)
         weights = self.bundle.weights()

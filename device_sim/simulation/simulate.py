@@ -103,7 +103,7 @@ class Simulation:
         if config.buffer:
             check_buffered(recipe)
         trainer = msgspec.structs.replace(trainer, code=config.code)
-        given = train_samples(data, bundle.manifest)
+        given = train_samples(data, bundle)
         if world is not None:
             world = measured(world, Local(bundle, config, population, trainer.programs, data=given))
         self._bundle, self._evaluator = (

@@ -18,7 +18,7 @@ from edge_fl.agent.settings import AgentSettings
 from edge_fl.agent.state import StateFolder
 from edge_fl.core.arrays import packed
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.bundle import MANIFEST, SEAL, Bundle, Manifest, parse_manifest, seal_of
+from edge_fl.core.bundle import MANIFEST, SEAL, Bundle, parse_manifest, seal_of
 from edge_fl.core.content import LARGEST, Ref
 from edge_fl.core.errors import (
     BundleError,
@@ -183,7 +183,7 @@ class Agent:
         """
         try:
             bundle = self._fetch_bundle(registered)
-            data = _fitted(self._data, bundle.manifest)
+            data = _fitted(self._data, bundle)
             work = self._open(bundle, self._settings)
         except (DataError, RuntimeMissingError, StateError, RefusedError, Superseded):
             raise
@@ -353,7 +353,7 @@ class Agent:
         data, before = self._source.split(), self._data
         if data is before:
             return
-        held = _fitted(data, work.bundle.manifest)
+        held = _fitted(data, work.bundle)
         self._data = data
         work.hold(held)
         if data.sizes != before.sizes:
@@ -391,8 +391,8 @@ class Agent:
         )
 
 
-def _fitted(data: Split, manifest: Manifest) -> Split:
-    return Split(fitted(data.train, manifest), fitted(data.test, manifest))
+def _fitted(data: Split, bundle: Bundle) -> Split:
+    return Split(fitted(data.train, bundle), fitted(data.test, bundle))
 
 
 def _check_identity(settings: AgentSettings) -> None:

@@ -1,7 +1,7 @@
 """``edge_fl.Device``: an agent to embed in a program."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,10 @@ class Device:
         coordinator that is trusted.
     consent
         Called before anything is trained; raises DeclinedError where the device would rather not.
+    runtime
+        What trains the bundle's programs, as ``edge-fl device --runtime`` names it.
     settings
-        Further fields of :class:`edge_fl.agent.agent.AgentSettings`: runtime, tier, threads, test_share, fleet ...
+        Further fields of :class:`edge_fl.agent.agent.AgentSettings`: tier, threads, test_share, fleet ...
 
     Raises
     ------
@@ -74,6 +76,7 @@ class Device:
         data: Any,
         *,
         id: str,
+        runtime: str = "onnx",
         state: str | Path | None = None,
         access: Access | None = None,
         once: bool = False,
@@ -88,6 +91,7 @@ class Device:
             state=state_home() / id if state is None else Path(state),
             once=once,
             keep_model=keep_model,
+            runtime=runtime.replace("-", "_"),
             **settings,
         )
         self._predictor: tuple[int, Predictor] | None = None
@@ -99,8 +103,13 @@ class Device:
         """Serve until the run ends (``once``) or for ever; raises as :meth:`edge_fl.agent.agent.Agent.run`."""
         self._agent.run()
 
-    def predict(self, x: ArrayLike) -> NDArray[np.float32]:
-        """Outputs ``[N, ...]`` of the final model that was kept last, at this device's width, for inputs ``[N, ...]``.
+    def predict(self, x: ArrayLike | Mapping[str, ArrayLike] | Sequence[str]) -> NDArray[np.float32]:
+        """Outputs ``[N, ...]`` of the final model that was kept last, at this device's width.
+
+        Parameters
+        ----------
+        x
+            Inputs ``[N, ...]``, several such by name, or ``N`` texts where the bundle has a tokenizer.
 
         Raises
         ------

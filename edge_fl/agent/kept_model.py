@@ -1,5 +1,6 @@
 """The final model that a device keeps in its state folder, and what it predicts."""
 
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +17,8 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import DataError, StateError
 from edge_fl.core.server_half import State
 from edge_fl.core.unreadable import UNREADABLE
+from edge_fl.data.checked import checked_samples
+from edge_fl.data.fit import prepared
 from edge_fl.wire.frame import decode_frame
 
 __all__ = ["KeptModel", "Predictor", "model_version", "read_model", "write_model"]
@@ -103,7 +106,7 @@ class Predictor:
         self.run, self.width = kept.run, kept.width / 1000
         bundle = Bundle.load(settings.state / "bundles" / kept.manifest, runtime=settings.runtime)
         decode_frame(kept.frame, bundle.layout)
-        self._manifest, self._statistics = bundle.manifest, kept.statistics
+        self._bundle, self._statistics = bundle, kept.statistics
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="predictor")
         try:
             self._work = self._thread.submit(open, bundle, settings).result()
@@ -112,16 +115,32 @@ class Predictor:
             self._thread.shutdown()
             raise
 
-    def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
-        """The model's outputs ``[N, ...]`` for inputs ``x`` ``[N, ...]``; raises DataError where they do not fit."""
-        taken = self._manifest.input
+    def __call__(self, x: ArrayLike | Mapping[str, ArrayLike] | Sequence[str]) -> NDArray[np.float32]:
+        """The model's outputs ``[N, ...]`` for inputs ``x`` ``[N, ...]``, several by name, or ``N`` texts.
+
+        Raises DataError where they do not fit.
+        """
+        inputs = self._inputs(x)
+        return self._thread.submit(self._work.predict, inputs, width=self._statistics).result()
+
+    def _inputs(self, x: ArrayLike | Mapping[str, ArrayLike] | Sequence[str]) -> NDArray[Any]:
+        taken = self._bundle.manifest.input
+        if isinstance(x, Mapping):
+            return self._prepared({name: np.asarray(each) for name, each in x.items()})
+        if isinstance(x, list | tuple) and x and isinstance(x[0], str):
+            return self._prepared([str(text) for text in x])
         given: NDArray[Any] = np.asarray(x)
         if given.shape[1:] != taken.shape or not given.ndim or not len(given):
             raise DataError(f"The model takes inputs of shape (N, {str(taken.shape)[1:-1]}), not {given.shape}.")
         if not np.can_cast(given.dtype, taken.dtype, "same_kind"):
             raise DataError(f"The model takes inputs of {taken.dtype}, not {given.dtype}.")
-        inputs = np.ascontiguousarray(given, taken.dtype)
-        return self._thread.submit(self._work.predict, inputs, width=self._statistics).result()
+        return np.ascontiguousarray(given, taken.dtype)
+
+    def _prepared(self, x: Mapping[str, NDArray[Any]] | Sequence[str]) -> NDArray[Any]:
+        """What data are made into, without targets."""
+        first = next(iter(x.values()), ()) if isinstance(x, Mapping) else x
+        given = checked_samples(x, np.zeros(len(first), dtype=np.int64), "The input")
+        return prepared(given, self._bundle).x
 
     def close(self) -> None:
         """Nothing more is asked: end what was started."""

@@ -71,7 +71,7 @@ class _Shown(NamedTuple):
 
 
 def _classes(samples: "Samples") -> int:
-    return int(samples.y.max()) + 1 if samples.y.dtype.kind == "i" else 0
+    return int(samples.y.max()) + 1 if samples.y.dtype.kind == "i" and samples.y.size else 0
 
 
 def _figures(shown: _Shown, found: "PartStatistics") -> dict[str, Any]:
@@ -80,7 +80,8 @@ def _figures(shown: _Shown, found: "PartStatistics") -> dict[str, Any]:
         "dataset": shown.name,
         "train": len(train.y),
         "test": None if shown.known is None else len(shown.known.test.y),
-        "input": {"shape": train.x.shape[1:], "dtype": train.x.dtype.name},
+        "input": {"shape": train.x.shape[1:], "dtype": "text" if train.x.dtype == object else train.x.dtype.name},
+        "inputs": {taken.name: {"shape": taken.shape, "dtype": taken.dtype} for taken in train.inputs},
         "target": train.y.shape[1:],
         "classes": shown.classes,
         "loss": None if info is None else info.loss,
@@ -98,15 +99,25 @@ def _lines(shown: _Shown, found: "PartStatistics") -> list[str]:
     test = "" if shown.known is None else f" training and {len(shown.known.test.y)} test"
     each = "a class" if train.y.ndim == 1 else "a class a position"
     target = f"{each} of {shown.classes} each" if shown.classes else f"targets of shape {train.y.shape[1:]}"
+    if train.y.ndim == 2 and not train.y.shape[1]:
+        target = "each token the target of the one before"
     scored = "" if shown.known is None else f" ({shown.known.info.loss}, top-{shown.known.info.top} accuracy)"
     lines = [
-        f"{shown.name}: {len(train.y)}{test} samples of shape {train.x.shape[1:]} in {train.x.dtype.name}, "
-        f"{target}{scored}",
+        f"{shown.name}: {len(train.y)}{test} {_inputs_text(train)}, {target}{scored}",
         f"{len(found.samples)} clients; of each, smallest, median and largest:",
         f"  samples {_spread(found.samples)}",
         f"  labels  {_spread(found.labels)}",
     ]
     return lines if found.owners is None else [*lines, f"  owners  {_spread(found.owners)}"]
+
+
+def _inputs_text(samples: "Samples") -> str:
+    if samples.x.dtype == object:
+        return "texts"
+    if not samples.inputs:
+        return f"samples of shape {samples.x.shape[1:]} in {samples.x.dtype.name}"
+    each = (f"{taken.name} of shape {taken.shape} in {taken.dtype}" for taken in samples.inputs)
+    return f"samples of {', '.join(each)}"
 
 
 def _spread(values: "NDArray[np.int64]") -> str:

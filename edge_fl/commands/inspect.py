@@ -48,6 +48,9 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
         "statistic_widths": [width / 1000 for width in manifest.statistic_widths],
         "variants": sorted({p.variant for made in manifest.programs.values() for p in made if p.kind == "step"}),
         "input": list(manifest.input.shape),
+        "inputs": msgspec.to_builtins(manifest.inputs),
+        "vocabulary": manifest.vocabulary,
+        "tokenizer": None if manifest.tokenizer is None else msgspec.to_builtins(manifest.tokenizer),
         "target": list(manifest.target.shape),
         "classes": manifest.classes,
         "layout": manifest.layout.digest,
@@ -94,7 +97,8 @@ def _tensor(tensor: "Tensor") -> dict[str, Any]:
 
 def _show(found: dict[str, Any]) -> None:
     typer.echo(
-        f"{found['name']} for {found['dataset']}: input {found['input']}, {found['classes']} classes, "
+        f"{found['name']}{' for ' if found['dataset'] else ''}{found['dataset']}: {_input_text(found)}, "
+        f"{found['classes']} classes, "
         f"loss {found['loss']}, {_optimizer_text(found['optimizer'])}, batch-norm {_batch_norm_text(found)}, "
         f"train steps {', '.join(found['variants'])}, layout {found['layout']}"
     )
@@ -139,6 +143,15 @@ def _optimizer_text(optimizer: "dict[str, Any]") -> str:
     own = {"sgd": ("momentum",), "adam": ("betas", "eps")}[optimizer["name"]]
     settings = [f"{key} {optimizer[key]}" for key in (*own, "weight_decay", "clip") if optimizer[key]]
     return " ".join([optimizer["name"], *settings])
+
+
+def _input_text(found: dict[str, Any]) -> str:
+    texts = "texts as " if found["tokenizer"] else ""
+    if not found["inputs"]:
+        return f"{texts}input {found['input']}"
+    return f"{texts}inputs " + ", ".join(
+        f"{each['name']} {each['shape']} {each['dtype']}" for each in found["inputs"]
+    )
 
 
 def _shape(shape: list[int]) -> str:

@@ -26,7 +26,8 @@ from edge_fl.core.atomic import write_atomically
 from edge_fl.core.content import LARGEST, is_digest
 from edge_fl.core.errors import BundleError
 from edge_fl.core.frozen import FROZEN, FrozenTensors, frozen_size
-from edge_fl.core.layout import MOST_ENTRIES, Layout, Tensor
+from edge_fl.core.inputs import Input, NamedInput, packed_input
+from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.unreadable import UNREADABLE
 
 __all__ = [
@@ -39,17 +40,18 @@ __all__ = [
     "SCHEMA",
     "SEAL",
     "TENSOR",
+    "TOKENIZER",
     "WEIGHTS",
     "WHOLE_BATCHES",
     "BatchNormPolicy",
     "Bundle",
     "Cost",
     "File",
-    "Input",
     "Manifest",
     "Optimizer",
     "Parity",
     "Program",
+    "Tokenizer",
     "parse_manifest",
     "seal_of",
     "slot_name",
@@ -60,6 +62,8 @@ _READERS = {1: "0.1", 2: "0.1"}  # which edge-fl reads an older schema
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
 WEIGHTS = "weights.safetensors"
+TOKENIZER = "tokenizer.json"
+"""The file that says how texts become tokens, as Hugging Face's library ``tokenizers`` writes it."""
 TENSOR = "tensor."
 """What a program's ports of the model's tensors are called, before the tensor's name."""
 FROZEN_TENSOR = "frozen."
@@ -87,15 +91,14 @@ class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a file needs a SHA-256 of 64 hex digits and a size of 0 to 2**32")
 
 
-class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One sample of the model's input or target: shape without the batch axis, and dtype."""
+class Tokenizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How texts become tokens: by the file :data:`TOKENIZER`, and ``pad`` where a text is shorter than a sample."""
 
-    shape: tuple[int, ...]
-    dtype: Literal["float32", "int64"]
+    pad: int
 
     def __post_init__(self) -> None:
-        if any(length < 1 for length in self.shape) or math.prod(self.shape) > MOST_ENTRIES:
-            raise ValueError(f"a sample has 1 to {MOST_ENTRIES} numbers")
+        if not 0 <= self.pad < 2**31:
+            raise ValueError("a token is 0 to 2^31 - 1")
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,6 +212,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
     first. ``adapters`` are the gains (alpha over rank) of low-rank adapters, by the layer that each is beside.
     ``vocabulary`` is how many tokens the input may be of (0: it is none, or nobody knows).
+    ``inputs`` are those of a model that takes several by name, in the order in which they stand in ``input``.
+    ``tokenizer`` is that of a model of texts, whose file is in the bundle.
     ``columns`` (one a feature of a vector, or none at all) are those of a table that the input is read from, in
     order. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and mean nothing to
     training. ``dataset`` is empty where the bundle was made for shapes alone, ``scores`` are the metrics wanted (none:
@@ -234,6 +239,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     costs: tuple[Cost, ...] = ()
     adapters: dict[str, float] = {}
     vocabulary: int = 0
+    inputs: tuple[NamedInput, ...] = ()
+    tokenizer: Tokenizer | None = None
     columns: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
@@ -246,6 +253,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"a model has 0 to {MOST_CLASSES} classes")
         if not 0 <= self.vocabulary < 2**31:
             raise ValueError("a vocabulary has 0 to 2^31 - 1 tokens")
+        if self.inputs and packed_input(self.inputs) != self.input:
+            raise ValueError(f"{len(self.inputs)} inputs are not those of a sample of shape {self.input.shape}")
         if any(not 1 <= width <= 1000 for width in self.statistic_widths):
             raise ValueError("a width is 1 to 1000 thousandths")
         if self.class_names and len(self.class_names) != self.classes:
@@ -283,7 +292,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def program_files(self, runtime: str) -> list[str]:
         """The files a device with ``runtime`` needs."""
         frozen = [FROZEN] if frozen_size(self.layout) else []
-        return [*(program.file for program in self.programs.get(runtime, ())), *frozen]
+        tokenizer = [TOKENIZER] if self.tokenizer else []
+        return [*(program.file for program in self.programs.get(runtime, ())), *frozen, *tokenizer]
 
 
 class Bundle:
@@ -402,6 +412,8 @@ def parse_manifest(raw: bytes, *, where: str) -> Manifest:
         raise BundleError(
             f"'{where}' names no file '{FROZEN}' of {size} bytes, which its frozen and personal tensors have."
         )
+    if manifest.tokenizer and TOKENIZER not in manifest.files:
+        raise BundleError(f"'{where}' names no file '{TOKENIZER}', which its model of texts needs.")
     listed = [p.file for programs in manifest.programs.values() for p in programs]
     missing = [name for name in listed if name not in manifest.files]
     if missing:

@@ -16,8 +16,8 @@ __all__ = ["batches", "eval_batches"]
 def batches(samples: Samples, *, steps: int, size: int, stream: Stream, whole: bool = False) -> Iterator[Batch]:
     """Give ``steps`` training batches of ``size`` samples.
 
-    Every epoch is a fresh permutation drawn from ``stream``, cut into batches; its short tail is padded with
-    zeros of weight 0. Epochs follow one another until ``steps`` batches were given.
+    Every epoch is a fresh permutation drawn from ``stream``, cut into batches; its short tail is padded with its first
+    sample, of weight 0. Epochs follow one another until ``steps`` batches were given.
 
     Parameters
     ----------
@@ -64,10 +64,6 @@ def _check(samples: Samples, size: int) -> None:
 def _padded(samples: Samples, chosen: NDArray[np.int64], size: int) -> Batch:
     if len(chosen) == size:
         return Batch(samples.x[chosen], samples.y[chosen], np.ones(size, dtype=np.float32))
-    x = np.zeros((size, *samples.x.shape[1:]), dtype=samples.x.dtype)
-    y = np.zeros((size, *samples.y.shape[1:]), dtype=samples.y.dtype)
-    weight = np.zeros(size, dtype=np.float32)
-    x[: len(chosen)] = samples.x[chosen]
-    y[: len(chosen)] = samples.y[chosen]
-    weight[: len(chosen)] = 1.0
-    return Batch(x, y, weight)
+    # Not with zeros: of a sample whose mask is zeros, softmax may be NaN, and 0 times NaN is no 0.
+    rows = np.concatenate([chosen, np.repeat(chosen[:1], size - len(chosen))])
+    return Batch(samples.x[rows], samples.y[rows], (np.arange(size) < len(chosen)).astype(np.float32))

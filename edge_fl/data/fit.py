@@ -4,20 +4,45 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from edge_fl.core.bundle import Manifest
+from edge_fl.core.bundle import Bundle, Manifest
 from edge_fl.core.errors import DataError, printable
-from edge_fl.data.registry import Samples
+from edge_fl.data.inputs_by_name import with_inputs, without_name
+from edge_fl.data.registry import LEFT_OUT, Samples
 
-__all__ = ["arranged", "fitted"]
+__all__ = ["arranged", "fitted", "prepared"]
+
+_EVERY_POSITION = ("cross_entropy", "masked_cross_entropy", "sequence_cross_entropy")
+"""Losses that take a class for every target."""
 
 
-def fitted(samples: Samples, manifest: Manifest) -> Samples:
-    """The samples with the model's columns in its order; the same object where nothing is to be done.
+def fitted(samples: Samples, bundle: Bundle) -> Samples:
+    """The samples as the bundle's model takes and learns them; the same object where nothing is to be done.
 
-    Raises DataError for samples of another shape or dtype, without a column, or whose classes are not the model's.
+    Raises
+    ------
+    DataError
+        For samples of another shape or dtype, without a column or an input, or whose classes are not the model's.
+    RuntimeMissingError, BundleError
+        As :func:`edge_fl.data.tokenizer.tokenized`, for texts.
     """
+    samples = prepared(samples, bundle)
+    _check_targets(samples, bundle.manifest)
+    return samples
+
+
+def prepared(samples: Samples, bundle: Bundle) -> Samples:
+    """The same, whatever their targets are."""
+    manifest = bundle.manifest
+    if samples.x.dtype == object:
+        from edge_fl.data.tokenizer import tokenized
+
+        samples = tokenized(samples, bundle)
     samples = arranged(samples, manifest.columns)
-    _check(samples, manifest)
+    if manifest.inputs:
+        samples = with_inputs(samples, manifest.inputs)
+    elif samples.inputs:
+        samples = without_name(samples)
+    _check_inputs(samples, manifest)
     return samples
 
 
@@ -39,7 +64,7 @@ def _numbers_for_tokens(given: tuple[tuple[int, ...], str], taken: tuple[tuple[i
     return given == (taken[0], "float32") and taken[1] == "int64"
 
 
-def _check(samples: Samples, manifest: Manifest) -> None:
+def _check_inputs(samples: Samples, manifest: Manifest) -> None:
     given, taken = (samples.x.shape[1:], samples.x.dtype.name), (manifest.input.shape, manifest.input.dtype)
     if given != taken:
         fitting = "tokens as npz: or python:, as tables hold float32" if _numbers_for_tokens(given, taken) else ""
@@ -53,6 +78,9 @@ def _check(samples: Samples, manifest: Manifest) -> None:
             f"The data has tokens {samples.x.min()} to {samples.x.max()}, and '{manifest.name}' knows 0 to {last}; "
             "make them with the model's own tokenizer."
         )
+
+
+def _check_targets(samples: Samples, manifest: Manifest) -> None:
     if samples.y.shape[1:] != manifest.target.shape:
         raise DataError(
             f"The data has targets of shape {samples.y.shape[1:]} a sample, and '{manifest.name}' learns "
@@ -67,11 +95,19 @@ def _check(samples: Samples, manifest: Manifest) -> None:
     if manifest.target.dtype == "float32":
         return
     _check_names(samples.class_names, manifest)
-    if len(samples.y) and not 0 <= samples.y.min() <= samples.y.max() < manifest.classes:
+    labels = samples.y[samples.y != LEFT_OUT] if samples.y.ndim > 1 else samples.y
+    if labels.size and not 0 <= labels.min() <= labels.max() < manifest.classes:
         raise DataError(
-            f"The data has labels {samples.y.min()} to {samples.y.max()}, and '{manifest.name}' knows "
+            f"The data has labels {labels.min()} to {labels.max()}, and '{manifest.name}' knows "
             f"{manifest.classes} classes; give --data that fits."
         )
+    if labels.size < samples.y.size and manifest.loss in _EVERY_POSITION:
+        raise DataError(
+            f"The data has positions without a target ({LEFT_OUT}, as where texts are padded), which the loss "
+            f"'{manifest.loss}' cannot leave out: export with --loss padded_sequence_cross_entropy."
+        )
+    if not labels.size and samples.y.size:
+        raise DataError("The data has no position with a target: there is nothing to learn from.")
 
 
 def _check_names(names: tuple[str, ...], manifest: Manifest) -> None:

@@ -14,10 +14,22 @@ from numpy.typing import NDArray
 
 from edge_fl import data
 from edge_fl.core.errors import DataError
+from edge_fl.core.inputs import NamedInput
 
-__all__ = ["Dataset", "DatasetInfo", "Samples", "dataset_info", "dataset_names", "load_dataset", "text_encoder"]
+__all__ = [
+    "LEFT_OUT",
+    "Dataset",
+    "DatasetInfo",
+    "Samples",
+    "dataset_info",
+    "dataset_names",
+    "load_dataset",
+    "text_encoder",
+]
 
 _FOLDER = "EDGE_FL_DATA"
+LEFT_OUT = -100
+"""The target of a position that has none, as torch and Hugging Face write it."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +67,27 @@ class Samples:
     Parameters
     ----------
     x
-        ``[n, *input_shape]``, float32 in [0, 1] or int64 tokens.
+        ``[n, *input_shape]``, float32 in [0, 1] or int64 tokens; or ``[n]`` texts (str), which the bundle's tokenizer
+        makes tokens of.
     y
-        ``[n, *target_shape]``, int64 class indices or float32 numbers.
+        ``[n, *target_shape]``, int64 class indices or float32 numbers; :data:`LEFT_OUT` at positions without a target.
+        Of texts perhaps ``[n, 0]``: the target of each position is the token that follows.
     owner
         ``[n]`` int64: whose each sample is, the same number in both splits; None where nobody knows.
     class_names
         What the classes of ``y`` are called, from class 0 on; empty where the data has numbers only.
     columns
         What the features of ``x``, ``[n, F]``, are called; empty where nobody knows.
+    inputs
+        What ``x``, ``[n, F]``, is made of where it holds several inputs by name; else empty.
     """
 
-    x: NDArray[np.float32] | NDArray[np.int64]
+    x: NDArray[np.float32] | NDArray[np.int64] | NDArray[np.object_]
     y: NDArray[np.int64] | NDArray[np.float32]
     owner: NDArray[np.int64] | None = None
     class_names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    inputs: tuple[NamedInput, ...] = ()
 
     def take(self, indices: NDArray[np.int64]) -> "Samples":
         """Copy the samples at ``indices``, in that order."""

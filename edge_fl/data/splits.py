@@ -1,6 +1,6 @@
 """What a run trains on and is scored on: a spec of the user's, or the data set that the bundle was made for."""
 
-from edge_fl.core.bundle import Manifest
+from edge_fl.core.bundle import Bundle, Manifest
 from edge_fl.core.errors import ConfigError
 from edge_fl.data.fit import fitted
 from edge_fl.data.registry import Samples, dataset_info, dataset_names, load_dataset
@@ -9,7 +9,7 @@ from edge_fl.data.sources.base import open_source
 __all__ = ["papers_top", "test_samples", "train_samples"]
 
 
-def train_samples(data: str | Samples | None, manifest: Manifest) -> Samples:
+def train_samples(data: str | Samples | None, bundle: Bundle) -> Samples:
     """The samples that a simulation cuts over its clients.
 
     Parameters
@@ -25,16 +25,16 @@ def train_samples(data: str | Samples | None, manifest: Manifest) -> Samples:
     DataError
         When the samples cannot be had, or do not fit the model.
     """
-    if data is None and not manifest.dataset:
+    if data is None and not bundle.manifest.dataset:
         raise ConfigError(
             "This bundle was not made for a data set: say what to cut over the clients, as in "
             "--data 'csv:all.csv?label=state'."
         )
-    samples = data if isinstance(data, Samples) else open_source(data or manifest.dataset).samples()
-    return fitted(samples, manifest)
+    samples = data if isinstance(data, Samples) else open_source(data or bundle.manifest.dataset).samples()
+    return fitted(samples, bundle)
 
 
-def test_samples(data: str | Samples | None, manifest: Manifest) -> Samples | None:
+def test_samples(data: str | Samples | None, bundle: Bundle) -> Samples | None:
     """The samples that models are scored on: None where there are none.
 
     Parameters
@@ -48,8 +48,8 @@ def test_samples(data: str | Samples | None, manifest: Manifest) -> Samples | No
     DataError
         When the samples cannot be had, or do not fit the model.
     """
-    samples = data if isinstance(data, Samples) else _test_split(data or manifest.dataset)
-    return None if samples is None else fitted(samples, manifest)
+    samples = data if isinstance(data, Samples) else _test_split(data or bundle.manifest.dataset)
+    return None if samples is None else fitted(samples, bundle)
 
 
 def _test_split(name: str) -> Samples | None:

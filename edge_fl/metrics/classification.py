@@ -1,4 +1,7 @@
-"""Scores of classifiers: outputs are logits, ``[B, C]`` or ``[B, T, C]``, targets classes, ``[B]`` or ``[B, T]``."""
+"""Scores of classifiers: outputs are logits, ``[B, C]`` or ``[B, T, C]``, targets classes, ``[B]`` or ``[B, T]``.
+
+Positions whose target is :data:`edge_fl.data.registry.LEFT_OUT` are in no score.
+"""
 
 import math
 from collections.abc import Callable
@@ -8,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Manifest
+from edge_fl.data.registry import LEFT_OUT
 from edge_fl.metrics.base import MOST_SUMS, Metric, Sums
 
 __all__ = ["METRICS", "BinaryAccuracy", "MacroF1", "Perplexity", "TopK", "share_right"]
@@ -24,9 +28,10 @@ class _OfClasses(Metric):
 
 
 class TopK(_OfClasses):
-    """The share of targets among the k largest outputs: [right, samples], a sample counting the share of its positions.
+    """The share of targets among the k largest outputs: [right, samples]. A sample counts the share of its positions.
 
-    With k = 1 it is ``accuracy``. Of equal outputs the first counts as larger.
+    A sample without any target is not counted. With k = 1 it is ``accuracy``. Of equal outputs the first counts as
+    larger.
     """
 
     percent = True
@@ -48,16 +53,20 @@ class TopK(_OfClasses):
 
     def sums(self, outputs: NDArray[np.float32], y: NDArray[Any], weight: NDArray[np.float32]) -> Sums:
         """Right predictions, and samples."""
+        there = y != LEFT_OUT
+        if not there.all():
+            weight = weight * there.any(axis=1)
         right = (share_right(outputs, y, self.k) * weight).sum()
         return np.array([right, weight.sum()], dtype=np.float64)
 
     def value(self, sums: Sums) -> float:
         """Right over samples."""
-        return float(sums[0] / sums[1])
+        return float(sums[0] / max(sums[1], 1))
 
     def plausible(self, sums: Sums, samples: int) -> bool:
         """No more are right than there are."""
-        return bool(np.isfinite(sums).all() and sums[1] == samples and -1e-6 <= sums[0] <= samples * (1 + 1e-9))
+        right, counted = sums
+        return bool(np.isfinite(sums).all() and counted <= samples and -1e-6 <= right <= counted * (1 + 1e-9))
 
 
 class MacroF1(_OfClasses):
@@ -83,7 +92,7 @@ class MacroF1(_OfClasses):
         """TP, FP and FN of each class."""
         classes = outputs.shape[-1]
         positions = y.size // max(len(y), 1)
-        counted = np.repeat(weight > 0, positions)
+        counted = np.repeat(weight > 0, positions) & (y.reshape(-1) != LEFT_OUT)
         truth, said = y.reshape(-1)[counted], outputs.argmax(axis=-1).reshape(-1)[counted]
         right = np.bincount(truth[truth == said], minlength=classes)
         predicted, there = np.bincount(said, minlength=classes), np.bincount(truth, minlength=classes)
@@ -97,9 +106,10 @@ class MacroF1(_OfClasses):
 
     def plausible(self, sums: Sums, samples: int) -> bool:
         """Whole numbers, as many missed as wrong."""
-        right, wrong, missed = sums.reshape(3, -1)
+        del samples  # of which some may have no target
+        _, wrong, missed = sums.reshape(3, -1)
         counts = np.isfinite(sums).all() and bool((sums >= 0).all()) and bool((sums == np.rint(sums)).all())
-        return bool(counts and wrong.sum() == missed.sum() and right.sum() + missed.sum() >= samples)
+        return bool(counts and wrong.sum() == missed.sum())
 
 
 class Perplexity(_OfClasses):
@@ -118,17 +128,19 @@ class Perplexity(_OfClasses):
         logits = outputs.astype(np.float64)
         top = logits.max(axis=-1, keepdims=True)
         total = np.log(np.exp(logits - top).sum(axis=-1)) + top[..., 0]
-        nats = total - np.take_along_axis(logits, y[..., None], axis=-1)[..., 0]
-        each = nats.reshape(len(y), -1)
-        return np.array([(each.sum(axis=1) * weight).sum(), weight.sum() * each.shape[1]], dtype=np.float64)
+        there = y != LEFT_OUT
+        nats = total - np.take_along_axis(logits, np.where(there, y, 0)[..., None], axis=-1)[..., 0]
+        each, counted = np.where(there, nats, 0).reshape(len(y), -1), there.reshape(len(y), -1).sum(axis=1)
+        return np.array([(each.sum(axis=1) * weight).sum(), (counted * weight).sum()], dtype=np.float64)
 
     def value(self, sums: Sums) -> float:
         """exp(nats / targets), at most the largest float."""
-        return math.exp(min(float(sums[0] / sums[1]), 700.0))
+        return math.exp(min(float(sums[0] / max(sums[1], 1)), 700.0))
 
     def plausible(self, sums: Sums, samples: int) -> bool:
-        """At least a target a sample."""
-        return bool(np.isfinite(sums).all() and sums[0] >= -1e-6 and sums[1] >= samples)
+        """Not less than nothing."""
+        del samples  # of which some may have no target
+        return bool(np.isfinite(sums).all() and (sums >= -1e-6).all())
 
 
 class BinaryAccuracy(Metric):
@@ -179,15 +191,18 @@ def share_right(outputs: NDArray[np.float32], y: NDArray[np.int64], top: int) ->
         ``[B, classes]`` or ``[B, T, classes]``. Of equal ones the first counts as larger, and a NaN as larger than any
         number.
     y
-        ``[B]`` or ``[B, T]`` class indices.
+        ``[B]`` or ``[B, T]`` class indices, or :data:`~edge_fl.data.registry.LEFT_OUT`.
 
     Returns
     -------
-    ``[B]``.
+    ``[B]``: of the positions that have a target; 0 where none has.
     """
-    target = np.take_along_axis(outputs, y[..., None], axis=-1)
+    there = y != LEFT_OUT
+    place = np.where(there, y, 0)[..., None]
+    target = np.take_along_axis(outputs, place, axis=-1)
     ahead = ~(outputs <= target)
-    ahead |= (outputs == target) & (np.arange(outputs.shape[-1]) < y[..., None])
-    right = np.count_nonzero(ahead, axis=-1) < top
-    shares: NDArray[np.float64] = right.reshape(len(y), -1).mean(axis=1)
+    ahead |= (outputs == target) & (np.arange(outputs.shape[-1]) < place)
+    right = (np.count_nonzero(ahead, axis=-1) < top) & there
+    counted = there.reshape(len(y), -1).sum(axis=1)
+    shares: NDArray[np.float64] = right.reshape(len(y), -1).sum(axis=1) / np.maximum(counted, 1)
     return shares

@@ -185,7 +185,9 @@ class Evaluation:
         total, pieces = 0.0, []
         for start in range(0, len(batch.x), self.batch):
             piece = slice(start, start + self.batch)
-            x, y, weight = (_padded(array[piece], self.batch) for array in (batch.x, batch.y, batch.weight))
+            x, y = (_padded(array[piece], self.batch) for array in (batch.x, batch.y))
+            weight = np.zeros(self.batch, dtype=np.float32)
+            weight[: len(batch.weight[piece])] = batch.weight[piece]
             if not weight.any():
                 weight[0] = 1  # a mean over nothing would be NaN; it counts for nothing below
             loss, outputs = self._run([*held, x, y, weight, *last])
@@ -294,9 +296,8 @@ def _words(counts: Mapping[str, int]) -> str:
 
 
 def _padded(array: NDArray[Any], size: int) -> NDArray[Any]:
-    padded = np.zeros((size, *array.shape[1:]), dtype=array.dtype)
-    padded[: len(array)] = array
-    return padded
+    """Fill up with the first sample, which a model can take."""
+    return np.concatenate([array, np.repeat(array[:1], size - len(array), axis=0)])
 
 
 RUNTIMES: Registry[Runtime] = Registry(

@@ -119,7 +119,7 @@ def open_evaluator(
 def _held_out(bundle: Bundle, config: RunConfig, samples: Samples | None) -> Samples | None:
     """What the coordinator scores models on; nothing where each device has tensors that nobody else has."""
     if not bundle.layout.personal:
-        return test_samples(config.test_data if samples is None else samples, bundle.manifest)
+        return test_samples(config.test_data if samples is None else samples, bundle)
     if samples is not None or config.test_data is not None:
         raise ConfigError(
             f"'{bundle.layout.personal[0].name}' is personal, so the coordinator has no whole model to score: leave "

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from edge_fl.core.bundle import Bundle
     from exporter.target import Target
+    from exporter.tokenizer_file import TokenizerFile
 
 __all__ = ["export"]
 
@@ -41,6 +42,18 @@ def export(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="That sample is of tokens (int64), not of float32.")
     ] = False,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="Of a model that takes several inputs: NAME:SHAPE:DTYPE, such as attention_mask:64:int64; repeat for "
+            "each.",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="Devices give texts: a tokenizer.json, or a Hugging Face folder such as distilbert/."),
+    ] = None,
     classes: Annotated[
         int | None, typer.Option(help="Without a data set: classes of the outputs, such as 10.")
     ] = None,
@@ -161,6 +174,8 @@ def export(
 
     Example: edge-fl export model.py:build --input-shape 6 --classes 3 --normalise-by 'csv:train.csv?label=state'
 
+    Example: edge-fl export bert.py:build --weights bert/ --tokenizer bert/ --input input_ids:64:int64 --classes 4
+
     Example: edge-fl export zoo:femnist-cnn --weights pretrained.safetensors --train 'lora:*:r=8' -o bundle/
     """
     module, default = _built(model, seed)
@@ -176,16 +191,18 @@ def export(
         "metadata": parse_metadata(metadata or []),
         "scores": tuple(score or ()),
         "personal": tuple(personal or ()),
+        "tokenizer": _tokenizer(tokenizer),
         **({} if loss is None else {"loss": loss}),
     }
     shapes = (input_shape, classes, target_shape)
-    data = (default if shapes == (None, None, None) and dataset is None else dataset, *shapes)
+    of_its_own = shapes != (None, None, None) or input_ or dataset is not None
+    data = (dataset if of_its_own else default, *shapes)
     from exporter.export import check_model, count_programs, export_bundle
     from exporter.lower import LOWERINGS
 
     runtimes = tuple(dict.fromkeys(runtime or (LOWERINGS.names() if check else ["onnx"])))
-    target = target_for(data, name or _named(model), runtimes, options, tokens=tokens)
-    module, target = _normalised(module, target, (mean, std, normalise_by), channel_axis)
+    target = target_for(data, name or _named(model), runtimes, options, tokens=tokens, inputs=input_ or ())
+    module, target = _with_one_input(module, target, (mean, std, normalise_by), channel_axis)
     if check:
         traced = len({1000, *target.widths}) if "onnx" in runtimes else 0
         with progress("checking", len(runtimes) + traced + 2) as report:
@@ -228,20 +245,26 @@ def _prepared(model: "nn.Module", weights: Path | None, train: list[str], *, no_
     return train_only(without_dropout(model) if no_dropout else model, train)
 
 
-def _normalised(
+def _with_one_input(
     model: "nn.Module", target: "Target", given: tuple[str | None, str | None, str | None], axis: int
 ) -> "tuple[nn.Module, Target]":
-    """The model with its input normalised by ``--mean`` and ``--std``, or by ``--normalise-by``, where given.
+    """The model as it takes one array: several inputs cut out of it, or one normalised by ``--mean`` and ``--std``, or
+    by ``--normalise-by``.
 
     Data names the bundle's columns where nobody else does.
     """
     from edge_fl.data.fit import arranged
     from edge_fl.data.given import samples_of
+    from exporter.named_inputs import with_named_inputs
     from exporter.normalise import measure, parse_numbers, with_normalised_input
 
     mean, std, data = given
+    if target.inputs and given == (None, None, None):
+        return with_named_inputs(model, target.inputs), target
     if given == (None, None, None):
         return model, target
+    if target.inputs:
+        raise ConfigError("A model of several inputs normalises them itself: leave the normalisation out.")
     if data is not None and (mean, std) == (None, None):
         samples = arranged(samples_of(data), target.columns)
         target = replace(target, columns=target.columns or samples.columns)
@@ -251,6 +274,14 @@ def _normalised(
     else:
         numbers = parse_numbers(mean, "--mean"), parse_numbers(std, "--std")
     return with_normalised_input(model, *numbers, target.input, axis=axis), target
+
+
+def _tokenizer(path: Path | None) -> "TokenizerFile | None":
+    if path is None:
+        return None
+    from exporter.tokenizer_file import read_tokenizer
+
+    return read_tokenizer(path)
 
 
 def _named(model: str) -> str:

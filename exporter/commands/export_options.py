@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
-from edge_fl.core.bundle import CLASS_INDEX, Input, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX, Optimizer
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.inputs import Input, NamedInput, packed_input
 
 if TYPE_CHECKING:
     from exporter.target import Target
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_DATASET",
     "parse_batch_norm",
+    "parse_input",
     "parse_metadata",
     "parse_optimizer",
     "parse_shape",
@@ -23,6 +25,7 @@ __all__ = [
 
 NO_DATASET = ""
 """What a bundle names where there is only a shape."""
+_DTYPES = ("float32", "int64", "bool")
 _POLICIES = ("tracked", "per-width", "static", "frozen")
 
 
@@ -67,6 +70,7 @@ def target_for(
     options: dict[str, Any],
     *,
     tokens: bool = False,
+    inputs: Sequence[str] = (),
 ) -> "Target":
     """The target for a data set, or for bare shapes.
 
@@ -78,6 +82,8 @@ def target_for(
         Further fields of the target.
     tokens
         Whether a bare shape is one of tokens.
+    inputs
+        In place of a bare shape, ``--input`` each (:func:`parse_input`).
 
     Raises
     ------
@@ -91,21 +97,51 @@ def target_for(
 
     dataset, input_shape, classes, target_shape = data
     if dataset is not None:
-        if (input_shape, classes, target_shape) != (None, None, None) or tokens:
+        if (input_shape, classes, target_shape) != (None, None, None) or tokens or inputs:
             raise ConfigError("A data set has shapes and classes of its own: leave --dataset or the others out.")
         return Target.of(dataset_info(dataset), name, runtimes, **options)
-    if input_shape is None or (classes is None) == (target_shape is None):
+    named = tuple(map(parse_input, inputs))
+    if named and (input_shape is not None or tokens):
+        raise ConfigError(
+            "Inputs by name have shapes of their own: leave --input-shape and --tokens out, or --input."
+        )
+    if (input_shape is None and not named) or (classes is None) == (target_shape is None):
         raise ConfigError(
             "What does the model fit? Give --dataset NAME, or --input-shape 3x32x32 and --classes 10, or, for float32 "
-            "targets, --input-shape 16 and --target-shape 4."
+            "targets, --input-shape 16 and --target-shape 4; or --input NAME:SHAPE for each of several inputs."
         )
-    sample = Input(parse_shape(input_shape, "--input-shape"), "int64" if tokens else "float32")
+    sample = _sample(input_shape, named, tokens=tokens)
+    options = {"inputs": named, **options}
     if target_shape is not None:
         shape = parse_shape(target_shape, "--target-shape")
         fields = {"target": Input(shape, "float32"), "loss": "mse", **options}
         return Target(name, NO_DATASET, sample, shape[-1], runtimes, **fields)
     if classes is None or classes < 1:
         raise ConfigError(f"A classifier has at least one class, not {classes}.")
-    of_each = options.get("loss") == "sequence_cross_entropy"  # a class for each position
-    target = Input(sample.shape, "int64") if of_each else CLASS_INDEX
+    of_each = options.get("loss") in ("sequence_cross_entropy", "padded_sequence_cross_entropy")
+    positions = next((each.shape for each in named if each.name == "input_ids"), sample.shape)
+    target = Input(positions, "int64") if of_each else CLASS_INDEX
     return Target(name, NO_DATASET, sample, classes, runtimes, target=target, **options)
+
+
+def _sample(shape: str | None, named: Sequence[NamedInput], *, tokens: bool) -> Input:
+    if shape is not None:
+        return Input(parse_shape(shape, "--input-shape"), "int64" if tokens else "float32")
+    try:
+        return packed_input(named)
+    except ValueError as error:
+        raise ConfigError(f"The inputs of --input cannot be: {error}.") from error
+
+
+def parse_input(text: str) -> NamedInput:
+    """``NAME:SHAPE:DTYPE``, either of the two left out where it is one number, or float32; raises ConfigError."""
+    name, *parts = text.split(":")
+    dtype, *rest = [part for part in parts if part in _DTYPES] or ["float32"]
+    shapes = [part for part in parts if part not in _DTYPES]
+    if rest or len(shapes) > 1:
+        raise ConfigError(f"--input takes NAME:SHAPE:DTYPE, such as input_ids:64:int64, not '{text}'.")
+    shape = parse_shape(shapes[0], "--input") if shapes else ()
+    try:
+        return NamedInput(name, shape, cast('Literal["float32", "int64", "bool"]', dtype))
+    except ValueError as error:
+        raise ConfigError(f"--input {text}: {error}.") from error

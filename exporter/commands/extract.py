@@ -154,7 +154,7 @@ def _scores(run: "Run", bundle: "Bundle", trained: "Trained", wanted: "Wanted") 
     if bundle.layout.personal:  # of which each device has its own
         return {}
     try:
-        samples = test_samples(run.config.test_data, bundle.manifest)
+        samples = test_samples(run.config.test_data, bundle)
         if samples is None:
             return {}
         evaluator = open_evaluator(bundle, run.config, samples=samples, threads=1)

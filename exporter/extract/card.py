@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from edge_fl.core.bundle import Input
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.inputs import Input, NamedInput
 
 __all__ = ["About", "Card", "check_names"]
 
@@ -22,7 +22,11 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     class_names
         One a class, in their order; None where nobody gave them.
     input
-        One sample, without the batch axis.
+        One sample, without the batch axis; None where there are several inputs.
+    inputs
+        Several inputs by name, in the file's order; None where there is one, which is called ``x``.
+    pad
+        The token that texts are padded with, where a ``tokenizer.json`` stands beside the file; else None.
     columns
         Names of its features, in order; None where nobody gave them.
     outputs
@@ -50,7 +54,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     loss: str
     classes: int
     class_names: tuple[str, ...] | None
-    input: Input
+    input: Input | None
+    inputs: tuple[NamedInput, ...] | None
+    pad: int | None
     columns: tuple[str, ...] | None
     outputs: tuple[int, ...]
     batch: int | None

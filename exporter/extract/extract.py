@@ -4,18 +4,19 @@ import hashlib
 import importlib.metadata
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import torch
+from torch import nn
 from torch.export import Dim, ExportedProgram
 
 from edge_fl import __version__
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.bundle import Bundle
+from edge_fl.core.bundle import TOKENIZER, Bundle
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
@@ -24,8 +25,8 @@ from edge_fl.core.width_statistics import row_weights, trained_width, without_ro
 from exporter.extract.card import About, Card, check_names
 from exporter.extract.formats import FORMATS, Format
 from exporter.extract.forward import load_forward
-from exporter.extract.narrow import Narrowed, chosen_units
-from exporter.extract.parity import check_file, expected_outputs, random_inputs
+from exporter.extract.narrow import ByName, Narrowed, chosen_units
+from exporter.extract.parity import check_file, expected_outputs, random_inputs, taken_inputs
 from exporter.quiet import quiet
 
 __all__ = ["Trained", "Wanted", "check_trained", "extract", "of_width", "with_personal"]
@@ -117,12 +118,16 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
         bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, trained.statistics(wanted)
     )
     x = random_inputs(bundle)
+    given = taken_inputs(bundle, x)
     expected = expected_outputs(bundle, pattern, trained.weights, x, width=statistics)
     about = _about(bundle, trained, wanted, pattern, outputs=expected.shape[1:], batch=chosen.batch)
     with quiet():
-        model = _narrowed(bundle, pattern, trained.weights, statistics)
-        data = chosen.save(_exported(model, torch.from_numpy(x), chosen), about.properties())
-        parity = check_file(bundle, data, chosen, x, expected)
+        model: nn.Module = _narrowed(bundle, pattern, trained.weights, statistics)
+        if manifest.inputs:
+            model = ByName(model, manifest.inputs)
+        exported = _exported(model, [torch.from_numpy(each) for each in given.values()], chosen)
+        data = chosen.save(exported, tuple(given), about.properties())
+        parity = check_file(bundle, data, chosen, given, expected)
     card = Card(
         **msgspec.structs.asdict(about),
         file=path.name,
@@ -131,6 +136,8 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
         parity=parity,
     )
     write_atomically(path, data)
+    if manifest.tokenizer:
+        write_atomically(path.with_name(TOKENIZER), bundle.read(TOKENIZER))
     write_atomically(path.with_suffix(".json"), msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
     return path, card
 
@@ -186,10 +193,12 @@ def of_width(bundle: Bundle, pattern: Pattern, weights: Weights, width: int) -> 
     return Pattern(without_rows(layout), pattern.mask), own
 
 
-def _exported(model: Narrowed, x: torch.Tensor, chosen: Format) -> ExportedProgram:
+def _exported(model: nn.Module, given: Sequence[torch.Tensor], chosen: Format) -> ExportedProgram:
     if chosen.batch is not None:
-        return torch.export.export(model, (x[: chosen.batch],), strict=False)
-    return torch.export.export(model, (x,), dynamic_shapes=({0: Dim.DYNAMIC},), strict=False)
+        return torch.export.export(model, tuple(each[: chosen.batch] for each in given), strict=False)
+    batch = tuple({0: Dim.DYNAMIC} for _ in given)
+    shapes = (batch,) if isinstance(model, ByName) else batch  # of ``*given``, which torch takes for one argument
+    return torch.export.export(model, tuple(given), dynamic_shapes=shapes, strict=False)
 
 
 def _about(
@@ -209,7 +218,9 @@ def _about(
         loss=manifest.loss,
         classes=manifest.classes,
         class_names=wanted.class_names,
-        input=manifest.input,
+        input=manifest.input if not manifest.inputs else None,
+        inputs=manifest.inputs or None,
+        pad=manifest.tokenizer.pad if manifest.tokenizer else None,
         columns=manifest.columns or None,
         outputs=outputs,
         batch=batch,

@@ -96,7 +96,7 @@ def _example(source: Source, pattern: Pattern, batch: int) -> tuple[Tensor, ...]
             weights[tensor.name] = 0.1 * rng.standard_normal(tensor.shape, dtype=np.float32)
     kept = Selection.of(pattern, "units").gather(weights)
     frozen = cut_frozen(arrays_of(source.original, source.layout), pattern)
-    x = example_inputs(Fit(source.input, (), source.classes), batch)
+    x = example_inputs(Fit(source.input, (), source.classes, source.inputs), batch)
     return (x, *(torch.from_numpy(array) for array in (*kept.values(), *frozen.values())))
 
 

@@ -1,18 +1,19 @@
 """A model of some of its units, with weights of its own."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from edge_fl.core.inputs import NamedInput, packed_input
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.methods.fedmp import unit_norms
 
-__all__ = ["Narrowed", "chosen_units"]
+__all__ = ["ByName", "Narrowed", "chosen_units"]
 
 
 def chosen_units(
@@ -79,6 +80,26 @@ class Narrowed(nn.Module):
         given = self.program(x, *(_read(self.weights, name) for name in self._names))
         outputs: Tensor = given if isinstance(given, Tensor) else given[0]  # bare in bundles of earlier builds
         return outputs
+
+
+class ByName(nn.Module):
+    """A model of several inputs, which takes them as the user's own model did, in the order of ``inputs``."""
+
+    def __init__(self, packed: nn.Module, inputs: Sequence[NamedInput]) -> None:
+        super().__init__()
+        self.packed, self._inputs = packed, tuple(inputs)
+        self._dtype = getattr(torch, packed_input(inputs).dtype)
+
+    def forward(self, *given: Tensor) -> Tensor:
+        """Pack the inputs, ``[B, *shape]`` each, and run the model."""
+        outputs: Tensor = self.packed(
+            torch.cat([each.flatten(1).to(self._dtype) for each in self._flat(given)], 1)
+        )
+        return outputs
+
+    def _flat(self, given: Sequence[Tensor]) -> Iterator[Tensor]:
+        for each, kind in zip(given, self._inputs, strict=True):
+            yield each if kind.shape else each.unsqueeze(1)
 
 
 def _submodule(root: nn.Module, path: str) -> nn.Module:

@@ -1,6 +1,7 @@
 """The proof that a delivered file computes what the trained model computes."""
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,14 @@ from edge_fl.core.bundle import Bundle, Program
 from edge_fl.core.errors import ParityError, RuntimeMissingError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights, masked
+from edge_fl.data.inputs_by_name import inputs_of
+from edge_fl.data.registry import Samples
 from edge_fl.runtimes.base import Compiled, Runtime, open_runtime
 from exporter.accept import Fit, example_inputs
 from exporter.extract.formats import Format
 from exporter.limits import LIMIT, SMALLEST
 
-__all__ = ["SAMPLES", "check_file", "expected_outputs", "random_inputs"]
+__all__ = ["SAMPLES", "check_file", "expected_outputs", "random_inputs", "taken_inputs"]
 
 SAMPLES = 7
 """Random inputs that a file is tried on."""
@@ -28,8 +31,15 @@ _PREFERRED = ("onnx", "torch_eager", "executorch")
 def random_inputs(bundle: Bundle) -> NDArray[Any]:
     """``[SAMPLES, *input]``, the same every time."""
     manifest = bundle.manifest
-    x: NDArray[Any] = example_inputs(Fit(manifest.input, (), manifest.classes), SAMPLES).numpy()
+    x: NDArray[Any] = example_inputs(Fit(manifest.input, (), manifest.classes, manifest.inputs), SAMPLES).numpy()
     return x
+
+
+def taken_inputs(bundle: Bundle, x: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """The packed ``x`` as the delivered file takes it: inputs by name, or ``x`` itself."""
+    named = inputs_of(Samples(x, np.zeros(len(x), dtype=np.int64), inputs=bundle.manifest.inputs))
+    dtypes = {each.name: each.dtype for each in bundle.manifest.inputs}
+    return {name: np.ascontiguousarray(array, dtypes[name]) for name, array in named.items()} or {"x": x}
 
 
 def expected_outputs(
@@ -50,8 +60,10 @@ def expected_outputs(
     return outputs
 
 
-def check_file(bundle: Bundle, data: bytes, kind: Format, x: NDArray[Any], expected: NDArray[np.float32]) -> float:
-    """Run a delivered file on ``x``, as many samples at a time as it takes.
+def check_file(
+    bundle: Bundle, data: bytes, kind: Format, given: Mapping[str, NDArray[Any]], expected: NDArray[np.float32]
+) -> float:
+    """Run a delivered file on its inputs ``given``, as many samples at a time as it takes.
 
     Returns
     -------
@@ -62,10 +74,12 @@ def check_file(bundle: Bundle, data: bytes, kind: Format, x: NDArray[Any], expec
     ParityError
         When it exceeds :data:`exporter.limits.LIMIT`.
     """
-    size = kind.batch or len(x)
+    samples = len(expected)
+    size = kind.batch or samples
     with tempfile.TemporaryDirectory() as scratch:
-        run = _loaded(bundle, Path(scratch), data, kind)
-        pieces = [run([x[start : start + size]]) for start in range(0, len(x), size)]
+        run = _loaded(bundle, Path(scratch), data, kind, tuple(given))
+        starts = range(0, samples, size)
+        pieces = [run([each[start : start + size] for each in given.values()]) for start in starts]
     # torch's program gives its one output bare, which its runtime takes for a sequence of outputs.
     outputs = np.array(pieces).reshape(expected.shape)
     off = float(np.max(np.abs(outputs - expected))) / max(SMALLEST, float(np.max(np.abs(expected))))
@@ -77,9 +91,9 @@ def check_file(bundle: Bundle, data: bytes, kind: Format, x: NDArray[Any], expec
     return off
 
 
-def _loaded(bundle: Bundle, folder: Path, data: bytes, kind: Format) -> Compiled:
+def _loaded(bundle: Bundle, folder: Path, data: bytes, kind: Format, inputs: tuple[str, ...]) -> Compiled:
     """The file in the runtime that devices train in, as the only program of a bundle."""
-    program = Program(f"model{kind.suffix}", "eval", ("x",), ("outputs",), batch=kind.batch)
+    program = Program(f"model{kind.suffix}", "eval", inputs, ("outputs",), batch=kind.batch)
     (folder / program.file).write_bytes(data)
     alone = Bundle(folder, msgspec.structs.replace(bundle.manifest, programs={kind.runtime: (program,)}))
     return open_runtime(kind.runtime, alone).load(program)

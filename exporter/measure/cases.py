@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from edge_fl.core.batch import Batch
-from edge_fl.core.bundle import PLAIN_SGD, Input, Optimizer
+from edge_fl.core.bundle import PLAIN_SGD, Optimizer
 from edge_fl.core.errors import ModelError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout
 from exporter.accept import example_inputs
 from exporter.derive import derive

@@ -31,7 +31,15 @@ _MESSAGES = [
     "final",
 ]
 _SECTIONS = ["sparse", "topk", "dgc", "randk", "stc", "signsgd", "fedpaq", "fractional", "tcs"]
-_SOURCES = {"csv": 100_000, "npz": 100_000, "idx": 100_000, "images": 100_000, "text": 100_000, "parquet": 100_000}
+_SOURCES = {
+    "csv": 100_000,
+    "npz": 100_000,
+    "idx": 100_000,
+    "images": 100_000,
+    "text": 100_000,
+    "parquet": 100_000,
+    "tokenizer": 100_000,
+}
 _LOADERS = ["onnx", "executorch", "executorch_training", "torch_eager"]
 _LOADER_CASES, _LOADER_MEGABYTES, _LONGEST_PROGRAM = 10_000, 2048, 1 << 16
 

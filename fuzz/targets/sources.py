@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_fl.core.errors import ConfigError, DataError
+from edge_fl.core.errors import BundleError, ConfigError, DataError
 from edge_fl.data.sources.base import open_source
+from edge_fl.data.tokenizer import encoded, open_tokenizer
 from fuzz.target import Prepared
 from fuzz.targets.files import folder
 
-__all__ = ["csv", "idx", "images", "npz", "parquet", "text"]
+__all__ = ["csv", "idx", "images", "npz", "parquet", "text", "tokenizer"]
 
 
 def _source(spec: str, file: Path, *seeds: bytes) -> Prepared:
@@ -36,10 +37,11 @@ def csv() -> Prepared:
 
 
 def npz() -> Prepared:
-    """Arrays ``x`` and ``y``."""
-    file, held = folder() / "data.npz", io.BytesIO()
+    """Arrays ``x`` and ``y``, or inputs by name."""
+    file, held, named = folder() / "data.npz", io.BytesIO(), io.BytesIO()
     np.savez(held, x=np.ones((2, 3), np.float32), y=np.array([0, 1]))
-    return _source(f"npz:{file}", file, held.getvalue())
+    np.savez(named, ids=np.ones((2, 3), np.int64), mask=np.ones((2, 3), np.bool_), y=np.array([0, 1]))
+    return _source(f"npz:{file}", file, held.getvalue(), named.getvalue())
 
 
 def idx() -> Prepared:
@@ -78,3 +80,23 @@ def text() -> Prepared:
     """A text in UTF-8."""
     file = folder() / "text.txt"
     return _source(f"text:{file}?length=4&vocabulary=bytes", file, "Äpfel und Birnen, and more of them".encode())
+
+
+def tokenizer() -> Prepared:
+    """A bundle's tokenizer, and a text that it reads."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    made = Tokenizer(WordLevel({"<unk>": 0, "warm": 1, "soup": 2}, unk_token="<unk>"))
+    made.pre_tokenizer = Whitespace()
+    texts = np.array(["warm soup", ""], dtype=np.object_)
+
+    def run(data: bytes) -> None:
+        try:
+            found = encoded(open_tokenizer(data, "the file"), texts, 4, 0)
+        except BundleError:
+            return
+        assert found["input_ids"].shape == (2, 4)
+
+    return Prepared(run, (made.to_str().encode(),))

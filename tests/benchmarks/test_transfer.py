@@ -5,8 +5,8 @@ import torch
 
 from benchmarks.transfer import Line, transfer
 from device_sim.emulation.mosquitto import mosquitto_program
-from edge_fl.core.bundle import Input
 from edge_fl.core.content import CHUNK_SIZE
+from edge_fl.core.inputs import Input
 from exporter.export import Target, export_bundle
 from exporter.zoo.mlp import mlp
 

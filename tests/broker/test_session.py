@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from broker.session import check_recipe
-from edge_fl.core.bundle import SCHEMA, Bundle, Input, Manifest, Program
+from edge_fl.core.bundle import SCHEMA, Bundle, Manifest, Program
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout, Segment, Tensor
 from edge_fl.core.pattern import prefix_counts
 from edge_fl.core.width_statistics import with_rows

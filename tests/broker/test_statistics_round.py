@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from broker.statistics_round import StatisticsRound, widths_asked
 from edge_fl.aggregation.bounds import Bounds
-from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, Input, Manifest
+from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, Manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Block, Layout, Segment, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from edge_fl.compressors.base import DECODERS, open_compressor
-from edge_fl.core.bundle import SCHEMA, Bundle, Input, Manifest, Program
+from edge_fl.core.bundle import SCHEMA, Bundle, Manifest, Program
 from edge_fl.core.content import Ref
+from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.data.registry import Samples

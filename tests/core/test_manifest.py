@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from edge_fl.core.bundle import SCHEMA, File, Input, Manifest, Program, parse_manifest
+from edge_fl.core.bundle import SCHEMA, File, Manifest, Program, parse_manifest
 from edge_fl.core.errors import BundleError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Block, Layout, Segment, Tensor
 
 UNITS, FREE = (Segment("h"),), (Segment(None, 3),)

@@ -7,12 +7,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle, Manifest
 from edge_fl.core.errors import DataError
-from edge_fl.data.fit import fitted
+from edge_fl.core.inputs import Input
+from edge_fl.data.fit import fitted as fitted_to
 from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.data.registry import Samples
-from edge_fl.data.splits import train_samples
+from edge_fl.data.splits import train_samples as train_samples_of
+
+
+def fitted(samples: Samples, manifest: Manifest) -> Samples:
+    return fitted_to(samples, Bundle(Path(), manifest))
+
+
+def train_samples(data: str, manifest: Manifest) -> Samples:
+    return train_samples_of(data, Bundle(Path(), manifest))
 
 
 def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:

@@ -12,8 +12,8 @@ from edge_fl.data.splits import train_samples
 
 def test_samples_that_fit_are_taken_as_they_are(digits_bundle: Bundle) -> None:
     samples = load_dataset("digits").test
-    assert train_samples(samples, digits_bundle.manifest) is samples
-    assert held_out(samples, digits_bundle.manifest) is samples
+    assert train_samples(samples, digits_bundle) is samples
+    assert held_out(samples, digits_bundle) is samples
 
 
 def test_samples_of_another_shape_or_class_are_refused(digits_bundle: Bundle) -> None:
@@ -23,4 +23,4 @@ def test_samples_of_another_shape_or_class_are_refused(digits_bundle: Bundle) ->
     for wrong, sentence in ((flat, "samples of shape"), (strange, "labels 10 to 10")):
         for read in (train_samples, held_out):
             with pytest.raises(DataError, match=sentence):
-                read(wrong, digits_bundle.manifest)
+                read(wrong, digits_bundle)

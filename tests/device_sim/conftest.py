@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.inputs import Input
 from exporter.export import Target, export_bundle
 from exporter.zoo.mlp import digits
 from tests.once import exported_once

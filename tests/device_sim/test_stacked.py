@@ -13,8 +13,9 @@ from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from device_sim.simulation.stacked_program import StepGraph
-from edge_fl.core.bundle import Bundle, Input, Optimizer
+from edge_fl.core.bundle import Bundle, Optimizer
 from edge_fl.core.errors import ConfigError, RuntimeMissingError
+from edge_fl.core.inputs import Input
 from edge_fl.data.partition import IID, Kind
 from edge_fl.methods.base import method_names
 from edge_fl.runs.config import RunConfig

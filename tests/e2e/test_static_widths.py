@@ -11,8 +11,9 @@ from broker.observer import Observer
 from broker.summary import RunSummary
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
-from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.inputs import Input
 from exporter.export import Target, export_bundle
 from exporter.zoo import mlp
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from edge_fl.core.bundle import Input
 from edge_fl.core.errors import DataError, EdgeFLError, ModelError, UnsupportedModelError
+from edge_fl.core.inputs import Input
 from exporter.accept import Fit, accept
 from tests.exporter import models
 

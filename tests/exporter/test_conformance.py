@@ -18,8 +18,9 @@ import torch
 from _pytest.mark import ParameterSet
 from torch import nn
 
-from edge_fl.core.bundle import CLASS_INDEX, Input, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX, Optimizer
 from edge_fl.core.errors import ParityError
+from edge_fl.core.inputs import Input
 from edge_fl.runtimes.base import RUNTIMES
 from exporter.decompositions import pooling
 from exporter.export import Target, export_bundle

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from edge_fl.core.bundle import Input
 from edge_fl.core.errors import UnsupportedModelError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Block, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
 from exporter import groups

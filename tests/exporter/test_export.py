@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from broker.session import check_recipe
-from edge_fl.core.bundle import CLASS_INDEX, Bundle, Input, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX, Bundle, Optimizer
 from edge_fl.core.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
+from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig

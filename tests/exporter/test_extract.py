@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
-from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, WEIGHTS, Bundle, Input, Manifest
+from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, WEIGHTS, Bundle, Manifest
 from edge_fl.core.errors import BundleError, ConfigError, EdgeFLError, ParityError, RunError, UnsupportedModelError
+from edge_fl.core.inputs import Input
 from edge_fl.runs.config import RunConfig
 from exporter.accept import Fit, example_inputs
 from exporter.adapt import adapt

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edge_fl.core.bundle import Input
+from edge_fl.core.inputs import Input
 from exporter.adapt import adapt
 from exporter.derive import derive
 from exporter.kernels import MissingKernel, find_missing_kernels

@@ -9,8 +9,9 @@ from torch import nn
 
 import edge_fl
 from edge_fl.core.batch import Batch
-from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, DataError
+from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.runtimes.base import open_runtime

@@ -8,8 +8,8 @@ import pytest
 from torch import nn
 
 from edge_fl.core import registry
-from edge_fl.core.bundle import Input
 from edge_fl.core.errors import RuntimeMissingError
+from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
 from edge_fl.runtimes.base import RUNTIMES, open_runtime
 from exporter.export import export_bundle

@@ -13,8 +13,9 @@ from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.batch import Batch
-from edge_fl.core.bundle import Bundle, Input, Optimizer
+from edge_fl.core.bundle import Bundle, Optimizer
 from edge_fl.core.errors import ParityError
+from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, masked
 from edge_fl.core.width_statistics import one_hot, row_weights, width_of, without_rows

@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.transformer import VisionTransformer
 from edge_fl.core.batch import Batch
-from edge_fl.core.bundle import Input
+from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import prefix_counts
 from exporter.export import Target, check_model, export_bundle
 from exporter.fine_tuning import train_only

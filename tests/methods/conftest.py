@@ -3,7 +3,8 @@ from collections.abc import Callable
 
 import pytest
 
-from edge_fl.core.bundle import Bundle, Input
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.measure.models import mlp_layout, random_weights

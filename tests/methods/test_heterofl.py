@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
-from edge_fl.core.bundle import Input
 from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream

@@ -19,8 +19,9 @@ from broker.observer import Observer
 from broker.session import check_recipe
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
-from edge_fl.core.bundle import Bundle, Input, Optimizer
+from edge_fl.core.bundle import Bundle, Optimizer
 from edge_fl.core.errors import ConfigError, FrameError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout, Segment, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights

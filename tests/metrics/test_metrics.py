@@ -8,8 +8,9 @@ import torch
 import torchmetrics
 from numpy.typing import NDArray
 
-from edge_fl.core.bundle import SCHEMA, Input, Manifest
+from edge_fl.core.bundle import SCHEMA, Manifest
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout
 from edge_fl.metrics.base import (
     Metric,

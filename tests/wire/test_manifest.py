@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.core.bundle import SCHEMA, Cost, File, Input, Manifest, Parity, Program, parse_manifest
+from edge_fl.core.bundle import SCHEMA, Cost, File, Manifest, Parity, Program, parse_manifest
 from edge_fl.core.errors import BundleError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Block, Layout
 
 MANIFEST = Manifest(

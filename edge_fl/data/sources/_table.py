@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.errors import DataError
+from edge_fl.data.checked import checked_samples
 from edge_fl.data.class_names import read_class_names
 from edge_fl.data.registry import Samples
-from edge_fl.data.sources.base import FileSource, checked_samples, parse_shape, split_argument
+from edge_fl.data.sources.base import FileSource, parse_shape, split_argument
 
 __all__ = ["Columns", "Decoded", "Placed", "TableSource"]
 
@@ -33,6 +34,8 @@ class TableOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         The columns of the input, in order, with commas between them; all others of the file where it is empty.
     ignore
         In place of ``features``: the columns that are no input, with commas between them.
+    text
+        In place of features: the column of a text, which the bundle's tokenizer makes the input.
     shape
         Of one sample; a vector where it is empty.
     classes
@@ -44,6 +47,7 @@ class TableOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     owner: str = ""
     features: str = ""
     ignore: str = ""
+    text: str = ""
     shape: str = ""
     classes: str = ""
 
@@ -61,7 +65,7 @@ class Placed(NamedTuple):
 class Columns:
     """Which column is what: a ``label`` or ``targets``, perhaps an ``owner``, and ``features``.
 
-    Without ``features`` these are all others but those to ``ignore``.
+    Without ``features`` these are all others but those to ``ignore``. Where there is a ``text``, it is the one feature.
     """
 
     label: str
@@ -69,12 +73,15 @@ class Columns:
     owner: str = ""
     features: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    text: str = ""
 
     def placed(self, head: Sequence[str], where: str) -> Placed:
         """Find the columns among the names ``head``; raises DataError when one is missing, or there twice."""
         own = [name for name in (self.label, *self.targets, self.owner) if name]
         other = {*own, *self.ignore}
-        wanted = self.features or tuple(name for name in head if name not in other)
+        wanted = ((self.text,) if self.text else self.features) or tuple(
+            name for name in head if name not in other
+        )
         for name in (*own, *self.ignore, *wanted):
             if head.count(name) != 1:
                 often = "no column" if name not in head else f"{head.count(name)} columns"
@@ -93,12 +100,14 @@ class Columns:
 
 
 class Decoded(NamedTuple):
-    """``[n, features]``, ``[n]`` or ``[n, targets]``, each row's number, and whose each is, if a column says so.
+    """``[n, features]`` or ``[n]`` texts, ``[n]`` or ``[n, targets]``, each row's number, and whose each is.
+
+    ``owners`` is None where no column says so.
 
     ``features`` are the columns' names, where each is one number.
     """
 
-    x: NDArray[np.float32]
+    x: NDArray[np.float32] | NDArray[np.object_]
     y: NDArray[np.int64] | NDArray[np.float32]
     rows: Sequence[int]
     owners: list[str] | None
@@ -124,12 +133,17 @@ class TableSource(FileSource):
             raise DataError(f"The data '{argument}' has a label or a target, not both: leave one out.")
         if options.features and options.ignore:
             raise DataError(f"The data '{argument}' has features or columns to ignore, not both: leave one out.")
+        if options.text and (options.features or options.ignore or options.shape):
+            raise DataError(
+                f"The data '{argument}' has a text, which is all of its input: leave the other columns out."
+            )
         self.columns = Columns(
             label="" if options.target else options.label or "label",
             targets=tuple(filter(None, options.target.split(","))),
             owner=options.owner,
             features=tuple(filter(None, options.features.split(","))),
             ignore=tuple(filter(None, options.ignore.split(","))),
+            text=options.text,
         )
         self._shape = parse_shape(options.shape) if options.shape else None
         self.classes = read_class_names(Path(options.classes) if options.classes else None)
@@ -161,5 +175,5 @@ class TableSource(FileSource):
             place=lambda i: f"{self.row} {rows[i]}",
             owner=decoded.owners,
             class_names=self.classes if self.columns.label else (),
-            columns=decoded.features if self._shape is None else (),
+            columns=decoded.features if self._shape is None and not self.columns.text else (),
         )

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from edge_fl.core.errors import ConfigError, DataError, said
 from edge_fl.core.registry import Registry, load_object
@@ -24,7 +22,6 @@ __all__ = [
     "DataSource",
     "FileSource",
     "NamedShare",
-    "checked_samples",
     "open_source",
     "parse_shape",
     "read_content",
@@ -142,115 +139,6 @@ def parse_shape(text: str) -> tuple[int, ...]:
     if not all(size.isascii() and size.isdigit() and 0 < int(size) < 2**31 for size in sizes):
         raise DataError(f"'{text}' is no shape of a sample; write it as 1x28x28.")
     return tuple(int(size) for size in sizes)
-
-
-def checked_samples(
-    x: object,
-    y: object,
-    where: str,
-    *,
-    place: Callable[[int], str] = "sample {} (from 0)".format,
-    owner: object = None,
-    class_names: tuple[str, ...] = (),
-    columns: tuple[str, ...] = (),
-) -> Samples:
-    """Arrays of a user's as samples.
-
-    Parameters
-    ----------
-    x
-        ``[n, ...]``: unsigned bytes are pixels, divided by 255; other floats become float32; other integers are tokens.
-    y
-        ``[n, ...]``: integers are class indices; floats are numbers, as float32.
-    where
-        What they come from, for the error's sentence.
-    place
-        Tells, in words, where in it a sample is.
-    owner
-        ``[n]``, whose each sample is: numbers or names; None where nobody knows.
-    class_names
-        What the classes of ``y`` are called, from class 0 on; empty where nobody knows.
-    columns
-        What the features of ``x`` are called; empty where nobody knows.
-
-    Raises
-    ------
-    DataError
-        When there is no sample, the two do not belong together, or a value is no number, not finite or negative where
-        it is a token or a class.
-    """
-    inputs, targets = _array(x, "x", where), _array(y, "y", where)
-    if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
-        raise DataError(
-            f"{where} gives x of shape {inputs.shape} and y of shape {targets.shape}; both need as many "
-            "samples on their first axis."
-        )
-    if not len(targets):
-        raise DataError(f"{where} holds no samples.")
-    return Samples(
-        _inputs(inputs, where, place),
-        _targets(targets, where, place),
-        _owners(owner, len(targets), where),
-        class_names,
-        columns,
-    )
-
-
-def _targets(
-    y: NDArray[np.generic], where: str, place: Callable[[int], str]
-) -> NDArray[np.float32] | NDArray[np.int64]:
-    if np.issubdtype(y.dtype, np.floating):
-        with np.errstate(over="ignore"):  # what is too large is infinite, and refused
-            numbers = y.astype(np.float32)
-        _refuse(~np.isfinite(numbers), "a target that is not a finite number", where, place)
-        return numbers
-    if not np.issubdtype(y.dtype, np.integer):
-        raise DataError(f"{where} gives y in {y.dtype}; classes are integers from 0, other targets are floats.")
-    labels = y.astype(np.int64)
-    _refuse(labels < 0, "a class below 0", where, place)
-    return labels
-
-
-def _owners(owner: object, count: int, where: str) -> NDArray[np.int64] | None:
-    """The owners as numbers from 0, in the order of their names."""
-    if owner is None:
-        return None
-    names = _array(owner, "owner", where)
-    if names.shape != (count,) or names.dtype.kind not in "iuUS":
-        raise DataError(f"{where} gives owners of shape {names.shape}; each of the {count} samples needs one.")
-    numbers: NDArray[np.int64] = np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return numbers
-
-
-def _array(values: object, name: str, where: str) -> NDArray[np.generic]:
-    try:
-        return np.asarray(values)
-    except Exception as error:  # whatever the user gave may raise whatever it likes
-        raise DataError(f"{where} gives no array as {name}: {said(error)}.") from error
-
-
-def _inputs(
-    x: NDArray[np.generic], where: str, place: Callable[[int], str]
-) -> NDArray[np.float32] | NDArray[np.int64]:
-    if x.dtype == np.uint8:
-        pixels: NDArray[np.float32] = np.divide(x, 255, dtype=np.float32)
-        return pixels
-    if np.issubdtype(x.dtype, np.floating):
-        with np.errstate(over="ignore"):  # what is too large is infinite, and refused
-            inputs = x.astype(np.float32)
-        _refuse(~np.isfinite(inputs), "a value that is not a finite number", where, place)
-        return inputs
-    if np.issubdtype(x.dtype, np.integer):
-        tokens = x.astype(np.int64)
-        _refuse(tokens < 0, "a token below 0", where, place)
-        return tokens
-    raise DataError(f"{where} gives x in {x.dtype}; it takes numbers.")
-
-
-def _refuse(wrong: NDArray[np.bool_], what: str, where: str, place: Callable[[int], str]) -> None:
-    if wrong.any():
-        first = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
-        raise DataError(f"{where} holds {what} in {place(first)}.")
 
 
 SOURCES: Registry[DataSource] = Registry(

@@ -41,7 +41,8 @@ def decode_csv(text: str, where: str, columns: Columns, *, classes: Sequence[str
         or a label no class; ``where`` names the file.
     """
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    x, owners, lines = [], [], []
+    owners, lines = [], []
+    x: list[Any] = []
     y: list[Any] = []
     try:
         head = next(rows, [])
@@ -50,7 +51,7 @@ def decode_csv(text: str, where: str, columns: Columns, *, classes: Sequence[str
             place = f"{where}, line {rows.line_num}"
             if len(row) != len(head):
                 raise DataError(f"{place}: it has {len(row)} cells, and the first line names {len(head)}.")
-            x.append(_numbers(row, at.features, head, place))
+            x.append(row[at.features[0]] if columns.text else _numbers(row, at.features, head, place))
             y.append(
                 _numbers(row, at.targets, head, place)
                 if columns.targets
@@ -60,9 +61,17 @@ def decode_csv(text: str, where: str, columns: Columns, *, classes: Sequence[str
             lines.append(rows.line_num)
     except csv.Error as error:
         raise DataError(f"{where}, line {rows.line_num}: it is no CSV ({error}).") from error
-    inputs = np.stack(x) if x else np.empty((0, len(at.features)), dtype=np.float32)
+    inputs = _as_inputs(x, at.features, columns)
     features = tuple(head[i] for i in at.features)
     return Decoded(inputs, _as_targets(y, columns), lines, owners if columns.owner else None, features)
+
+
+def _as_inputs(
+    x: Sequence[Any], features: Sequence[int], columns: Columns
+) -> NDArray[np.float32] | NDArray[np.object_]:
+    if columns.text:
+        return np.array(x, dtype=np.object_)
+    return np.stack(x) if x else np.empty((0, len(features)), dtype=np.float32)
 
 
 def _as_targets(y: Sequence[Any], columns: Columns) -> NDArray[np.int64] | NDArray[np.float32]:

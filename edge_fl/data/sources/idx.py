@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.errors import DataError
+from edge_fl.data.checked import checked_samples
 from edge_fl.data.idx import decode_idx, idx_shape
 from edge_fl.data.registry import Samples
-from edge_fl.data.sources.base import FileSource, checked_samples, parse_shape, read_content, split_argument
+from edge_fl.data.sources.base import FileSource, parse_shape, read_content, split_argument
 
 __all__ = ["SOURCE", "IdxSource"]
 

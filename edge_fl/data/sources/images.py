@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.errors import DataError, said
+from edge_fl.data.checked import checked_samples
 from edge_fl.data.class_names import read_class_names
 from edge_fl.data.registry import Samples
-from edge_fl.data.sources.base import FileSource, checked_samples, parse_shape, split_argument
+from edge_fl.data.sources.base import FileSource, parse_shape, split_argument
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -1,17 +1,21 @@
-"""numpy's ``.npz``: ``npz:samples.npz`` with the arrays ``x`` and ``y``, and perhaps ``owner``."""
+"""numpy's ``.npz``: ``npz:samples.npz`` with the arrays ``x`` and ``y``, and perhaps ``owner``.
+
+A model of several inputs takes arrays of their names in place of ``x``.
+"""
 
 from pathlib import Path
 
 from edge_fl.core.arrays import unpacked
 from edge_fl.core.errors import DataError
+from edge_fl.data.checked import checked_samples
 from edge_fl.data.registry import Samples
-from edge_fl.data.sources.base import FileSource, checked_samples, read_content
+from edge_fl.data.sources.base import FileSource, read_content
 
 __all__ = ["SOURCE", "NpzSource"]
 
 
 class NpzSource(FileSource):
-    """Two arrays in one file; nothing is unpickled."""
+    """Arrays in one file; nothing is unpickled."""
 
     def __init__(self, argument: str) -> None:
         super().__init__(Path(argument))
@@ -21,18 +25,20 @@ class NpzSource(FileSource):
         return [self.path]
 
     def read(self) -> Samples:
-        """Its ``x`` and ``y``, and its ``owner`` where there is one."""
+        """Its ``x`` or inputs by name, its ``y``, and its ``owner`` where there is one."""
         content = read_content(self.path)  # what cannot be opened is told apart from what is damaged
         try:
             arrays = unpacked(content)
-            if missing := {"x", "y"} - set(arrays):
-                raise ValueError(f"{min(missing)} is not a file in the archive")
+            inputs = {name: array for name, array in arrays.items() if name not in ("y", "owner")}
+            if "y" not in arrays or not inputs:
+                raise ValueError(f"{'x' if 'y' in arrays else 'y'} is not a file in the archive")
         except ValueError as error:
             raise DataError(
                 f"'{self.path}' is no .npz file with the arrays x and y: "
                 f"{' '.join(str(error).split()).strip(chr(39) + '.')}."
             ) from error
-        return checked_samples(arrays["x"], arrays["y"], f"'{self.path}'", owner=arrays.get("owner"))
+        x = inputs.get("x", inputs)
+        return checked_samples(x, arrays["y"], f"'{self.path}'", owner=arrays.get("owner"))
 
 
 SOURCE = NpzSource

@@ -58,14 +58,26 @@ def _decoded(path: Path, columns: Columns, classes: Sequence[str], where: str) -
         if column.null_count:
             row = column.is_null().index(True).as_py() + 1
             raise DataError(f"{where}, row {row}: column '{name}' has no value there.")
-    x = np.hstack([_numbers(held[head[i]], head[i], where) for i in at.features])
+    if columns.text:
+        x: NDArray[Any] = _texts(held[columns.text], columns.text, where)
+    else:
+        x = np.hstack([_numbers(held[head[i]], head[i], where) for i in at.features])
     if columns.targets:
         y: NDArray[Any] = np.hstack([_numbers(held[head[i]], head[i], where) for i in at.targets])
     else:
         y = _classes(held[columns.label], columns.label, classes, where)
     owners = [str(value) for value in held[columns.owner].to_pylist()] if columns.owner else None
     features = tuple(head[i] for i in at.features)
-    return Decoded(x, y, range(1, len(y) + 1), owners, features if len(features) == x.shape[1] else ())
+    named = features if x.ndim == 2 and len(features) == x.shape[1] else ()
+    return Decoded(x, y, range(1, len(y) + 1), owners, named)
+
+
+def _texts(column: Any, name: str, where: str) -> NDArray[np.object_]:
+    from pyarrow import types
+
+    if not (types.is_string(column.type) or types.is_large_string(column.type)):
+        raise DataError(f"{where} has {column.type} in column '{name}', which holds no texts.")
+    return np.array(column.to_pylist(), dtype=np.object_)
 
 
 def _numbers(column: Any, name: str, where: str) -> NDArray[np.float32]:

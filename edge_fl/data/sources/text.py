@@ -1,4 +1,7 @@
-"""A text file: ``text:notes.txt?vocabulary=shakespeare``, as sequences of tokens and of those that follow them."""
+"""A text file: ``text:notes.txt?vocabulary=shakespeare``, as sequences of tokens and of those that follow them.
+
+Without a vocabulary each line is a text of its own, which the bundle's tokenizer reads.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,12 +26,14 @@ class TextOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     vocabulary
-        A data set of texts, whose tokens are used, or ``bytes``: 256 of them, those of UTF-8.
+        A data set of texts, whose tokens are used, or ``bytes``: 256 of them, those of UTF-8. None: each line is a
+        sample, and the bundle has a tokenizer.
     length
-        Tokens a sequence; as many as in the data set where it is 0, and 80 for bytes.
+        Tokens a sequence; as many as in the data set where it is 0, and 80 for bytes. Lines are as long as the model
+        takes them.
     """
 
-    vocabulary: str
+    vocabulary: str = ""
     length: int = 0
 
 
@@ -41,8 +46,10 @@ class TextSource(FileSource):
         if options.length < 0:
             raise DataError(f"A sequence cannot have {options.length} tokens.")
         own = _BYTES_LENGTH
-        self._encode: Callable[[str], NDArray[np.int64]] = _utf8
-        if options.vocabulary != _BYTES:
+        self._encode: Callable[[str], NDArray[np.int64]] | None = None if not options.vocabulary else _utf8
+        if not options.vocabulary and options.length:
+            raise DataError("Lines are as long as the model takes them: leave length= out, or give a vocabulary=.")
+        if options.vocabulary not in ("", _BYTES):
             own = dataset_info(options.vocabulary).input_shape[0]
             self._encode = text_encoder(options.vocabulary)
         self._length = options.length or own
@@ -53,7 +60,11 @@ class TextSource(FileSource):
 
     def read(self) -> Samples:
         """Its sequences, in order."""
-        tokens = self._encode(decode_text(read_content(self.path), str(self.path)))
+        text = decode_text(read_content(self.path), str(self.path))
+        if self._encode is None:
+            lines = np.array([line.strip() for line in text.splitlines() if line.strip()], dtype=np.object_)
+            return Samples(lines, np.empty((len(lines), 0), dtype=np.int64))
+        tokens = self._encode(text)
         if len(tokens) <= self._length:
             raise DataError(
                 f"'{self.path}' has {len(tokens)} tokens, and a sequence of {self._length} needs one more than that."

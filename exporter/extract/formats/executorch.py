@@ -1,6 +1,6 @@
 """ExecuTorch with XNNPACK, for one sample at a time: its programs are static."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
@@ -13,9 +13,9 @@ from exporter.sentence import first_line
 __all__ = ["FORMAT"]
 
 
-def _save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
-    """A ``.pte`` file, which has no place for ``properties``."""
-    del properties
+def _save(exported: ExportedProgram, inputs: Sequence[str], properties: Mapping[str, str]) -> bytes:
+    """A ``.pte`` file, which has no place for names and ``properties``."""
+    del inputs, properties
     try:
         edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
         return bytes(edge.to_executorch().buffer)

@@ -1,6 +1,6 @@
 """ONNX with the weights as initializers, for any batch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import onnx
 from torch.export import ExportedProgram
@@ -11,9 +11,9 @@ from exporter.lower.onnx import translate
 __all__ = ["FORMAT"]
 
 
-def _save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
-    """A model from ``x`` to ``outputs``, with ``properties`` as its metadata."""
-    model = translate(exported, ["x"], ["outputs"])
+def _save(exported: ExportedProgram, inputs: Sequence[str], properties: Mapping[str, str]) -> bytes:
+    """A model from ``inputs`` to ``outputs``, with ``properties`` as its metadata."""
+    model = translate(exported, list(inputs), ["outputs"])
     onnx.helper.set_model_props(model, dict(properties))
     onnx.checker.check_model(model, full_check=True)
     return bytes(model.SerializeToString())

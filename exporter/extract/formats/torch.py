@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch.export import ExportedProgram
@@ -14,8 +14,9 @@ __all__ = ["FORMAT"]
 _PROPERTIES = "properties.json"
 
 
-def _save(exported: ExportedProgram, properties: Mapping[str, str]) -> bytes:
+def _save(exported: ExportedProgram, inputs: Sequence[str], properties: Mapping[str, str]) -> bytes:
     """A ``.pt2`` file, with ``properties`` as the extra file ``properties.json``."""
+    del inputs  # a program of torch's takes them by place
     exported.example_inputs = None
     file = io.BytesIO()
     torch.export.save(exported, file, extra_files={_PROPERTIES: json.dumps(dict(properties))})

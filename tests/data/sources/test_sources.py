@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from edge_fl.core.errors import DataError
+from edge_fl.data.checked import checked_samples
 from edge_fl.data.idx import decode_idx, idx_shape
 from edge_fl.data.registry import Samples
 from edge_fl.data.sources._table import Columns
-from edge_fl.data.sources.base import checked_samples, open_source, source_names
+from edge_fl.data.sources.base import open_source, source_names
 from edge_fl.data.sources.csv import decode_csv
 
 
@@ -92,7 +93,7 @@ def test_csv(tmp_path: Path) -> None:
         (
             "x,label\n1,0\n",
             "?colour=red",
-            "takes label, target, owner, features, ignore, shape, classes behind a '\\?'.*unknown field",
+            "takes label, target, owner, features, ignore, text, shape, classes behind a '\\?'.*unknown field",
         ),
         ("x,label\n1,0\n", "?ignore=y", "has no column 'y' among its columns: x, label"),
         ("x,label\n1,0\n", "?ignore=x", "has no column but 'label, x'; there is nothing to learn from"),
@@ -320,7 +321,7 @@ def test_text_by_words_of_a_data_set(tmp_path: Path) -> None:
 
 def test_text_that_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "Short.")
-    assert "required field `vocabulary`" in refusal(f"text:{path}")
+    assert "leave length= out, or give a vocabulary=" in refusal(f"text:{path}?length=4")
     assert "has 8 tokens, and a sequence of 80 needs one more" in refusal(f"text:{path}?vocabulary=shakespeare")
     assert "'mnist' has no vocabulary; shakespeare and wikitext-2 have" in refusal(f"text:{path}?vocabulary=mnist")
     assert "cannot have -1 tokens" in refusal(f"text:{path}?vocabulary=bytes&length=-1")

@@ -8,7 +8,8 @@ import msgspec
 import torch
 from torch import nn
 
-from edge_fl.core.bundle import CLASS_INDEX, Bundle, Input, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX, Bundle, Optimizer
+from edge_fl.core.inputs import Input
 from exporter.adapt import adapt
 from exporter.derive import derive
 from exporter.export import Target, export_bundle

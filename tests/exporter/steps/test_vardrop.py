@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from edge_fl.core.bundle import CLASS_INDEX, Bundle, Input, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX, Bundle, Optimizer
 from edge_fl.core.errors import ConfigError, ParityError, UnsupportedModelError
+from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
 from exporter.adapt import adapt

@@ -1,0 +1,161 @@
+"""Arrays of a user's as samples: every value is checked here, whatever it comes from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.core.errors import DataError, said
+from edge_fl.core.inputs import NamedInput, pack, packed_input
+from edge_fl.data.registry import LEFT_OUT, Samples
+
+__all__ = ["checked_samples"]
+
+
+def checked_samples(
+    x: object,
+    y: object,
+    where: str,
+    *,
+    place: Callable[[int], str] = "sample {} (from 0)".format,
+    owner: object = None,
+    class_names: tuple[str, ...] = (),
+    columns: tuple[str, ...] = (),
+) -> Samples:
+    """Arrays of a user's as samples.
+
+    Parameters
+    ----------
+    x
+        ``[n, ...]``: unsigned bytes are pixels, divided by 255; other floats become float32; other integers are tokens.
+        Or ``[n]`` texts; or several such arrays by name, also of bool.
+    y
+        ``[n, ...]``: integers are class indices, or :data:`edge_fl.data.registry.LEFT_OUT` at a position without one;
+        floats are numbers, as float32.
+    where
+        What they come from, for the error's sentence.
+    place
+        Tells, in words, where in it a sample is.
+    owner
+        ``[n]``, whose each sample is: numbers or names; None where nobody knows.
+    class_names
+        What the classes of ``y`` are called, from class 0 on; empty where nobody knows.
+    columns
+        What the features of ``x`` are called; empty where nobody knows.
+
+    Raises
+    ------
+    DataError
+        When there is no sample, the two do not belong together, or a value is no number, not finite or negative where
+        it is a token or a class.
+    """
+    if isinstance(x, Mapping):
+        return _several(x, lambda each, named: checked_samples(each, y, named, place=place, owner=owner), where)
+    inputs, targets = _array(_texts_apart(x), "x", where), _array(y, "y", where)
+    if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
+        raise DataError(
+            f"{where} gives x of shape {inputs.shape} and y of shape {targets.shape}; both need as many "
+            "samples on their first axis."
+        )
+    if not len(targets):
+        raise DataError(f"{where} holds no samples.")
+    return Samples(
+        _inputs(inputs, where, place),
+        _targets(targets, where, place),
+        _owners(owner, len(targets), where),
+        class_names,
+        columns,
+    )
+
+
+def _several(x: Mapping[str, object], checked: Callable[[object, str], Samples], where: str) -> Samples:
+    """Samples of several inputs by name, each checked as one alone is."""
+    if not x:
+        raise DataError(f"{where} gives no input.")
+    dtypes = {name: _array(_texts_apart(each), name, where).dtype for name, each in x.items()}
+    arrays = {n: np.asarray(a, np.int64) if dtypes[n] == np.bool_ else a for n, a in x.items()}
+    parts = {name: checked(array, f"{where}, input '{name}',") for name, array in arrays.items()}
+    texts = next((name for name, part in parts.items() if part.x.dtype == object), None)
+    if texts is not None:
+        raise DataError(f"{where} has texts as '{texts}' beside other inputs: give texts alone.")
+    try:
+        inputs = tuple(NamedInput(n, part.x.shape[1:], _dtype(dtypes[n], part.x)) for n, part in parts.items())
+        packed_input(inputs)
+        packed = pack({name: part.x for name, part in parts.items()})
+    except ValueError as error:
+        raise DataError(f"{where} gives inputs that no model takes: {said(error)}.") from error
+    return replace(next(iter(parts.values())), x=packed, inputs=inputs)
+
+
+def _dtype(given: np.dtype[Any], checked: NDArray[Any]) -> Literal["float32", "int64", "bool"]:
+    if given == np.bool_:
+        return "bool"
+    return "float32" if checked.dtype == np.float32 else "int64"
+
+
+def _targets(
+    y: NDArray[np.generic], where: str, place: Callable[[int], str]
+) -> NDArray[np.float32] | NDArray[np.int64]:
+    if np.issubdtype(y.dtype, np.floating):
+        with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+            numbers = y.astype(np.float32)
+        _refuse(~np.isfinite(numbers), "a target that is not a finite number", where, place)
+        return numbers
+    if not np.issubdtype(y.dtype, np.integer):
+        raise DataError(f"{where} gives y in {y.dtype}; classes are integers from 0, other targets are floats.")
+    labels = y.astype(np.int64)
+    left_out = (labels == LEFT_OUT) & (labels.ndim > 1)
+    _refuse((labels < 0) & ~left_out, "a class below 0", where, place)
+    return labels
+
+
+def _owners(owner: object, count: int, where: str) -> NDArray[np.int64] | None:
+    """The owners as numbers from 0, in the order of their names."""
+    if owner is None:
+        return None
+    names = _array(owner, "owner", where)
+    if names.shape != (count,) or names.dtype.kind not in "iuUS":
+        raise DataError(f"{where} gives owners of shape {names.shape}; each of the {count} samples needs one.")
+    numbers: NDArray[np.int64] = np.unique(names, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return numbers
+
+
+def _texts_apart(values: object) -> object:
+    """A list of texts as an array of objects: numpy would make each as long as the longest."""
+    texts = isinstance(values, list | tuple) and len(values) > 0 and isinstance(values[0], str)
+    return np.array(values, dtype=np.object_) if texts else values
+
+
+def _array(values: object, name: str, where: str) -> NDArray[np.generic]:
+    try:
+        return np.asarray(values)
+    except Exception as error:  # whatever the user gave may raise whatever it likes
+        raise DataError(f"{where} gives no array as {name}: {said(error)}.") from error
+
+
+def _inputs(
+    x: NDArray[np.generic], where: str, place: Callable[[int], str]
+) -> NDArray[np.float32] | NDArray[np.int64] | NDArray[np.object_]:
+    if x.dtype.kind in "UO" and x.ndim == 1 and all(isinstance(each, str) for each in x):
+        return x.astype(np.object_)
+    if x.dtype == np.uint8:
+        pixels: NDArray[np.float32] = np.divide(x, 255, dtype=np.float32)
+        return pixels
+    if np.issubdtype(x.dtype, np.floating):
+        with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+            inputs = x.astype(np.float32)
+        _refuse(~np.isfinite(inputs), "a value that is not a finite number", where, place)
+        return inputs
+    if np.issubdtype(x.dtype, np.integer):
+        tokens = x.astype(np.int64)
+        _refuse(tokens < 0, "a token below 0", where, place)
+        return tokens
+    raise DataError(f"{where} gives x in {x.dtype}; it takes numbers, or one text a sample.")
+
+
+def _refuse(wrong: NDArray[np.bool_], what: str, where: str, place: Callable[[int], str]) -> None:
+    if wrong.any():
+        first = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
+        raise DataError(f"{where} holds {what} in {place(first)}.")

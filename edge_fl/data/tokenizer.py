@@ -1,0 +1,125 @@
+"""Texts as tokens, by the bundle's own tokenizer: the same on every device, in simulations and at the coordinator.
+
+The library is Hugging Face's ``tokenizers``, which is imported only where a model reads texts. The file is data: it
+holds no code.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_fl.core.bundle import TOKENIZER, Bundle
+from edge_fl.core.errors import BundleError, DataError, RuntimeMissingError, said
+from edge_fl.core.inputs import NamedInput
+from edge_fl.data.registry import LEFT_OUT, Samples
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = ["FILLED", "encoded", "open_tokenizer", "tokenized"]
+
+FILLED = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+"""What a tokenizer fills of a model's inputs, by the names that Hugging Face gives them."""
+
+
+def tokenized(samples: Samples, bundle: Bundle) -> Samples:
+    """Texts as the inputs of the bundle's model, each cut or padded at its end.
+
+    Where ``samples`` have no targets (``[n, 0]``), the target of each position is the token that follows.
+
+    Raises
+    ------
+    DataError
+        When the model reads no texts.
+    RuntimeMissingError
+        When the library is not installed.
+    BundleError
+        When the bundle's file is no tokenizer.
+    """
+    manifest = bundle.manifest
+    if manifest.tokenizer is None:
+        raise DataError(
+            f"The data are texts, and '{manifest.name}' has no tokenizer: export it with --tokenizer, or give tokens "
+            "(text: with a vocabulary=)."
+        )
+    inputs = manifest.inputs or (NamedInput("input_ids", manifest.input.shape, "int64", manifest.vocabulary),)
+    (length,) = next(each.shape for each in inputs if each.name == "input_ids")
+    ahead = samples.y.ndim == 2 and not samples.y.shape[1]
+    found = encoded(
+        _opened(bundle.root.as_posix(), manifest.files[TOKENIZER].sha256),
+        samples.x,
+        length + ahead,
+        manifest.tokenizer.pad,
+    )
+    y = samples.y
+    if ahead:
+        ids, real = found["input_ids"], found["attention_mask"]
+        y = np.where(real[:, 1:] > 0, ids[:, 1:], LEFT_OUT)
+        found = {name: array[:, :length] for name, array in found.items()}
+    arrays = {each.name: found[each.name] for each in inputs}
+    if not manifest.inputs:
+        return replace(samples, x=np.ascontiguousarray(arrays["input_ids"]), y=y)
+    named = tuple(NamedInput(name, (length,), "int64") for name in arrays)
+    return replace(samples, x=np.concatenate(list(arrays.values()), axis=1), y=y, inputs=named)
+
+
+def open_tokenizer(content: bytes, where: str) -> "Tokenizer":
+    """The tokenizer of a file ``tokenizer.json``.
+
+    Raises
+    ------
+    RuntimeMissingError
+        When the library is not installed.
+    BundleError
+        When the file is none.
+    """
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a device says itself how many threads it has
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise RuntimeMissingError(
+            "This model reads texts, and the library tokenizers is not installed: pip install 'edge-fl[text]'."
+        ) from error
+    with _told(where):
+        return Tokenizer.from_buffer(content)
+
+
+@lru_cache(maxsize=2)
+def _opened(root: str, digest: str) -> "Tokenizer":
+    """One that was read before is not read again; ``digest`` tells the files of a folder that is written anew apart."""
+    del digest
+    path = Path(root) / TOKENIZER
+    return open_tokenizer(path.read_bytes(), f"'{path}'")
+
+
+def encoded(tokenizer: "Tokenizer", texts: NDArray[Any], length: int, pad: int) -> dict[str, NDArray[np.int64]]:
+    """``[n, length]`` of each of :data:`FILLED`; raises BundleError where the tokenizer fails."""
+    found = {name: np.zeros((len(texts), length), dtype=np.int64) for name in FILLED}
+    found["input_ids"][:] = pad
+    with _told("The bundle's tokenizer"):
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(length)
+        encodings = tokenizer.encode_batch(list(texts))
+    for row, encoding in enumerate(encodings):
+        for name, attribute in FILLED.items():
+            values = getattr(encoding, attribute)
+            found[name][row, : len(values)] = values
+    return found
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """Tell whatever the library raises in one sentence: BundleError."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of Rust's is no Exception
+        raise BundleError(f"{where} cannot be used as a tokenizer: {said(error)}.") from error

@@ -1,0 +1,110 @@
+"""Several inputs by name: packed, put in the model's order, and refused where a value would change."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_fl.core.errors import DataError
+from edge_fl.core.inputs import NamedInput
+from edge_fl.data.given import samples_of
+from edge_fl.data.inputs_by_name import inputs_of, with_inputs, without_name
+from edge_fl.data.sources.base import open_source
+
+USER, SCORES, KEEP = (
+    NamedInput("user", (), "int64", 30),
+    NamedInput("scores", (2,)),
+    NamedInput("keep", (), "bool"),
+)
+ARRAYS = {
+    "keep": np.array([True, False, True]),
+    "scores": np.array([[0.5, 1], [2, 3], [4, 5]], np.float32),
+    "other": np.arange(3),
+    "user": np.array([7, 29, 0]),
+}
+Y = np.array([0, 1, 0])
+
+
+def test_inputs_come_in_the_models_order_and_others_are_left_out() -> None:
+    samples = with_inputs(samples_of((ARRAYS, Y)), [USER, SCORES, KEEP])
+    np.testing.assert_array_equal(samples.x, [[7, 0.5, 1, 1], [29, 2, 3, 0], [0, 4, 5, 1]])
+    assert samples.x.dtype == np.float32
+    assert with_inputs(samples, [USER, SCORES, KEEP]) is samples
+    whole = with_inputs(samples_of((ARRAYS, Y)), [KEEP, USER])
+    assert whole.x.dtype == np.int64
+    assert {name: array.tolist() for name, array in inputs_of(whole).items()} == {
+        "keep": [1, 0, 1],
+        "user": [7, 29, 0],
+    }
+
+
+def test_every_way_to_give_them_is_the_same(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", **ARRAYS, y=Y)
+    rows = [({name: array[i] for name, array in ARRAYS.items()}, int(Y[i])) for i in range(3)]
+    given = [
+        samples_of((ARRAYS, Y)),
+        samples_of({**ARRAYS, "labels": Y}),
+        samples_of({"x": ARRAYS, "y": Y}),
+        samples_of(rows),
+        open_source(f"npz:{tmp_path / 'data.npz'}").samples(),
+    ]
+    taken = [with_inputs(samples, [USER, SCORES, KEEP]).x for samples in given]
+    assert all(np.array_equal(x, taken[0]) for x in taken)
+
+
+def test_columns_of_a_table_are_inputs_of_one_number(tmp_path: Path) -> None:
+    (tmp_path / "visits.csv").write_text("user,score,label\n7,0.5,0\n29,2,1\n")
+    samples = open_source(f"csv:{tmp_path / 'visits.csv'}").samples()
+    taken = with_inputs(samples, [NamedInput("score", ()), USER])
+    np.testing.assert_array_equal(taken.x, np.array([[0.5, 7], [2, 29]], np.float32))
+    assert taken.columns == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "taken", "says"),
+    [
+        ({}, NamedInput("item", (), "int64"), "and the model takes the inputs 'item': give arrays of these names"),
+        ({"user": np.zeros((3, 2))}, USER, r"'user' has the shape \(2,\) a sample, and the model takes \(\)"),
+        (
+            {"user": np.array([0.5, 1, 2])},
+            USER,
+            "'user' has numbers that are not whole, and the model takes int64",
+        ),
+        ({"user": np.array([0, 30, 1])}, USER, "'user' has values 0 to 30, and the model knows 0 to 29"),
+        ({"keep": np.array([0, 2, 1])}, KEEP, "'keep' has values 0 to 2, and the model knows 0 to 1"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(changed: dict[str, np.ndarray], taken: NamedInput, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        with_inputs(samples_of(({**ARRAYS, **changed}, Y)), [taken])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (({}, Y), "gives no input"),
+        (({"a b": Y}, Y), "an input has a name of letters"),
+        (({"text": ["a", "b", "c"], "n": Y}, Y), "has texts as 'text' beside other inputs"),
+        (({"a": np.full(3, 2**25), "b": np.ones(3, np.float32)}, Y), "'a' has whole numbers above 16,777,216"),
+        (({"a": np.zeros(2), "b": np.zeros(3)}, Y), r"input 'a', gives x of shape \(2,\)"),
+        ({"a": Y}, "it needs x and y, or inputs by name and one array called label"),
+        ({"a": Y, "x": Y, "y": Y}, "it needs x and y, or inputs by name"),
+        ([({"a": 1}, 0), ({"b": 1}, 0)], "items that are not alike|gives x in object"),
+    ],
+)
+def test_inputs_that_no_model_takes_are_refused(given: object, says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        samples_of(given)
+
+
+def test_one_input_needs_no_name() -> None:
+    named = samples_of(({"pixels": ARRAYS["scores"]}, Y))
+    np.testing.assert_array_equal(without_name(named).x, ARRAYS["scores"])
+    unnamed = samples_of((ARRAYS["scores"], Y))
+    np.testing.assert_array_equal(with_inputs(unnamed, [SCORES]).x, ARRAYS["scores"])
+    with pytest.raises(DataError, match="and the model takes one input: give that one alone"):
+        without_name(samples_of((ARRAYS, Y)))
+    with pytest.raises(
+        DataError, match="has one input without a name, and the model takes the inputs 'user', 'keep'"
+    ):
+        with_inputs(unnamed, [USER, KEEP])
