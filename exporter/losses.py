@@ -7,9 +7,9 @@ from typing import Literal
 from torch import Tensor
 from torch.nn import functional
 
+from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import LABEL_MASK
 from edge_fl.core.errors import ConfigError
-from edge_fl.data.registry import LEFT_OUT
 from exporter.model_file import load_function
 
 __all__ = ["Loss", "find_loss"]
@@ -21,7 +21,7 @@ class Loss:
 
     ``per_sample`` takes the outputs ``[B, ...]``, the targets ``[B, ...]`` of dtype ``target`` and one tensor for
     each of ``inputs``, and gives ``[B]``. ``leaves_out`` says that targets may be
-    :data:`edge_fl.data.registry.LEFT_OUT`.
+    :data:`edge_fl.core.batch.LEFT_OUT`.
     """
 
     name: str

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from edge_fl.core.batch import Batch
+from edge_fl.core.batch import LEFT_OUT, Batch
 from edge_fl.core.bundle import WHOLE_BATCHES
 from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout, Tensor
@@ -16,7 +16,6 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Index, Selection, Weights
 from edge_fl.core.width_statistics import one_hot
-from edge_fl.data.registry import LEFT_OUT
 from exporter.lower import kept_at
 from exporter.named_inputs import named_values
 from exporter.source import Source

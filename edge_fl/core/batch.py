@@ -6,7 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch"]
+__all__ = ["LEFT_OUT", "Batch"]
+
+LEFT_OUT = -100
+"""The target of a position that has none, as torch and Hugging Face write it."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.errors import DataError, said
 from edge_fl.core.inputs import NamedInput, pack, packed_input
-from edge_fl.data.registry import LEFT_OUT, Samples
+from edge_fl.data.registry import Samples
 
 __all__ = ["checked_samples"]
 
@@ -32,7 +33,7 @@ def checked_samples(
         ``[n, ...]``: unsigned bytes are pixels, divided by 255; other floats become float32; other integers are tokens.
         Or ``[n]`` texts; or several such arrays by name, also of bool.
     y
-        ``[n, ...]``: integers are class indices, or :data:`edge_fl.data.registry.LEFT_OUT` at a position without one;
+        ``[n, ...]``: integers are class indices, or :data:`edge_fl.core.batch.LEFT_OUT` at a position without one;
         floats are numbers, as float32.
     where
         What they come from, for the error's sentence.

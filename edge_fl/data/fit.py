@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
+from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import Bundle, Manifest
 from edge_fl.core.errors import DataError, printable
 from edge_fl.data.inputs_by_name import with_inputs, without_name
-from edge_fl.data.registry import LEFT_OUT, Samples
+from edge_fl.data.registry import Samples
 
 __all__ = ["arranged", "fitted", "prepared"]
 

@@ -17,7 +17,6 @@ from edge_fl.core.errors import DataError
 from edge_fl.core.inputs import NamedInput
 
 __all__ = [
-    "LEFT_OUT",
     "Dataset",
     "DatasetInfo",
     "Samples",
@@ -28,8 +27,6 @@ __all__ = [
 ]
 
 _FOLDER = "EDGE_FL_DATA"
-LEFT_OUT = -100
-"""The target of a position that has none, as torch and Hugging Face write it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ class Samples:
         ``[n, *input_shape]``, float32 in [0, 1] or int64 tokens; or ``[n]`` texts (str), which the bundle's tokenizer
         makes tokens of.
     y
-        ``[n, *target_shape]``, int64 class indices or float32 numbers; :data:`LEFT_OUT` at positions without a target.
+        ``[n, *target_shape]``, int64 class indices or float32 numbers; -100 (``LEFT_OUT``) at positions without one.
         Of texts perhaps ``[n, 0]``: the target of each position is the token that follows.
     owner
         ``[n]`` int64: whose each sample is, the same number in both splits; None where nobody knows.

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import TOKENIZER, Bundle
 from edge_fl.core.errors import BundleError, DataError, RuntimeMissingError, said
 from edge_fl.core.inputs import NamedInput
-from edge_fl.data.registry import LEFT_OUT, Samples
+from edge_fl.data.registry import Samples
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

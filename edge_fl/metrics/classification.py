@@ -1,6 +1,6 @@
 """Scores of classifiers: outputs are logits, ``[B, C]`` or ``[B, T, C]``, targets classes, ``[B]`` or ``[B, T]``.
 
-Positions whose target is :data:`edge_fl.data.registry.LEFT_OUT` are in no score.
+Positions whose target is :data:`edge_fl.core.batch.LEFT_OUT` are in no score.
 """
 
 import math
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import Manifest
-from edge_fl.data.registry import LEFT_OUT
 from edge_fl.metrics.base import MOST_SUMS, Metric, Sums
 
 __all__ = ["METRICS", "BinaryAccuracy", "MacroF1", "Perplexity", "TopK", "share_right"]
@@ -191,7 +191,7 @@ def share_right(outputs: NDArray[np.float32], y: NDArray[np.int64], top: int) ->
         ``[B, classes]`` or ``[B, T, classes]``. Of equal ones the first counts as larger, and a NaN as larger than any
         number.
     y
-        ``[B]`` or ``[B, T]`` class indices, or :data:`~edge_fl.data.registry.LEFT_OUT`.
+        ``[B]`` or ``[B, T]`` class indices, or :data:`~edge_fl.core.batch.LEFT_OUT`.
 
     Returns
     -------

@@ -11,13 +11,13 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 
+from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, Bundle, Manifest, Program, Tokenizer, parse_manifest
 from edge_fl.core.errors import BundleError, DataError
 from edge_fl.core.inputs import Input, NamedInput, packed_input
 from edge_fl.core.layout import Layout
 from edge_fl.data.fit import fitted
 from edge_fl.data.given import samples_of
-from edge_fl.data.registry import LEFT_OUT
 from edge_fl.data.sources.base import open_source
 
 WORDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "warm": 4, "cold": 5, "soup": 6}
