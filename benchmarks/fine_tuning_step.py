@@ -1,7 +1,7 @@
 """What a train step of a transformer costs: all of it, half of its heads and features, adapters, the head alone."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ from edge_fl.core.selection import Selection, Weights
 from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result, Row
 from edge_fl.measure.timing import turns
-from edge_fl.runtimes.base import open_runtime
+from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.wire.sizes import Size, size_at
 from exporter.export import Target, check_model, export_bundle
 from exporter.fine_tuning import train_only
@@ -42,6 +42,7 @@ class _Kind:
     train: tuple[str, ...] = ()
     width: int = _FULL
     goal: float | None = None  # of its time over that of all
+    cached: bool = False  # features, with --cache-features
 
 
 _KINDS = (
@@ -49,6 +50,7 @@ _KINDS = (
     _Kind("all, half of heads and features", width=_HALF, goal=0.6),
     _Kind("LoRA, r = 8, on q and v", ("lora:q_proj,v_proj:r=8",), goal=0.8),
     _Kind("head", ("head.*",), goal=0.35),
+    _Kind("head, of kept features", ("head.*",), cached=True),
 )
 _EAGER_GOALS: Mapping[str, float] = {"onnx": 0.65, "executorch": 0.9}
 
@@ -84,7 +86,7 @@ def bench_fine_tuning_step(setting: FineTuningSetting, report: Callable[[str], N
     torch.set_num_threads(setting.threads)
     with TemporaryDirectory() as scratch:
         bundles = {
-            (kind.train, runtime): _exported(setting, kind, runtime, Path(scratch), report)
+            (kind.train, kind.cached, runtime): _exported(setting, kind, runtime, Path(scratch), report)
             for kind in _KINDS
             for runtime in setting.runtimes
             if kind.width == _FULL
@@ -100,15 +102,16 @@ def bench_fine_tuning_step(setting: FineTuningSetting, report: Callable[[str], N
         "its dense features, executed compactly. Torch eager is the same nn.Module with autograd and torch.optim.SGD, "
         "with heads and features removed. A ratio is the median over the turns of one run, in each of which every "
         "alternative takes one step. Products alone are the step's matrix products in torch, on tensors made before: a "
-        "floor of the time. Upload is the frame of an update, which has what is trained alone. Memory is the peak of "
-        "three steps in a process of its own, beside the loaded libraries; `--check` says it before an export.",
+        "floor of the time. Of kept features (`--cache-features`), what lies below the head was computed once a sample, "
+        "and no step pays for it. Upload is the frame of an update, which has what is trained alone. Memory is the peak "
+        "of three steps in a process of its own, beside the loaded libraries; `--check` says it before an export.",
         rows=rows,
         bars=_BARS,
     )
 
 
 _PRODUCTS = "products alone"
-_Bundles = Mapping[tuple[tuple[str, ...], str], Bundle]
+_Bundles = Mapping[tuple[tuple[str, ...], bool, str], Bundle]
 
 
 def _exported(
@@ -116,10 +119,10 @@ def _exported(
 ) -> Bundle:
     model = train_only(setting.build(), kind.train)
     folder = scratch / f"{runtime}-{kind.name}"
-    return export_bundle(model, _target(runtime), folder, report=lambda text: report(f"{kind.name}, {text}"))
+    return export_bundle(model, _target(kind, runtime), folder, report=lambda text: report(f"{kind.name}, {text}"))
 
 
-def _target(runtime: str) -> Target:
+def _target(kind: _Kind, runtime: str) -> Target:
     return Target(
         "fine-tuning",
         "made-up",
@@ -128,6 +131,7 @@ def _target(runtime: str) -> Target:
         (runtime,),
         widths=(_FULL, _HALF),
         batch=_BATCH,
+        cache_features=kind.cached,
     )
 
 
@@ -137,10 +141,12 @@ def _steps(
     yield (_KINDS[0].name, _PRODUCTS), _products(setting)
     for kind in _KINDS:
         model = train_only(setting.build(), kind.train)
-        kept = _kept(bundles[kind.train, setting.runtimes[0]], kind.width)
-        yield (kind.name, _EAGER), eager_step(sized(model, kept), _batch(), lr=_LR)
+        kept = _kept(bundles[kind.train, kind.cached, setting.runtimes[0]], kind.width)
+        if not kind.cached:
+            yield (kind.name, _EAGER), eager_step(sized(model, kept), _batch(), lr=_LR)
         for runtime in setting.runtimes:
-            yield (kind.name, runtime), _step(bundles[kind.train, runtime], runtime, kind.width, setting.threads)
+            bundle = bundles[kind.train, kind.cached, runtime]
+            yield (kind.name, runtime), _step(bundle, runtime, kind.width, setting.threads)
 
 
 def _products(setting: FineTuningSetting) -> Callable[[], object]:
@@ -166,8 +172,9 @@ def _products(setting: FineTuningSetting) -> Callable[[], object]:
 
 
 def _step(bundle: Bundle, runtime: str, width: int, threads: int) -> Callable[[], object]:
-    pattern, kept, batch = Pattern.prefix(bundle.layout, width), _kept(bundle, width), _batch()
-    program = open_runtime(runtime, bundle, threads=threads).train_step(pattern, _BATCH)
+    pattern, kept = Pattern.prefix(bundle.layout, width), _kept(bundle, width)
+    opened = open_runtime(runtime, bundle, threads=threads)
+    program, batch = opened.train_step(pattern, _BATCH), _with_features(opened)
     return lambda: program(kept, batch, lr=_LR)
 
 
@@ -181,30 +188,35 @@ def _batch() -> Batch:
     return Batch(x, rng.integers(0, _CLASSES, _BATCH), np.ones(_BATCH, dtype=np.float32))
 
 
+def _with_features(runtime: Runtime) -> Batch:
+    batch = _batch()
+    return replace(batch, x=runtime.features(batch.x))
+
+
 def _rows(
     setting: FineTuningSetting,
     bundles: _Bundles,
     times: Mapping[tuple[str, str], Sequence[float]],
     report: Callable[[str], None],
 ) -> Iterator[Row]:
-    whole = size_at(bundles[(), setting.runtimes[0]].layout, _FULL)
+    whole = size_at(bundles[(), False, setting.runtimes[0]].layout, _FULL)
     for kind in _KINDS:
-        sent = size_at(bundles[kind.train, setting.runtimes[0]].layout, kind.width)
+        sent = size_at(bundles[kind.train, kind.cached, setting.runtimes[0]].layout, kind.width)
         for runtime in (_PRODUCTS, _EAGER, *setting.runtimes):
             if (kind.name, runtime) not in times:
                 continue
             taken = times[kind.name, runtime]
             share = _ratio(taken, times[_KINDS[0].name, runtime])
-            eager = _ratio(taken, times[kind.name, _EAGER])
+            eager = _ratio(taken, times[kind.name, _EAGER]) if (kind.name, _EAGER) in times else None
             report(f"{kind.name}, {runtime}: memory")
             yield {
                 "trained": kind.name,
                 "runtime": runtime,
                 "step (ms)": 1e3 * median(taken),
                 "time / all": share,
-                "time / eager": eager,
+                "time / eager": "" if eager is None else eager,
                 **(_upload(sent, whole) if runtime in setting.runtimes else dict.fromkeys(_UPLOAD, "")),
-                **_memory(setting, kind, runtime, bundles.get((kind.train, runtime))),
+                **_memory(setting, kind, runtime, bundles.get((kind.train, kind.cached, runtime))),
                 "goals": _goals(kind, runtime, share, eager),
             }
 
@@ -213,10 +225,11 @@ def _memory(setting: FineTuningSetting, kind: _Kind, runtime: str, bundle: Bundl
     """Peak of a step, and of onnxruntime's what ``--check`` says of it."""
     if bundle is None:
         return {"memory (MB)": "", "memory / check": ""}
-    taken = peak_memory(Work(bundle.root, "", runtime, kind.width, _batch(), setting.threads))
+    batch = _with_features(open_runtime(runtime, bundle, threads=setting.threads))
+    taken = peak_memory(Work(bundle.root, "", runtime, kind.width, batch, setting.threads))
     if runtime != "onnx":
         return {"memory (MB)": taken / 1e6, "memory / check": ""}
-    said = check_model(train_only(setting.build(), kind.train), _target(runtime)).memory[kind.width]
+    said = check_model(train_only(setting.build(), kind.train), _target(kind, runtime)).memory[kind.width]
     return {"memory (MB)": taken / 1e6, "memory / check": taken / said}
 
 
@@ -227,11 +240,11 @@ def _upload(sent: Size, whole: Size) -> Row:
     return dict(zip(_UPLOAD, (sent.units / whole.units, sent.rows / whole.rows), strict=True))
 
 
-def _goals(kind: _Kind, runtime: str, share: float, eager: float) -> str:
+def _goals(kind: _Kind, runtime: str, share: float, eager: float | None) -> str:
     if runtime in (_EAGER, _PRODUCTS):
         return ""
     goals = [("time / all", kind.goal, share)] if kind.goal is not None else []
-    if kind is _KINDS[0] and runtime in _EAGER_GOALS:
+    if kind is _KINDS[0] and runtime in _EAGER_GOALS and eager is not None:
         goals.append(("time / eager", _EAGER_GOALS[runtime], eager))
     return "; ".join(f"{name} ≤ {goal:g}: {'yes' if seen <= goal else 'no'}" for name, goal, seen in goals)
 

@@ -49,6 +49,7 @@ def export(
     normalise: tuple[Sequence[float], Sequence[float]] | None = None,
     channel_axis: int = 0,
     tokenizer: str | Path | None = None,
+    cache_features: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
     """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
@@ -89,6 +90,8 @@ def export(
     tokenizer
         A ``tokenizer.json``, or a folder that has one: devices then give texts
         (:func:`exporter.tokenizer_file.read_tokenizer`).
+    cache_features
+        Whether devices compute once a sample what lies below the first trained layer, and keep it.
     progress
         Told of each stage.
 
@@ -130,6 +133,7 @@ def export(
             scores=tuple(scores),
             personal=tuple(personal),
             inputs=inputs,
+            cache_features=cache_features,
             tokenizer=None if tokenizer is None else read_tokenizer(Path(tokenizer)),
         ),
         Path(output),

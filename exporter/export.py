@@ -23,6 +23,7 @@ from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt, momenta
 from exporter.derive import Derivation, derive
 from exporter.extract.forward import FORWARD, save_forward
+from exporter.features import FEATURE_BATCH, Below, Cut, above, build_features, find_cut
 from exporter.forward import build_evaluation
 from exporter.frozen import arrays_of
 from exporter.kernels import refuse_missing_kernels
@@ -37,7 +38,7 @@ from exporter.personal import personal_names, set_apart
 from exporter.plain_tensors import with_registered_tensors
 from exporter.report import Findings, examine
 from exporter.sentence import some_names
-from exporter.source import Source
+from exporter.source import Source, Traceable
 from exporter.steps import STEPS
 from exporter.target import Target, check_target
 from exporter.tokenizer_file import check_tokenizer
@@ -68,15 +69,18 @@ def check_model(model: nn.Module, target: Target, *, report: Report = lambda _: 
 
     Raises as :func:`export_bundle` does, as far as it can be known without compiling a program.
     """
-    source, derivation = _read(with_registered_tensors(model), target, report)
-    return examine(source, target, replace(derivation, layout=derivation.apart), report)
+    whole, derivation = _read(with_registered_tensors(model), target, report)
+    source, cut = _cut(whole, target)
+    costs = costs_at(whole.original, whole.layout, target.input, target.widths, cut=cut)
+    return examine(source, target, replace(derivation, layout=derivation.apart), costs, report)
 
 
 def count_programs(target: Target) -> int:
     """How many programs an export makes at most; beside these it reports a proof a runtime, and three stages."""
+    whole = 2 if target.cache_features else 1  # programs of all units: one evaluates, one makes features
     counts = 2 * len(target.widths) - (1000 in target.widths)  # two roundings each, which agree on the full width
     widths = {runtime: counts if runtime in _A_PROGRAM_A_WIDTH else 1 for runtime in target.runtimes}
-    return sum(len(target.variants) * number + 1 for number in widths.values())
+    return sum(len(target.variants) * number + whole for number in widths.values())
 
 
 def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Report = lambda _: None) -> Bundle:
@@ -103,27 +107,36 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
         When ``target`` makes no sense, or ``root`` cannot be written.
     """
     model = with_registered_tensors(model)
-    source, found, lowered, forward = _compiled(model, target, report)
-    files = {program.file: data for programs in lowered.values() for program, data in programs}
-    files[FORWARD] = forward
+    compiled = _compiled(model, target, report)
+    source, found = compiled.source, compiled.found
+    files = {program.file: data for programs in compiled.lowered.values() for program, data in programs}
+    files[FORWARD] = compiled.forward
     if target.tokenizer is not None:
         files[TOKENIZER] = target.tokenizer.content
-    manifest = _manifest(target, source, found, lowered)
+    manifest = _manifest(target, compiled)
+    below = None if compiled.cut is None else Below(compiled.whole, compiled.cut)
     parity: dict[str, Parity] = {}
     with tempfile.TemporaryDirectory() as scratch:  # what is personal is proven with the rest
         unproven = Bundle.save(Path(scratch), manifest, {**files, **_tensors(model, found.layout)})
         for runtime in target.runtimes:
             report(f"{runtime}: comparing with torch")
-            parity[runtime] = check_parity(source, unproven, runtime, widths=target.widths, batch=target.batch)
+            parity[runtime] = check_parity(
+                source, unproven, runtime, widths=target.widths, batch=target.batch, below=below
+            )
     report("writing")
     manifest = msgspec.structs.replace(manifest, layout=found.apart, parity=parity)
     return Bundle.save(root, manifest, {**files, **_tensors(model, found.apart)})
 
 
 class _Compiled(NamedTuple):
-    """A model as it is traced, its layout, and what was made of both: each runtime's programs, and its forward."""
+    """A model as it is traced, its layout, and what was made of both: each runtime's programs, and its forward.
 
+    ``source`` is what steps and evaluation are made of: the model ``whole``, or what lies above a ``cut``.
+    """
+
+    whole: Source
     source: Source
+    cut: Cut | None
     found: Derivation
     lowered: dict[str, Lowered]
     forward: bytes
@@ -135,13 +148,16 @@ def _compiled(model: nn.Module, target: Target, report: Report) -> _Compiled:
     """
     closed: dict[str, str] = {}
     while True:
-        source, found = _read(model, target, report, lambda block: closed.get(_numberless(block)))
+        whole, found = _read(model, target, report, lambda block: closed.get(_numberless(block)))
+        source, cut = _cut(whole, target)
         try:
-            lowered = _lowered(source, target, report)
+            features = None if cut is None else build_features(whole, cut)
+            lowered = _lowered(source, target, features, report)
             report("forward program")
             # Whoever extracts gives it tensors in the order of the bundle's layout.
             given = without_rows(found.apart.trained)
-            return _Compiled(source, found, lowered, save_forward(replace(source, layout=given)))
+            forward = save_forward(replace(whole, layout=given))
+            return _Compiled(whole, source, cut, found, lowered, forward)
         except FixedUnitsError as error:
             if closed.keys() >= set(map(_numberless, error.blocks)):
                 raise  # a layout that the model declares stays as it is
@@ -180,11 +196,28 @@ def _with_vocabularies(model: nn.Module, target: Target) -> tuple[Target, int]:
     return replace(target, inputs=inputs), known.get("", 0)
 
 
-def _lowered(source: Source, target: Target, report: Report) -> dict[str, Lowered]:
+def _cut(whole: Source, target: Target) -> tuple[Source, Cut | None]:
+    """What steps are made of, and where it was cut: the model as it is where no features are kept."""
+    if not target.cache_features:
+        return whole, None
+    frozen = {tensor.name for tensor in whole.layout.frozen}
+    cut = find_cut(whole.original, example_inputs(target.fit, FEATURE_BATCH), target.input, frozen)
+    top = replace(
+        whole,
+        module=above(whole.module, cut, target.input),
+        original=above(whole.original, cut, target.input),
+        input=cut.features,
+        inputs=cut.parts,
+        below=cut.below,
+    )
+    return top, cut
+
+
+def _lowered(source: Source, target: Target, features: Traceable | None, report: Report) -> dict[str, Lowered]:
     steps = tuple(STEPS.find(variant)(source) for variant in target.variants)
     try:
         widths = program_widths(source.layout, target.widths)
-        request = Request(steps, build_evaluation(source), widths, target.batch)
+        request = Request(steps, build_evaluation(source), widths, target.batch, features)
         return lower_for(target.runtimes, request, report)
     except FixedUnitsError:
         raise
@@ -230,16 +263,12 @@ def _tensors(model: nn.Module, layout: Layout) -> dict[str, bytes]:
     return files
 
 
-def _manifest(
-    target: Target,
-    source: Source,
-    found: Derivation,
-    lowered: dict[str, Lowered],
-) -> Manifest:
+def _manifest(target: Target, compiled: _Compiled) -> Manifest:
     """Everything but the proof."""
+    whole, source, found = compiled.whole, compiled.source, compiled.found
     noisy = describe_outputs(source) if "vardrop" in target.variants else ()
     programs: dict[str, tuple[Program, ...]] = {
-        runtime: tuple(program for program, _ in held) for runtime, held in lowered.items()
+        runtime: tuple(program for program, _ in held) for runtime, held in compiled.lowered.items()
     }
     return Manifest(
         schema=SCHEMA,
@@ -248,8 +277,9 @@ def _manifest(
         classes=target.classes,
         input=target.input,
         target=target.target,
-        vocabulary=source.vocabulary,
-        inputs=source.inputs,
+        vocabulary=whole.vocabulary,
+        inputs=whole.inputs,
+        features=None if compiled.cut is None else compiled.cut.features,
         tokenizer=None if target.tokenizer is None else Tokenizer(target.tokenizer.pad),
         loss=source.loss.name,
         layout=found.layout,
@@ -261,7 +291,7 @@ def _manifest(
         tools=_tools(),
         output_noise=noisy,
         momenta=momenta(source.module, source.tracked),
-        costs=costs_at(source.original, found.layout, target.input, target.widths),
+        costs=costs_at(whole.original, found.layout, target.input, target.widths, cut=compiled.cut),
         adapters=adapter_gains(source.original),
         columns=target.columns,
         class_names=target.class_names,

@@ -4,7 +4,6 @@ import copy
 from collections.abc import Mapping
 
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from exporter.adapt import new_statistics
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
@@ -28,7 +27,7 @@ def training_forward(
 
     hooks = [source.module.get_submodule(name).register_forward_hook(multiply) for name in source.scaled]
     try:
-        outputs: Tensor = functional_call(source.module, dict(tensors), (x,))
+        outputs = source.outputs(source.module, tensors, x)
     finally:
         for hook in hooks:
             hook.remove()
@@ -56,7 +55,7 @@ def build_evaluation(source: Source) -> Traceable:
 
     ``width`` comes last where BatchNorm has statistics for each, and says which it normalises by.
     """
-    names = [tensor.name for tensor in (*source.layout.tensors, *source.layout.frozen)]
+    names = [tensor.name for tensor in (*source.layout.tensors, *source.frozen)]
     module = copy.deepcopy(source.module).eval()
     # What a loss takes besides the targets is about a client's training, not about the model's quality.
     free = source.loss.inputs
@@ -64,11 +63,11 @@ def build_evaluation(source: Source) -> Traceable:
     def evaluate(*inputs: Tensor) -> tuple[Tensor, ...]:
         x, y, sample_weight, *width = inputs[len(names) :]
         tensors = _at_width(source, dict(zip(names, inputs, strict=False)), *width)
-        outputs: Tensor = functional_call(module, tensors, (x,))
+        outputs = source.outputs(module, tensors, x)
         ones = [outputs.new_ones(source.classes) for _ in free]
         return weighted_mean(source.loss.per_sample(outputs, y, *ones), sample_weight), outputs
 
-    ports = (*tensor_ports(source.layout), *frozen_ports(source.layout), *batch_ports(source))
+    ports = (*tensor_ports(source.layout), *frozen_ports(source), *batch_ports(source))
     return Traceable(source, "eval", evaluate, ports, ("loss", "outputs"))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from edge_fl.core.errors import ConfigError, said
 from edge_fl.core.inputs import NamedInput, pack, packed_input, places
 
-__all__ = ["named_values", "with_example_inputs", "with_named_inputs"]
+__all__ = ["as_taken", "named_values", "with_example_inputs", "with_named_inputs"]
 
 _STORED = {"float32": torch.float32, "int64": torch.int64, "bool": torch.int64}
 _FLAGS = 2  # values of a whole number that nothing is known of: masks, types and lengths all take 0 and 1
@@ -83,14 +83,15 @@ class _Cut:
     def __call__(self, _: nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, Any]:
         (x,) = given
         at = places(self.inputs)
-        return (), {**named, **{each.name: _as_taken(x[:, at[each.name]], each) for each in self.inputs}}
+        return (), {**named, **{each.name: as_taken(x[:, at[each.name]], each) for each in self.inputs}}
 
 
-def _as_taken(flat: Tensor, each: NamedInput) -> Tensor:
+def as_taken(flat: Tensor, each: NamedInput) -> Tensor:
+    """An input ``[B, size]`` of the one array, as the model takes it; numbers in double precision stay so."""
     found = flat.reshape(-1, *each.shape)
     if each.dtype == "bool":
         return found != 0
-    return found.to(getattr(torch, each.dtype))
+    return found if each.dtype == "float32" else found.to(torch.int64)
 
 
 def named_values(inputs: Sequence[NamedInput], size: int, rng: np.random.Generator) -> NDArray[Any]:

@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Bundle, Parity
 from edge_fl.core.errors import ParityError
+from edge_fl.core.inputs import places
 from edge_fl.core.layout import Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import one_hot
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.training.local_model import LocalModel
+from exporter.accept import Fit, example_inputs
+from exporter.features import Below
 from exporter.limits import ADAM_LIMIT, SMALLEST, DifferenceError, Limits, Rounding
 from exporter.lower import program_widths
 from exporter.proof_steps import (
@@ -41,10 +44,19 @@ _SMALLER = (1.0, 0.1, 0.01, 1e-3, 1e-4)  # times the usual step size, for what d
 _DIVERGED = 1e6  # times the first loss, where nothing is scaled
 _SCALED = 4  # a loss grows by a power of the factor of its layers, and no more than this in what is trained
 _OF_THE_MOVE = 0.1  # what a weight may be off by in smaller steps, of how far it has moved
+_FEATURED = 23  # samples whose features are compared: a piece and a part of one, where programs are static
 _UNSEEN = 1e-5  # of a weight: a move that float32 does not show
 
 
-def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[int, ...], batch: int) -> Parity:
+def check_parity(
+    source: Source,
+    bundle: Bundle,
+    runtime: str,
+    *,
+    widths: tuple[int, ...],
+    batch: int,
+    below: Below | None = None,
+) -> Parity:
     """Compare the programs of ``runtime`` with torch in double precision, at ``widths`` (thousandths).
 
     Batches are full and short, short ones only where BatchNorm does not make the samples depend on one another. In deep
@@ -53,6 +65,7 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
     rounding has thrown a value over a ReLU's kink or to another maximum of a pool, the next draw of batches and
     patterns does not: a program is refused when it keeps the limits in none of three draws. A model whose training
     diverges, as a pretrained one's may by made-up samples, has nothing to compare: it is trained in smaller steps.
+    Features are held to ``below``.
 
     Returns
     -------
@@ -70,6 +83,8 @@ def check_parity(source: Source, bundle: Bundle, runtime: str, *, widths: tuple[
     variants = {program.variant for program in bundle.manifest.programs[runtime] if program.kind == "step"}
     found = [_proven(source, opened, variant, widths, batch) for variant in sorted(variants)]
     answered = _evaluated(source, opened)
+    if below is not None:
+        answered = max(answered, _features(below, opened))
     return Parity(
         steps=max(proof.steps for proof in found),
         weights=max(proof.weights for proof in found),
@@ -256,6 +271,15 @@ def _evaluated(source: Source, runtime: Runtime) -> float:
         off = limits.largest(outputs, true_outputs, "an evaluation output", 0)
         worst = max(worst, off, limits.largest(loss, true_loss, "the evaluation loss", 0))
     return worst
+
+
+def _features(below: Below, runtime: Runtime) -> float:
+    """More samples than one piece of a static program."""
+    whole, size = below.whole, _FEATURED
+    x = example_inputs(Fit(whole.input, (), whole.classes, whole.inputs), size).numpy()
+    found, true, limits = runtime.features(x), below(x), Limits(runtime.name)
+    at = places(below.cut.parts).values()  # a mask's numbers would hide all others
+    return max(limits.largest(found[:, part], true[:, part], "a feature", 0) for part in at)
 
 
 def _unlike_rows(source: Source, weights: Weights) -> dict[str, NDArray[np.float32]]:

@@ -13,7 +13,6 @@ from exporter.source import Source
 from exporter.step_memory import step_memory
 from exporter.steps import STEPS
 from exporter.target import Target
-from exporter.widths import costs_at
 
 __all__ = ["BatchNorm", "Findings", "examine"]
 
@@ -60,13 +59,13 @@ class Findings:
     memory: dict[int, int]
 
 
-def examine(source: Source, target: Target, derivation: Derivation, report: Report) -> Findings:
+def examine(
+    source: Source, target: Target, derivation: Derivation, costs: tuple[Cost, ...], report: Report
+) -> Findings:
     """Find out what an export would give, by a trace for each runtime, one for each width, and no compilation.
 
     Raises UnsupportedModelError when a train step cannot be traced.
     """
-    report("counting costs")
-    costs = costs_at(source.original, source.layout, source.input, target.widths)
     missing: dict[str, tuple[MissingKernel, ...] | None] = {}
     for runtime in target.runtimes:
         report(f"{runtime}: looking for kernels")

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from edge_fl.core.bundle import FROZEN_TENSOR, PLAIN_SGD, BatchNormPolicy, Optimizer
 from edge_fl.core.inputs import Input, NamedInput
@@ -36,7 +37,8 @@ class Source:
     the user's own. ``scaled`` are the modules whose outputs a step multiplies by ``scale``. Under the policy
     ``per-width`` the statistics of ``layout`` have a row for each of ``statistic_widths``, those of the modules none.
     ``inputs`` are those of a model that takes several by name (:mod:`exporter.named_inputs`); of one without a name
-    ``vocabulary`` says how many tokens there are (0: it is none, or nobody knows).
+    ``vocabulary`` says how many tokens there are (0: it is none, or nobody knows). ``below`` are frozen tensors that no
+    step reads, since it takes features (:mod:`exporter.features`).
     """
 
     module: nn.Module
@@ -52,11 +54,25 @@ class Source:
     statistic_widths: tuple[int, ...] = ()
     inputs: tuple[NamedInput, ...] = ()
     vocabulary: int = 0
+    below: frozenset[str] = frozenset()
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Those of the axes of one sample, which no axis with units may share in an example."""
         return (*self.input.shape, *(length for each in self.inputs for length in each.shape))
+
+    @property
+    def frozen(self) -> tuple[Spec, ...]:
+        """The frozen tensors that programs read."""
+        return tuple(tensor for tensor in self.layout.frozen if tensor.name not in self.below)
+
+    def outputs(self, module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """What ``module``, this source's own or a copy, gives for ``x`` with ``tensors`` in the place of its own."""
+        # Of no meaning, and read by nothing that is returned: a trace would take the module's own for constants.
+        below = [tensor for tensor in self.layout.frozen if tensor.name in self.below]
+        unread = {t.name: x.new_zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in below}
+        outputs: Tensor = functional_call(module, {**unread, **tensors}, (x,))
+        return outputs
 
     @property
     def full(self) -> dict[str, int]:
@@ -92,9 +108,9 @@ def tensor_ports(layout: Layout) -> tuple[Port, ...]:
     return tuple(Port(f"tensor.{tensor.name}", tensor.units) for tensor in layout.tensors)
 
 
-def frozen_ports(layout: Layout) -> tuple[Port, ...]:
+def frozen_ports(source: Source) -> tuple[Port, ...]:
     """One port ``frozen.NAME`` for what is kept of every tensor that is read and never trained."""
-    return tuple(Port(f"{FROZEN_TENSOR}{t.name}", t.units, getattr(torch, t.dtype)) for t in layout.frozen)
+    return tuple(Port(f"{FROZEN_TENSOR}{t.name}", t.units, getattr(torch, t.dtype)) for t in source.frozen)
 
 
 def batch_ports(source: Source) -> tuple[Port, ...]:
@@ -129,7 +145,7 @@ class Traceable:
     """
 
     source: Source
-    kind: Literal["step", "eval", "forward"]
+    kind: Literal["step", "eval", "forward", "features"]
     function: Callable[..., tuple[Tensor, ...]]
     ports: tuple[Port, ...]
     outputs: tuple[str, ...]
@@ -147,7 +163,7 @@ class Traceable:
         """The axes of an input whose length is not known before it runs: kept units, and the batch."""
         port = next(port for port in self.ports if port.name == name)
         batch = {0: BATCH} if port.batched else {}
-        if self.kind == "eval":
+        if self.kind in ("eval", "features"):
             return batch
         lengths = ((i, length_of(axis)) for i, axis in enumerate(port.axes, len(batch)))
         return {**batch, **{i: length for i, length in lengths if length.factors}}

@@ -51,6 +51,8 @@ class Target:
         packs; else none.
     tokenizer
         What makes texts the model's input (:func:`exporter.tokenizer_file.read_tokenizer`); None where it reads none.
+    cache_features
+        Whether devices compute what lies below the first trained layer once a sample (:mod:`exporter.features`).
     """
 
     name: str
@@ -72,6 +74,7 @@ class Target:
     personal: tuple[str, ...] = ()
     inputs: tuple[NamedInput, ...] = ()
     tokenizer: TokenizerFile | None = None
+    cache_features: bool = False
 
     @classmethod
     def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":

@@ -230,5 +230,7 @@ def _distinct(program: Traceable) -> tuple[dict[str, int], int]:
     """Kept units and a batch that no two axes share."""
     source = program.source
     layout, shape = source.layout, source.lengths
-    counts = source.full if program.kind == "eval" else distinct_counts(layout, list(source.full), shape)
+    counts = (
+        source.full if program.kind in ("eval", "features") else distinct_counts(layout, list(source.full), shape)
+    )
     return counts, distinct_batch(layout, counts, shape)

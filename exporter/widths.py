@@ -13,12 +13,15 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Selection
 from edge_fl.wire.sizes import pattern_at, size_at
 from exporter.costs import count_macs
+from exporter.features import Cut, Features
 from exporter.frozen import arrays_of
 
 __all__ = ["costs_at"]
 
 
-def costs_at(model: nn.Module, layout: Layout, sample: Input, widths: Iterable[int]) -> tuple[Cost, ...]:
+def costs_at(
+    model: nn.Module, layout: Layout, sample: Input, widths: Iterable[int], *, cut: Cut | None = None
+) -> tuple[Cost, ...]:
     """The costs at full width and at each of ``widths`` (thousandths), widest first.
 
     Parameters
@@ -27,10 +30,15 @@ def costs_at(model: nn.Module, layout: Layout, sample: Input, widths: Iterable[i
         The user's own, whose tensors ``layout`` names.
     sample
         One sample of its input.
+    cut
+        What lies below is computed once a sample, and is no cost of a step.
     """
-    wanted = sorted({1000, *widths}, reverse=True)
+    wanted, dtype = sorted({1000, *widths}, reverse=True), getattr(torch, sample.dtype)
+    below = 0 if cut is None else count_macs(Features(model, cut), input_shape=sample.shape, input_dtype=dtype)
+    found = {width: _macs(model, layout, sample, width) for width in wanted}
     return tuple(
-        Cost(width, size_at(layout, width).parameters, _macs(model, layout, sample, width)) for width in wanted
+        Cost(width, size_at(layout, width).parameters, None if macs is None else macs - below)
+        for width, macs in found.items()
     )
 
 

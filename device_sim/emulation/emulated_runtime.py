@@ -60,7 +60,7 @@ class EmulatedRuntime(Runtime):
         """The real runtime's program, slowed down."""
         # What is kept must not hold this Runtime, which keeps it: they would go only when garbage is collected.
         bundle, hardware, battery = self.bundle, self._hardware, self._hardware.battery
-        what = "an evaluation" if program.kind == "eval" else "a train step"
+        what = "a train step" if program.kind == "step" else "an evaluation"
         with told_as_memory(hardware.memory_mb, "loading the program"):
             run = self._real.load(program)
 

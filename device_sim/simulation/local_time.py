@@ -20,6 +20,7 @@ from edge_fl.measure.timing import medians
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import open_runtime
+from edge_fl.training.features import with_features
 from edge_fl.training.update import make_update
 from edge_fl.wire.frame import decode_frame
 
@@ -53,6 +54,7 @@ class Local:
         Raises RuntimeMissingError when the bundle holds no program for it, and DataError when there is no data.
         """
         layout, client = self.bundle.layout, f"client-{tier}"
+        runtime = open_runtime(self.runtime, self.bundle, threads=1)
         samples = train_samples(self.data, self.bundle)
         part = partition(samples, self.population.clients, self.population.kind)[tier]
         recipe = open_recipe(self.config.method, self.config.parameters)
@@ -74,8 +76,8 @@ class Local:
             task,
             client=client,
             model=decode_frame(content, layout),
-            runtime=open_runtime(self.runtime, self.bundle, threads=1),
-            samples=samples.take(part),
+            runtime=runtime,
+            samples=with_features(samples.take(part), runtime),
             state={},
         )
 

@@ -39,8 +39,10 @@ from edge_fl.data.splits import train_samples
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig, begun
+from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.evaluation import Score
 from edge_fl.training.evaluator import open_evaluator
+from edge_fl.training.features import with_features
 
 __all__ = ["Simulation"]
 
@@ -123,6 +125,8 @@ class Simulation:
             else lambda number: SimulatedTotal(plan(number), Spool(bundle.layout, root)),
             privacy=None if config.privacy is None else Mechanism(config, bundle.layout, Lots(config.seed)),
         )
+        if bundle.manifest.features is not None:
+            given = with_features(given, open_runtime(trainer.programs, bundle, threads=trainer.threads))
         self._clients = Clients(given, population, trainer.programs)
         self._trainer = trainer.open(bundle)
         place = str(bundle.root.resolve())

@@ -50,6 +50,7 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
         "input": list(manifest.input.shape),
         "inputs": msgspec.to_builtins(manifest.inputs),
         "vocabulary": manifest.vocabulary,
+        "features": None if manifest.features is None else list(manifest.features.shape),
         "tokenizer": None if manifest.tokenizer is None else msgspec.to_builtins(manifest.tokenizer),
         "target": list(manifest.target.shape),
         "classes": manifest.classes,

@@ -113,7 +113,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     file: str
-    kind: Literal["step", "eval"]
+    kind: Literal["step", "eval", "features"]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     variant: str = "plain"
@@ -213,7 +213,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first. ``adapters`` are the gains (alpha over rank) of low-rank adapters, by the layer that each is beside.
     ``vocabulary`` is how many tokens the input may be of (0: it is none, or nobody knows).
     ``inputs`` are those of a model that takes several by name, in the order in which they stand in ``input``.
-    ``tokenizer`` is that of a model of texts, whose file is in the bundle.
+    ``tokenizer`` is that of a model of texts, whose file is in the bundle. ``features`` are what steps and evaluation
+    take in place of ``input``, where these are made of it once a sample, by a program of that kind.
     ``columns`` (one a feature of a vector, or none at all) are those of a table that the input is read from, in
     order. ``class_names`` (one a class, or none at all) and ``metadata`` are the user's own and mean nothing to
     training. ``dataset`` is empty where the bundle was made for shapes alone, ``scores`` are the metrics wanted (none:
@@ -241,6 +242,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     vocabulary: int = 0
     inputs: tuple[NamedInput, ...] = ()
     tokenizer: Tokenizer | None = None
+    features: Input | None = None
     columns: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
@@ -288,6 +290,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def eval_program(self, runtime: str) -> Program | None:
         """The evaluation program of ``runtime``, if any."""
         return next((p for p in self.programs.get(runtime, ()) if p.kind == "eval"), None)
+
+    def features_program(self, runtime: str) -> Program | None:
+        """The program of ``runtime`` that makes features, if any."""
+        return next((p for p in self.programs.get(runtime, ()) if p.kind == "features"), None)
 
     def program_files(self, runtime: str) -> list[str]:
         """The files a device with ``runtime`` needs."""

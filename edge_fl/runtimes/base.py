@@ -31,6 +31,7 @@ __all__ = [
     "open_runtime",
 ]
 
+_FEATURES_AT_A_TIME = 20  # samples: what lies below is the larger part of a model
 Compiled = Callable[[Sequence[NDArray[Any]]], list[NDArray[np.float32]]]
 """A loaded program: the arrays of ``Program.inputs`` in order to those of ``Program.outputs``."""
 
@@ -258,6 +259,29 @@ class Runtime(ABC):
             raise RuntimeMissingError(f"The bundle has no {self.name} program that evaluates.")
         widths, frozen = self.bundle.manifest.statistic_widths, self.bundle.frozen.whole
         return Evaluation(program, self._program(program), widths, frozen)
+
+    def features(self, x: NDArray[Any]) -> NDArray[Any]:
+        """What steps and evaluation take of samples ``[n, *input]``, at least one: ``[n, *features]``, or ``x`` itself.
+
+        Raises RuntimeMissingError when the bundle holds no program that makes them.
+        """
+        manifest = self.bundle.manifest
+        if manifest.features is None:
+            return x
+        program = manifest.features_program(self.name)
+        if program is None:
+            raise RuntimeMissingError(f"The bundle has no {self.name} program that makes features.")
+        run, named = self._program(program), (name.removeprefix(FROZEN_TENSOR) for name in program.inputs[:-1])
+        frozen = [self.bundle.frozen.whole[name] for name in named]
+        size, pieces = program.batch or _FEATURES_AT_A_TIME, []
+        for start in range(0, len(x), size):
+            piece = x[start : start + size]
+            (made,) = run([*frozen, _padded(piece, size) if program.batch else piece])
+            pieces.append(made[: len(piece)])
+        found = np.concatenate(pieces)
+        if found.shape[1:] != manifest.features.shape or found.dtype != manifest.features.dtype:
+            raise RunError(f"The program '{program.file}' gives features of another shape than the manifest's.")
+        return found
 
     def _program(self, program: Program) -> Compiled:
         if program.file not in self._loaded:

@@ -112,7 +112,7 @@ class ExecutorchTrainingRuntime(Runtime):
     def load(self, program: Program) -> Compiled:
         """A module of a ``.pte``."""
         module = _Module(self.bundle.read(program.file), str(self.bundle.root / program.file))
-        if program.kind == "eval":
+        if program.kind != "step":
             return module
         optimizer = self.bundle.manifest.optimizer
         return step_of(program, optimizer, _Step(module, program, optimizer.slots).differentiate)

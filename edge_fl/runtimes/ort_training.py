@@ -50,7 +50,7 @@ class OrtTrainingRuntime(Runtime):
         from edge_fl.runtimes.onnx import open_session
 
         session = open_session(self.bundle, program, threads=self.threads)
-        if program.kind == "eval":
+        if program.kind != "step":
             return lambda inputs: list(session.run(None, dict(zip(program.inputs, inputs, strict=True))))
         wanted = [value.name for value in session.get_inputs()]
         given = [value.name for value in session.get_outputs()]

@@ -13,6 +13,7 @@ from edge_fl.metrics.base import Metric, WholeSetMetric, default_scores, open_me
 from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.training.evaluation import Score, score
+from edge_fl.training.features import with_features
 
 __all__ = ["Evaluator", "open_evaluator"]
 
@@ -49,8 +50,9 @@ class Evaluator:
         threads: int = 2,
     ) -> None:
         self._runtime = None if samples is None else _open(bundle, threads)
-        if self._runtime is not None:
+        if self._runtime is not None and samples is not None:
             self._runtime.evaluator()  # one that is missing is told before anything is trained
+            samples = with_features(samples, self._runtime)
         self._samples, self.metrics = samples, metrics
         self._layout, self._widths = bundle.layout, bundle.manifest.statistic_widths
         start = bundle.weights()

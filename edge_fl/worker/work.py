@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +11,11 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.selection import Weights, masked
 from edge_fl.core.server_half import State
 from edge_fl.data.held_out import Split
+from edge_fl.data.registry import Samples
 from edge_fl.runtimes.base import Runtime
 from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.training.evaluation import evaluated
+from edge_fl.training.features import with_features
 from edge_fl.training.personal import personal_tensors
 from edge_fl.training.prediction import full_weights, predicted
 from edge_fl.training.rehearsal import rehearse
@@ -88,6 +91,7 @@ class LocalWork(Work):
     def __init__(self, client: str, runtime: Runtime) -> None:
         self._client, self._runtime, self.bundle = client, runtime, runtime.bundle
         self._data: Split | None = None
+        self._made: dict[str, tuple[Samples, Samples]] = {}
         self._kept: Weights | None = None
 
     def hold(self, data: Split) -> None:
@@ -98,10 +102,13 @@ class LocalWork(Work):
         trained = task.round if isinstance(task, Task) else task.round + 1
         return decode_model(content, self.bundle.layout, run=task.run, round=trained)
 
-    @property
-    def _samples(self) -> Split:
+    def _samples(self, part: Literal["train", "test"]) -> Samples:
+        """A part of what is held, its features made when it is first asked for."""
         assert self._data is not None, "samples are held before anything is asked"
-        return self._data
+        given: Samples = getattr(self._data, part)
+        if part not in self._made or self._made[part][0] is not given:
+            self._made[part] = given, with_features(given, self._runtime)
+        return self._made[part][1]
 
     def train(self, task: Task, model: Content, state: State, secret: bytes | None = None) -> Update:
         """Train on the samples."""
@@ -110,7 +117,7 @@ class LocalWork(Work):
             client=self._client,
             model=self._model(task, model),
             runtime=self._runtime,
-            samples=self._samples.train,
+            samples=self._samples("train"),
             state=state,
             secret=secret,
         )
@@ -121,7 +128,7 @@ class LocalWork(Work):
             task,
             model=self._model(task, model),
             runtime=self._runtime,
-            samples=self._samples.test,
+            samples=self._samples("test"),
             state=state,
         )
         return answer, found.scores
@@ -133,13 +140,13 @@ class LocalWork(Work):
             client=self._client,
             model=self._model(task, model),
             runtime=self._runtime,
-            samples=self._samples.train,
+            samples=self._samples("train"),
             state=state,
         )
 
     def rehearse(self, task: Task) -> float:
         """Seconds that a step takes."""
-        return rehearse(task, client=self._client, runtime=self._runtime, samples=self._samples.train)
+        return rehearse(task, client=self._client, runtime=self._runtime, samples=self._samples("train"))
 
     def keep(self, model: Content, state: State) -> None:
         """Predict by this frame from now on."""
@@ -150,4 +157,4 @@ class LocalWork(Work):
     def predict(self, x: Inputs, *, width: int) -> NDArray[np.float32]:
         """Outputs of the model that is kept."""
         assert self._kept is not None, "a model is kept before anything is predicted"
-        return predicted(self._runtime, self._kept, x, width=width)
+        return predicted(self._runtime, self._kept, self._runtime.features(x), width=width)

@@ -157,6 +157,13 @@ def export(
             "several [default: none]."
         ),
     ] = None,
+    cache_features: Annotated[
+        bool,
+        typer.Option(
+            "--cache-features",
+            help="Devices compute once a sample what lies below the first trained layer, and keep it.",
+        ),
+    ] = False,
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle's folder.")] = Path("bundle"),
     check: Annotated[
         bool,
@@ -192,6 +199,7 @@ def export(
         "scores": tuple(score or ()),
         "personal": tuple(personal or ()),
         "tokenizer": _tokenizer(tokenizer),
+        "cache_features": cache_features,
         **({} if loss is None else {"loss": loss}),
     }
     shapes = (input_shape, classes, target_shape)
@@ -298,6 +306,8 @@ def _written(bundle: "Bundle", *, as_json: bool) -> str:
     lines = [f"{bundle.root}: {manifest.name}, {layout.size} numbers, {layout.units} droppable units"]
     if layout.frozen:
         lines += [f"  {sum(tensor.size for tensor in layout.frozen)} more numbers are frozen"]
+    if manifest.features is not None:
+        lines += [f"  {manifest.features.shape[0]} features a sample are computed once"]
     if layout.personal:
         lines += [f"  {sum(tensor.size for tensor in layout.personal)} more numbers stay on each device"]
     lines += [

@@ -51,7 +51,7 @@ def save_forward(source: Source) -> bytes:
     """
     function = _function(source)
     x, *_ = batch_ports(source)
-    ports = (x, *tensor_ports(source.layout), *frozen_ports(source.layout))
+    ports = (x, *tensor_ports(source.layout), *frozen_ports(source))
     program = Traceable(source, "forward", lambda *inputs: (function(*inputs),), ports, ("outputs",))
     with torch.no_grad(), quiet():
         exported = export_symbolic(program, {})

@@ -55,8 +55,9 @@ def expected_outputs(
     """
     target = bundle.manifest.target
     y = np.zeros((len(x), *target.shape), dtype=target.dtype)
-    batch = Batch(x, y, np.ones(len(x), dtype=np.float32))
-    _, outputs = _opened(bundle).evaluator()(masked(weights, pattern), batch, width=width)
+    opened = _opened(bundle)
+    batch = Batch(opened.features(x), y, np.ones(len(x), dtype=np.float32))
+    _, outputs = opened.evaluator()(masked(weights, pattern), batch, width=width)
     return outputs
 
 

@@ -1,7 +1,8 @@
 """Lowerings, one file a runtime, found by name: each has ``lower(request, report)``."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from edge_fl.core.bundle import Program
 from edge_fl.core.errors import RuntimeMissingError
@@ -31,13 +32,22 @@ Lowered = list[tuple[Program, bytes]]
 @dataclass(frozen=True)
 class Request:
     """What a runtime's programs are made from; ``widths`` (of :func:`program_widths`) and ``batch`` matter to static
-    ones.
+    ones. ``features`` is there where steps and evaluation take them in place of samples (:mod:`exporter.features`).
     """
 
     steps: tuple[Step, ...]
     evaluation: Traceable
     widths: tuple[int, ...]
     batch: int
+    features: Traceable | None = None
+
+    def whole(self, report: Report) -> Iterator[tuple[Literal["eval", "features"], Traceable]]:
+        """The programs of all units, by their kind; each is told of."""
+        report("evaluation")
+        yield "eval", self.evaluation
+        if self.features is not None:
+            report("features")
+            yield "features", self.features
 
 
 class DropoutWidth(int):

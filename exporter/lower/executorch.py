@@ -45,17 +45,11 @@ def lower(request: Request, report: Report) -> Lowered:
                 file, "step", step.inputs, step.outputs, variant=step.variant, kept=kept, batch=request.batch
             )
             lowered.append((program, _compiled(step, kept, request.batch)))
-    report("evaluation")
     full = request.evaluation.source.full
-    program = Program(
-        "executorch/eval.pte",
-        "eval",
-        request.evaluation.inputs,
-        request.evaluation.outputs,
-        kept=full,
-        batch=EVALUATION_BATCH,
-    )
-    lowered.append((program, _compiled(request.evaluation, full, EVALUATION_BATCH)))
+    for kind, whole in request.whole(report):
+        batch = EVALUATION_BATCH if kind == "eval" else request.batch  # below lies the larger part of a model
+        program = Program(f"executorch/{kind}.pte", kind, whole.inputs, whole.outputs, kept=full, batch=batch)
+        lowered.append((program, _compiled(whole, full, batch)))
     return lowered
 
 

@@ -41,19 +41,14 @@ def lower(request: Request, report: Report) -> Lowered:
             )
             with unrolled(derived=True):  # it has no loops, and torch's joint export no autograd.Function
                 lowered.append((program, to_executorch(_joint(step, kept, request.batch))))
-    report("evaluation")
-    evaluation, full = request.evaluation, request.evaluation.source.full
-    program = Program(
-        "executorch_training/eval.pte",
-        "eval",
-        evaluation.inputs,
-        evaluation.outputs,
-        kept=full,
-        batch=EVALUATION_BATCH,
-    )
-    with unrolled():
-        exported = export_static(evaluation, full, EVALUATION_BATCH, executorch_decompositions())
-    lowered.append((program, to_executorch(exported)))
+    full = request.evaluation.source.full
+    for kind, whole in request.whole(report):
+        batch = EVALUATION_BATCH if kind == "eval" else request.batch  # below lies the larger part of a model
+        file = f"executorch_training/{kind}.pte"
+        program = Program(file, kind, whole.inputs, whole.outputs, kept=full, batch=batch)
+        with unrolled():
+            exported = export_static(whole, full, batch, executorch_decompositions())
+        lowered.append((program, to_executorch(exported)))
     return lowered
 
 

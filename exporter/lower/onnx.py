@@ -46,13 +46,8 @@ def lower(request: Request, report: Report) -> Lowered:
             f"onnx/step-{step.variant}.onnx", "step", step.inputs, step.outputs, variant=step.variant
         )
         lowered.append((program, _model(step)))
-    report("evaluation")
-    lowered.append(
-        (
-            Program("onnx/eval.onnx", "eval", request.evaluation.inputs, request.evaluation.outputs),
-            _model(request.evaluation),
-        )
-    )
+    for kind, whole in request.whole(report):
+        lowered.append((Program(f"onnx/{kind}.onnx", kind, whole.inputs, whole.outputs), _model(whole)))
     return lowered
 
 

@@ -44,10 +44,9 @@ def lower(request: Request, report: Report) -> Lowered:
             f"ort_training/step-{step.variant}.onnx", "step", step.inputs, step.outputs, variant=step.variant
         )
         lowered.append((program, _gradients(step)))
-    report("evaluation")
-    evaluation = request.evaluation
-    data = to_onnx(export_symbolic(evaluation, onnx_decompositions()), evaluation.inputs, evaluation.outputs)
-    lowered.append((Program("ort_training/eval.onnx", "eval", evaluation.inputs, evaluation.outputs), data))
+    for kind, whole in request.whole(report):
+        data = to_onnx(export_symbolic(whole, onnx_decompositions()), whole.inputs, whole.outputs)
+        lowered.append((Program(f"ort_training/{kind}.onnx", kind, whole.inputs, whole.outputs), data))
     return lowered
 
 

@@ -22,13 +22,8 @@ def lower(request: Request, report: Report) -> Lowered:
             f"torch_eager/step-{step.variant}.pt2", "step", step.inputs, step.outputs, variant=step.variant
         )
         lowered.append((program, _saved(step)))
-    report("evaluation")
-    lowered.append(
-        (
-            Program("torch_eager/eval.pt2", "eval", request.evaluation.inputs, request.evaluation.outputs),
-            _saved(request.evaluation),
-        )
-    )
+    for kind, whole in request.whole(report):
+        lowered.append((Program(f"torch_eager/{kind}.pt2", kind, whole.inputs, whole.outputs), _saved(whole)))
     return lowered
 
 

@@ -1,6 +1,8 @@
 """Passes over a traced graph before it is exported, each one file with one job."""
 
-from torch.fx import GraphModule
+from torch import Tag
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
 
 from exporter.passes.common import share_common
 from exporter.passes.loops import separate_loop_inputs
@@ -17,5 +19,11 @@ def optimise(module: GraphModule) -> None:
     sink_permutes(module.graph)
     share_common(module.graph)
     separate_loop_inputs(module.graph)
-    module.graph.eliminate_dead_code()
+    module.graph.eliminate_dead_code(_is_needed)
     module.recompile()
+
+
+def _is_needed(node: Node) -> bool:
+    """Whether a node is needed though nobody reads it. Attention is not, which torch counts among random operations."""
+    random = isinstance(node.target, OpOverload) and Tag.nondeterministic_seeded in node.target.tags
+    return node.is_impure() and not random

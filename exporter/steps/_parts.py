@@ -65,7 +65,7 @@ def build(
     ports = (
         *tensor_ports(source.layout),
         *trained,
-        *frozen_ports(source.layout),
+        *frozen_ports(source),
         *slots,
         *batch_ports(source),
         scalar("lr"),
@@ -104,7 +104,7 @@ def build(
 
 def _alone(source: Source, objective: Objective, extra: tuple[Port, ...]) -> Traceable:
     """``(tensors..., x, y, sample_weight, scale, ...) -> (minimised, loss, new statistics...)``."""
-    held = (*tensor_ports(source.layout), *frozen_ports(source.layout))
+    held = (*tensor_ports(source.layout), *frozen_ports(source))
     ports = (*held, *batch_ports(source), scalar("scale"), *loss_ports(source), *extra)
 
     def evaluate(*inputs: Tensor) -> tuple[Tensor, ...]:
