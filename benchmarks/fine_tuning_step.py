@@ -102,9 +102,10 @@ def bench_fine_tuning_step(setting: FineTuningSetting, report: Callable[[str], N
         "its dense features, executed compactly. Torch eager is the same nn.Module with autograd and torch.optim.SGD, "
         "with heads and features removed. A ratio is the median over the turns of one run, in each of which every "
         "alternative takes one step. Products alone are the step's matrix products in torch, on tensors made before: a "
-        "floor of the time. Of kept features (`--cache-features`), what lies below the head was computed once a sample, "
-        "and no step pays for it. Upload is the frame of an update, which has what is trained alone. Memory is the peak "
-        "of three steps in a process of its own, beside the loaded libraries; `--check` says it before an export.",
+        "floor of the time. Of kept features (`--cache-features`), what lies below the head was computed once a "
+        "sample, and no step pays for it. Upload is the frame of an update, which has what is trained alone. Memory is "
+        "the peak of three steps in a process of its own, beside the loaded libraries; `--check` says it before an "
+        "export.",
         rows=rows,
         bars=_BARS,
     )
