@@ -50,6 +50,7 @@ def export(
     channel_axis: int = 0,
     tokenizer: str | Path | None = None,
     cache_features: bool = False,
+    frozen_dtype: Literal["float32", "float16"] = "float32",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
     """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
@@ -92,6 +93,8 @@ def export(
         (:func:`exporter.tokenizer_file.read_tokenizer`).
     cache_features
         Whether devices compute once a sample what lies below the first trained layer, and keep it.
+    frozen_dtype
+        What the bundle stores frozen matrices as: float16 rounds them, and halves what a device fetches.
     progress
         Told of each stage.
 
@@ -134,6 +137,7 @@ def export(
             personal=tuple(personal),
             inputs=inputs,
             cache_features=cache_features,
+            frozen_dtype=frozen_dtype,
             tokenizer=None if tokenizer is None else read_tokenizer(Path(tokenizer)),
         ),
         Path(output),

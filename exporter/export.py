@@ -25,7 +25,7 @@ from exporter.derive import Derivation, derive
 from exporter.extract.forward import FORWARD, save_forward
 from exporter.features import FEATURE_BATCH, Below, Cut, above, build_features, find_cut
 from exporter.forward import build_evaluation
-from exporter.frozen import arrays_of
+from exporter.frozen import arrays_of, in_half, stored_in_half
 from exporter.kernels import refuse_missing_kernels
 from exporter.lora import adapter_gains
 from exporter.losses import find_loss
@@ -69,7 +69,7 @@ def check_model(model: nn.Module, target: Target, *, report: Report = lambda _: 
 
     Raises as :func:`export_bundle` does, as far as it can be known without compiling a program.
     """
-    whole, derivation = _read(with_registered_tensors(model), target, report)
+    whole, derivation = _read(_stored(model, target), target, report)
     source, cut = _cut(whole, target)
     costs = costs_at(whole.original, whole.layout, target.input, target.widths, cut=cut)
     return examine(source, target, replace(derivation, layout=derivation.apart), costs, report)
@@ -106,7 +106,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     ConfigError, BundleError
         When ``target`` makes no sense, or ``root`` cannot be written.
     """
-    model = with_registered_tensors(model)
+    model = _stored(model, target)
     compiled = _compiled(model, target, report)
     source, found = compiled.source, compiled.found
     files = {program.file: data for programs in compiled.lowered.values() for program, data in programs}
@@ -126,6 +126,12 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     report("writing")
     manifest = msgspec.structs.replace(manifest, layout=found.apart, parity=parity)
     return Bundle.save(root, manifest, {**files, **_tensors(model, found.apart)})
+
+
+def _stored(model: nn.Module, target: Target) -> nn.Module:
+    """The model with every tensor that it reads registered, and of the numbers that the bundle holds."""
+    model = with_registered_tensors(model)
+    return in_half(model) if target.frozen_dtype == "float16" else model
 
 
 class _Compiled(NamedTuple):
@@ -181,6 +187,8 @@ def _read(
     personal = personal_names(model, target.personal)
     derivation = derive(model, example_inputs(target.fit, 3), read, closed, personal=personal)
     set_apart(derivation.layout, personal)  # what cannot be is told before anything is compiled
+    if target.frozen_dtype == "float16":
+        derivation = replace(derivation, layout=stored_in_half(model, derivation.layout))
     if target.batch_norm == "per-width":
         derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
     return _source(model, target, derivation, vocabulary), derivation

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.inputs import Input, NamedInput, packed_input, places
+from exporter.frozen import widened
 from exporter.named_inputs import as_taken
 from exporter.source import Source, Traceable, batch_ports, frozen_ports
 from exporter.trace import trace_function
@@ -311,6 +312,7 @@ def build_features(source: Source, cut: Cut) -> Traceable:
 
     def features(*inputs: Tensor) -> tuple[Tensor, ...]:
         *tensors, x = inputs
-        return (functional_call(below, {f"model.{n}": t for n, t in zip(names, tensors, strict=True)}, (x,)),)
+        held = {f"model.{name}": tensor for name, tensor in zip(names, tensors, strict=True)}
+        return (functional_call(below, widened(held), (x,)),)
 
     return Traceable(source, "features", features, (*(frozen[name] for name in names), x), ("features",))

@@ -12,6 +12,7 @@ from edge_fl.core.bundle import FROZEN_TENSOR, PLAIN_SGD, BatchNormPolicy, Optim
 from edge_fl.core.inputs import Input, NamedInput
 from edge_fl.core.layout import Axis, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
+from exporter.frozen import widened
 from exporter.losses import Loss
 from exporter.open_lengths import BATCH, Length, length_of
 
@@ -71,7 +72,7 @@ class Source:
         # Of no meaning, and read by nothing that is returned: a trace would take the module's own for constants.
         below = [tensor for tensor in self.layout.frozen if tensor.name in self.below]
         unread = {t.name: x.new_zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in below}
-        outputs: Tensor = functional_call(module, {**unread, **tensors}, (x,))
+        outputs: Tensor = functional_call(module, {**unread, **widened(tensors)}, (x,))
         return outputs
 
     @property

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Optimizer
 from edge_fl.core.errors import ConfigError, DataError
@@ -53,6 +53,8 @@ class Target:
         What makes texts the model's input (:func:`exporter.tokenizer_file.read_tokenizer`); None where it reads none.
     cache_features
         Whether devices compute what lies below the first trained layer once a sample (:mod:`exporter.features`).
+    frozen_dtype
+        What the bundle stores frozen matrices as; ``float16`` rounds them.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Target:
     inputs: tuple[NamedInput, ...] = ()
     tokenizer: TokenizerFile | None = None
     cache_features: bool = False
+    frozen_dtype: Literal["float32", "float16"] = "float32"
 
     @classmethod
     def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":

@@ -14,7 +14,7 @@ from edge_fl.core.selection import Selection
 from edge_fl.wire.sizes import pattern_at, size_at
 from exporter.costs import count_macs
 from exporter.features import Cut, Features
-from exporter.frozen import arrays_of
+from exporter.frozen import arrays_of, widened
 
 __all__ = ["costs_at"]
 
@@ -47,7 +47,7 @@ def _macs(model: nn.Module, layout: Layout, sample: Input, width: int) -> int | 
     kept = Selection.of(pattern_at(layout, width), "units").gather(full)
     tensors = {tensor.name: torch.from_numpy(kept[tensor.name]) for tensor in layout.parameters}
     frozen = cut_frozen(arrays_of(model, layout), pattern_at(layout, width))
-    tensors.update({name: torch.from_numpy(array) for name, array in frozen.items()})
+    tensors.update(widened({name: torch.from_numpy(array) for name, array in frozen.items()}))
     dtype = getattr(torch, sample.dtype)
     try:
         return count_macs(model, input_shape=sample.shape, input_dtype=dtype, tensors=tensors)

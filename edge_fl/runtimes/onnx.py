@@ -52,8 +52,13 @@ def open_session(bundle: Bundle, program: Program, *, threads: int) -> onnxrunti
     # a train step without both is as fast, in half of the memory.
     options.enable_mem_pattern = False
     options.enable_mem_reuse = False
+    # Each use of a weight of float16 widens it anew; else a wide copy would live from forward to backward.
+    half = any(tensor.dtype == "float16" for tensor in bundle.layout.frozen)
+    shared = ["CommonSubexpressionElimination"] if half else []
     try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            content, options, providers=["CPUExecutionProvider"], disabled_optimizers=shared
+        )
     except Exception as error:  # onnxruntime has no common base for what it raises on programs it cannot take
         raise BundleError(f"onnxruntime {onnxruntime.__version__} cannot load {where}: {error}.") from error
 

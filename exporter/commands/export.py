@@ -13,7 +13,13 @@ from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.share import parse_widths
 from edge_fl.data.class_names import read_class_names
 from exporter.commands.export_check import describe_findings, show_findings
-from exporter.commands.export_options import parse_batch_norm, parse_metadata, parse_optimizer, target_for
+from exporter.commands.export_options import (
+    parse_batch_norm,
+    parse_frozen_dtype,
+    parse_metadata,
+    parse_optimizer,
+    target_for,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -164,6 +170,10 @@ def export(
             help="Devices compute once a sample what lies below the first trained layer, and keep it.",
         ),
     ] = False,
+    frozen_dtype: Annotated[
+        str,
+        typer.Option(help="Store frozen matrices as float32, or as float16, which halves what a device fetches."),
+    ] = "float32",
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle's folder.")] = Path("bundle"),
     check: Annotated[
         bool,
@@ -200,6 +210,7 @@ def export(
         "personal": tuple(personal or ()),
         "tokenizer": _tokenizer(tokenizer),
         "cache_features": cache_features,
+        "frozen_dtype": parse_frozen_dtype(frozen_dtype),
         **({} if loss is None else {"loss": loss}),
     }
     shapes = (input_shape, classes, target_shape)

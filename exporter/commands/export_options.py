@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_DATASET",
     "parse_batch_norm",
+    "parse_frozen_dtype",
     "parse_input",
     "parse_metadata",
     "parse_optimizer",
@@ -26,6 +27,7 @@ __all__ = [
 NO_DATASET = ""
 """What a bundle names where there is only a shape."""
 _DTYPES = ("float32", "int64", "bool")
+_FROZEN_DTYPES = ("float32", "float16")
 _POLICIES = ("tracked", "per-width", "static", "frozen")
 
 
@@ -50,6 +52,13 @@ def parse_batch_norm(policy: str) -> str:
     if policy not in _POLICIES:
         raise ConfigError(f"There is no batch-norm policy '{policy}'; there are {', '.join(_POLICIES)}.")
     return policy
+
+
+def parse_frozen_dtype(name: str) -> str:
+    """float32 or float16; raises ConfigError."""
+    if name not in _FROZEN_DTYPES:
+        raise ConfigError(f"Frozen tensors are stored as {' or '.join(_FROZEN_DTYPES)}, not as '{name}'.")
+    return name
 
 
 def parse_metadata(settings: Sequence[str]) -> dict[str, str]:

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.func import functional_call
 
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError, ParityError, UnsupportedModelError
@@ -81,8 +80,7 @@ def _function(source: Source) -> Callable[..., Tensor]:
     names = [tensor.name for tensor in (*source.layout.tensors, *source.layout.frozen)]
 
     def forward(x: Tensor, *tensors: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(module, dict(zip(names, tensors, strict=True)), (x,))
-        return outputs
+        return source.outputs(module, dict(zip(names, tensors, strict=True)), x)
 
     return forward
 

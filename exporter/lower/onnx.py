@@ -15,6 +15,7 @@ from edge_fl.core.bundle import Program
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request
+from exporter.onnx_casts import widen_at_each_use
 from exporter.onnx_shapes import settle_shapes
 from exporter.onnx_simplify import simplify
 from exporter.open_lengths import FixedUnitsError
@@ -134,6 +135,7 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
         del value.metadata_props[:]
     settle_shapes(model)
     _fill_uniform(model.graph)
+    widen_at_each_use(model.graph)
     return model
 
 

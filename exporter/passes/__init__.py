@@ -4,6 +4,7 @@ from torch import Tag
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
+from exporter.passes.casts import widen_at_each_use
 from exporter.passes.common import share_common
 from exporter.passes.loops import separate_loop_inputs
 from exporter.passes.permutes import sink_permutes
@@ -20,6 +21,7 @@ def optimise(module: GraphModule) -> None:
     share_common(module.graph)
     separate_loop_inputs(module.graph)
     module.graph.eliminate_dead_code(_is_needed)
+    widen_at_each_use(module.graph)
     module.recompile()
 
 

@@ -19,7 +19,16 @@ __all__ = ["NativeProgram", "TensorSpec", "set_threads"]
 
 _log = logging.getLogger(__name__)
 # ExecuTorch's ScalarType
-_DTYPES = {0: np.uint8, 1: np.int8, 3: np.int32, 4: np.int64, 6: np.float32, 7: np.float64, 11: np.bool_}
+_DTYPES = {
+    0: np.uint8,
+    1: np.int8,
+    3: np.int32,
+    4: np.int64,
+    5: np.float16,
+    6: np.float32,
+    7: np.float64,
+    11: np.bool_,
+}
 _RANK = 16
 
 
