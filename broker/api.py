@@ -10,6 +10,7 @@ from broker.open_broker import OpenBroker, open_broker
 from broker.session import new_run_id
 from broker.session import serve as coordinate
 from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SecureAggregation, bounds_beside
@@ -96,7 +97,7 @@ def serve(
         batch=batch,
         lr=lr,
         seed=seed,
-        test_data=None if test_data is None else str(test_data),
+        test_data=None if test_data is None else _spec(test_data),
         scores=tuple(scores),
         initial_weights=place_of(initial_weights),
         code=(*code, *of_rule),
@@ -122,3 +123,13 @@ def serve(
             fleet=fleet,
         )
     return Run.open(root)
+
+
+def _spec(data: str | Path) -> str:
+    """Held-out data as a run's record has them, which goes on from them."""
+    if not isinstance(data, str | Path):
+        raise ConfigError(
+            f"A coordinator reads test data from a file, as in test_data='npz:test.npz', not from an object of type "
+            f"'{type(data).__name__}': save it with numpy's savez."
+        )
+    return str(data)

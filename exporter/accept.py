@@ -16,6 +16,7 @@ from exporter.frozen import BATCH_NORMS
 from exporter.named_inputs import named_values
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state
+from exporter.transposed_convolution import TRANSPOSED
 from exporter.where import Running, user_line
 from exporter.written_out import written_out
 
@@ -23,8 +24,6 @@ __all__ = ["Fit", "accept", "example_inputs"]
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _WITHOUT_KERNELS = {
-    nn.ConvTranspose1d: "an upsampling and a convolution",
-    nn.ConvTranspose2d: "an upsampling and a convolution",
     nn.ConvTranspose3d: "an upsampling and a convolution",
     nn.Conv3d: "2-d convolutions",
     nn.BatchNorm3d: "BatchNorm2d or GroupNorm",
@@ -79,11 +78,14 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
     x = example_inputs(fit, 3)
     model = copy.deepcopy(model)
     before = module_state(model)
-    outputs = _forward(model, x)
+    outputs = _forward(model, x, fit.inputs)
     if not isinstance(outputs, Tensor) or outputs.shape != (3, *fit.outputs):
         found = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
-        raise DataError(f"The model gives {found} for one sample; its data set and loss need {fit.outputs}.")
-    again = _forward(model, x)
+        raise DataError(
+            f"The model gives {found} for one sample, and its classes or targets and its loss need {fit.outputs}: see "
+            "--classes, --target-shape and --loss."
+        )
+    again = _forward(model, x, fit.inputs)
     if not isinstance(again, Tensor) or not torch.equal(outputs, again):
         raise UnsupportedModelError(
             "The model gives two outputs for one input: remove what draws random numbers or keeps state."
@@ -117,6 +119,10 @@ def _modules(model: nn.Module) -> None:
         if type(module) in _WITHOUT_KERNELS:
             instead = _WITHOUT_KERNELS[type(module)]
             raise UnsupportedModelError(f"'{where}' is a {kind}, which cannot be trained: use {instead}.")
+        if isinstance(module, TRANSPOSED) and module.groups > 1:
+            raise UnsupportedModelError(
+                f"'{where}' is a {kind} of {module.groups} groups, which no runtime trains: take one group."
+            )
         if isinstance(module, BATCH_NORMS) and (module.running_mean is None or module.momentum is None):
             raise UnsupportedModelError(
                 f"'{where}' is a {kind} without running statistics or momentum: give it both, or use GroupNorm."
@@ -146,17 +152,18 @@ def _instead_of(parameter: Tensor) -> str:
     return "it cannot be trained, so make it a buffer (register_buffer)"
 
 
-def _forward(model: nn.Module, x: Tensor) -> object:
+def _forward(model: nn.Module, x: Tensor, inputs: tuple[NamedInput, ...]) -> object:
     running = Running(model)
     try:
         with torch.no_grad(), running:
             return model(x)
     except Exception as error:  # the forward pass is the user's code
-        shape, where = tuple(x.shape), f" in '{running.module}'" if running.module else ""
-        hint = "; tokens are whole numbers: give --tokens" if "'indices'" in str(error) else ""
-        raise ModelError(
-            f"The model's forward fails on a batch of shape {shape}{where}: {first_line(error)}{hint}."
-        ) from error
+        where = f" in '{running.module}'" if running.module else ""
+        tokens = ":int64 behind the shape of an --input" if inputs else "--tokens"
+        hint = f"; tokens are whole numbers: give {tokens}" if "'indices'" in str(error) else ""
+        taken = ", ".join(f"'{each.name}' of shape {(len(x), *each.shape)}" for each in inputs)
+        shape = f"the inputs {taken}" if inputs else f"a batch of shape {tuple(x.shape)}"
+        raise ModelError(f"The model's forward fails on {shape}{where}: {first_line(error)}{hint}.") from error
 
 
 def _read(model: nn.Module, x: Tensor) -> frozenset[str]:

@@ -5,7 +5,8 @@ the same tensors under the same names.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from exporter.multihead import MultiheadAttention, can_replace
 from exporter.recurrent import replace_recurrent
 from exporter.replace_modules import replace_modules
 from exporter.transposed import TransposedLinear, is_transposed
+from exporter.transposed_convolution import TransposedConvolution, can_transpose
 
 __all__ = ["adapt", "momenta", "new_statistics"]
 
@@ -76,15 +78,22 @@ def momenta(model: nn.Module, tracked: Iterable[Spec]) -> dict[str, float]:
     return found
 
 
+_WHOLE: tuple[tuple[Callable[[nn.Module], bool], Callable[[Any], nn.Module]], ...] = (
+    (is_transposed, TransposedLinear),
+    (can_replace, MultiheadAttention),
+    (can_transpose, TransposedConvolution),
+)
+"""Layers that have a form of their own elsewhere."""
+
+
 def _replaced(module: nn.Module, *, frozen: bool) -> nn.Module:
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         return _BatchNorm(module, frozen=frozen or is_frozen(module))
     if isinstance(module, nn.GroupNorm):
         return _GroupNorm(module)
-    if is_transposed(module):
-        return TransposedLinear(module)
-    if can_replace(module):
-        return MultiheadAttention(module)
+    for fits, in_its_place in _WHOLE:
+        if fits(module):
+            return in_its_place(module)
     if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups == module.in_channels > 1:
         return _Depthwise(module)
     return module

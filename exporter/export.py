@@ -40,8 +40,8 @@ from exporter.report import Findings, examine
 from exporter.sentence import some_names
 from exporter.source import Source, Traceable
 from exporter.steps import STEPS
-from exporter.target import Target, check_target
-from exporter.tokenizer_file import check_tokenizer
+from exporter.target import Target, check_scores, check_target
+from exporter.tokenizer_file import check_tokenizer, settled
 from exporter.vocabulary import vocabularies_of
 from exporter.widths import costs_at
 
@@ -112,8 +112,10 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     files = {program.file: data for programs in compiled.lowered.values() for program, data in programs}
     files[FORWARD] = compiled.forward
     if target.tokenizer is not None:
-        files[TOKENIZER] = target.tokenizer.content
+        (length,) = next((each.shape for each in target.inputs), target.input.shape)  # checked: they are alike
+        files[TOKENIZER] = settled(target.tokenizer, length).content
     manifest = _manifest(target, compiled)
+    check_scores(target, manifest)
     below = None if compiled.cut is None else Below(compiled.whole, compiled.cut)
     parity: dict[str, Parity] = {}
     with tempfile.TemporaryDirectory() as scratch:  # what is personal is proven with the rest

@@ -76,6 +76,11 @@ def find_cut(model: nn.Module, x: Tensor, taken: Input, frozen: Collection[str])
     ConfigError
         When something is trained from the input on, or layers above read several places below.
     """
+    if not frozen:
+        raise ConfigError(
+            f"Nothing of the model is frozen, so there are no features to keep: say with --train what is trained, or "
+            f"{_ADVICE}."
+        )
     first = _first_trained(model, x)
     for module in _within(first):
         cut = _cut_at(model, x, module)

@@ -22,12 +22,13 @@ from exporter.call_limit import call_limit
 from exporter.frozen import BATCH_NORMS, STATISTICS
 from exporter.sentence import first_line
 from exporter.stand_ins import PRUNERS, StandIn, with_stand_ins
+from exporter.transposed_convolution import TRANSPOSED
 from exporter.unit_axes import UnitAxes
 from exporter.written_out import written_out
 
 __all__ = ["PRODUCERS", "Group", "Proposal", "propose_groups"]
 
-PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Embedding)
+PRODUCERS = (nn.Linear, nn.Conv1d, nn.Conv2d, *TRANSPOSED, nn.Embedding)
 """Layers whose outputs are droppable units."""
 # To follow the units of a layer, and the whole graph; 50 residual blocks take 40 thousand and 120 thousand.
 _LAYER_CALLS, _GRAPH_CALLS = 250_000, 20_000_000
@@ -249,6 +250,8 @@ def _axes(module: nn.Module, *, out: bool) -> list[tuple[str, int, int, bool]]:
     followed: list[tuple[str, int, bool]] = []
     if isinstance(module, nn.Embedding):
         followed = [("weight", 1, True)] if out else []
+    elif isinstance(module, TRANSPOSED):
+        followed = [("weight", 1, True), ("bias", 0, True)] if out else [("weight", 0, False)]
     elif isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups > 1:
         followed = [("weight", 0, True), ("bias", 0, True)]  # depthwise: out and in are one
     elif isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):

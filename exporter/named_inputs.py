@@ -58,14 +58,24 @@ def with_example_inputs(model: nn.Module, given: Any) -> tuple[nn.Module, Tensor
         When the names are not those of ``forward``, or the inputs are not of one batch.
     """
     if not isinstance(given, Mapping):
-        sample = torch.as_tensor(given)
+        sample = _tensor(given, "example_inputs")
         return model, sample.to(torch.float32 if sample.is_floating_point() else torch.int64), ()
-    tensors = {str(name): torch.as_tensor(each) for name, each in given.items()}
+    tensors = {str(name): _tensor(each, f"'{name}'") for name, each in given.items()}
     if len({len(each) if each.ndim else 0 for each in tensors.values()} - {0}) != 1:
         raise ConfigError("The example inputs are not of one batch: give [B, ...] each, with one B for all.")
     inputs = tuple(NamedInput(name, tuple(each.shape[1:]), _dtype_of(each)) for name, each in tensors.items())
     arrays = {each.name: tensors[each.name].to(_STORED[each.dtype]).numpy() for each in inputs}
     return with_named_inputs(model, inputs), torch.from_numpy(pack(arrays)), inputs
+
+
+def _tensor(given: Any, what: str) -> Tensor:
+    try:
+        return torch.as_tensor(given)
+    except Exception as error:  # torch raises many types on what is no tensor
+        raise ConfigError(
+            f"The {what} of the model cannot be of type '{type(given).__name__}': give a tensor [B, ...], or a dict of "
+            "such by the names of forward."
+        ) from error
 
 
 def _dtype_of(example: Tensor) -> Literal["float32", "int64", "bool"]:

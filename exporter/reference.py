@@ -172,7 +172,8 @@ class Reference:
             return loss + float(given.extra["kl"]) * self._divergence(given.pattern), loss
         if given.variant != "distil":
             return loss, loss
-        mask = np.concatenate([given.extra[f"student.{block.name}"] for block in given.pattern.layout.blocks])
+        blocks = given.pattern.layout.blocks
+        mask = np.concatenate([np.zeros(0), *(given.extra[f"student.{block.name}"] for block in blocks)])
         narrow = _row_factors(Pattern(given.pattern.layout, mask > 0), self._dtype)
         apart = self._students(statistics, given)
         slim = self._outputs({**{n: t * narrow[n] for n, t in self._tensors.items()}, **apart}, given)

@@ -4,15 +4,17 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Manifest, Optimizer
 from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.core.inputs import Input, NamedInput
 from edge_fl.data.registry import DatasetInfo
+from edge_fl.metrics.base import open_metric, open_metrics
 from exporter.accept import Fit
+from exporter.losses import find_loss
 from exporter.lower import LOWERINGS
 from exporter.tokenizer_file import TokenizerFile
 
-__all__ = ["Target", "check_target"]
+__all__ = ["Target", "check_scores", "check_target"]
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,11 @@ def check_target(target: Target) -> None:
         LOWERINGS.check(name)
     if not target.variants:
         raise ConfigError("No train step is named: a bundle needs at least one, such as 'plain'.")
+    find_loss(target.loss, target=target.target.dtype)
+    for score in target.scores:
+        open_metric(score)
+    if target.columns and target.inputs:
+        raise ConfigError("Inputs by name are read from columns of their names: leave the columns out.")
     if target.batch < 1:
         raise ConfigError(f"A batch must hold at least one sample, not {target.batch}.")
     if not target.widths or not all(0 < width <= 1000 for width in target.widths):
@@ -124,6 +131,11 @@ def check_target(target: Target) -> None:
             "name each feature of a vector once."
         )
     _check_optimizer(target.optimizer)
+
+
+def check_scores(target: Target, manifest: Manifest) -> None:
+    """Refuse scores that do not fit the model: ConfigError."""
+    open_metrics(target.scores, manifest)
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:

@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edge_fl.core.bundle import TOKENIZER
-from edge_fl.core.errors import ConfigError, EdgeFLError
+from edge_fl.core.bundle import FILLED, TOKENIZER
+from edge_fl.core.errors import BundleError, ConfigError
 from edge_fl.core.inputs import Input, NamedInput
-from edge_fl.data.tokenizer import FILLED, open_tokenizer
+from edge_fl.data.tokenizer import open_tokenizer
 
 __all__ = ["TokenizerFile", "check_tokenizer", "read_tokenizer"]
 
 _CONFIG = "tokenizer_config.json"
+_WRITTEN = f"{TOKENIZER} that a fast tokenizer of Hugging Face writes (save_pretrained)"
 _PADS = ("pad_token", "eos_token")  # of a model without padding any token does, as its targets there are left out
 
 
@@ -44,12 +45,12 @@ def read_tokenizer(path: Path) -> TokenizerFile:
         content = file.read_bytes()
     except OSError as error:
         raise ConfigError(
-            f"The tokenizer '{file}' cannot be read ({error.strerror}): give a {TOKENIZER}, or a folder that has one."
+            f"The tokenizer '{file}' cannot be read ({error.strerror}): give a {_WRITTEN}, or the folder of one."
         ) from error
     try:
         tokenizer = open_tokenizer(content, f"'{file}'")
-    except EdgeFLError as error:
-        raise ConfigError(str(error)) from error
+    except BundleError as error:
+        raise ConfigError(f"{str(error).rstrip('.')}; give the {_WRITTEN}.") from error
     padding = tokenizer.padding
     pad = padding["pad_id"] if padding else _named_pad(tokenizer, file.parent / _CONFIG)
     return TokenizerFile(content, pad, tokenizer.get_vocab_size())
@@ -69,6 +70,14 @@ def _named_pad(tokenizer: Any, config: Path) -> int:
     return 0
 
 
+def settled(tokenizer: TokenizerFile, length: int) -> TokenizerFile:
+    """The same with truncation and padding to ``length`` written in, so that who reads the file needs no more."""
+    opened = open_tokenizer(tokenizer.content, TOKENIZER)
+    opened.enable_truncation(length)
+    opened.enable_padding(length=length, pad_id=tokenizer.pad, pad_token=opened.id_to_token(tokenizer.pad) or "")
+    return replace(tokenizer, content=opened.to_str().encode())
+
+
 def check_tokenizer(tokenizer: TokenizerFile, taken: Input, inputs: Sequence[NamedInput], vocabulary: int) -> None:
     """Refuse a model that reads no texts, or has fewer tokens: ConfigError.
 
@@ -78,7 +87,8 @@ def check_tokenizer(tokenizer: TokenizerFile, taken: Input, inputs: Sequence[Nam
     other = next((each.name for each in named if each.name not in FILLED), None)
     if other is not None or "input_ids" not in {each.name for each in named}:
         raise ConfigError(
-            f"A tokenizer fills {', '.join(FILLED)}, and the model takes {', '.join(each.name for each in named)}: "
+            f"A tokenizer fills {', '.join(sorted(FILLED))}, and the model takes "
+            f"{', '.join(each.name for each in named)}: "
             "name its inputs so, or leave --tokenizer out."
         )
     if (

@@ -18,6 +18,7 @@ from edge_fl.agent.state import in_use, owner_of
 from edge_fl.core.errors import BrokerError, ConfigError, EdgeFLError, StateError
 from edge_fl.data.held_out import HeldOut
 from edge_fl.data.sources.base import open_source
+from edge_fl.data.tokenizer import check_library
 from edge_fl.identity.signing import SigningKey
 from edge_fl.runtimes.base import RUNTIMES
 from edge_fl.transport.address import BrokerAddress
@@ -153,8 +154,11 @@ def _programs(agent: Examined) -> _Seen:
 def _data(agent: Examined) -> _Seen:
     data = HeldOut(open_source(agent.data), agent.test_share, agent.client).split()
     train, held = data.train, f", and {len(data.test.y)} held out" if agent.test_share else ""
-    classes = f"classes {train.y.min()} to {train.y.max()}"
-    return f"{len(train.y)} samples of shape {train.x.shape[1:]} in {train.x.dtype}, {classes}{held}.", False
+    classes = f", classes {train.y.min()} to {train.y.max()}" if train.y.size else ""
+    if train.x.dtype == object:
+        check_library()
+        return f"{len(train.y)} texts{classes}{held}.", False
+    return f"{len(train.y)} samples of shape {train.x.shape[1:]} in {train.x.dtype}{classes}{held}.", False
 
 
 def _state(agent: Examined) -> _Seen:

@@ -125,11 +125,16 @@ class Predictor:
 
     def _inputs(self, x: ArrayLike | Mapping[str, ArrayLike] | Sequence[str]) -> NDArray[Any]:
         taken = self._bundle.manifest.input
+        if isinstance(x, str):
+            raise DataError("Give a list of texts, not one text.")
         if isinstance(x, Mapping):
             return self._prepared({name: np.asarray(each) for name, each in x.items()})
-        if isinstance(x, list | tuple) and x and isinstance(x[0], str):
-            return self._prepared([str(text) for text in x])
         given: NDArray[Any] = np.asarray(x)
+        if given.dtype.kind in "UO" and given.ndim == 1 and len(given):
+            return self._prepared(list(x))  # type: ignore[arg-type]  # of texts, which is checked
+        if self._bundle.manifest.inputs:
+            named = ", ".join(f"'{each.name}'" for each in self._bundle.manifest.inputs)
+            raise DataError(f"The model takes the inputs {named}: give a dict of arrays by these names, or texts.")
         if given.shape[1:] != taken.shape or not given.ndim or not len(given):
             raise DataError(f"The model takes inputs of shape (N, {str(taken.shape)[1:-1]}), not {given.shape}.")
         if not np.can_cast(given.dtype, taken.dtype, "same_kind"):

@@ -36,7 +36,9 @@ def group_of(commands: Mapping[str, Named]) -> type[TyperGroup]:
             name, command, rest = super().resolve_command(ctx, args)
             if name is not None:
                 command = _loaded(name, commands[name].target)
-                take_defaults(command, " ".join([*ctx.command_path.split()[1:], name]))
+                # The root's own path is `edge-fl`, or `python -m edge_fl`.
+                above = ctx.command_path.removeprefix(ctx.find_root().command_path).split()
+                take_defaults(command, " ".join([*above, name]))
                 group_options(command)
             return name, command, rest
 

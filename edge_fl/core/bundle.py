@@ -12,7 +12,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -32,6 +32,7 @@ from edge_fl.core.unreadable import UNREADABLE
 
 __all__ = [
     "CLASS_INDEX",
+    "FILLED",
     "FROZEN_TENSOR",
     "LABEL_MASK",
     "MANIFEST",
@@ -62,6 +63,8 @@ _READERS = {1: "0.1", 2: "0.1"}  # which edge-fl reads an older schema
 MANIFEST = "manifest.json"
 SEAL = "manifest.sha256"
 WEIGHTS = "weights.safetensors"
+FILLED = frozenset({"input_ids", "attention_mask", "token_type_ids"})
+"""What a tokenizer fills of a model's inputs, by the names that Hugging Face gives them."""
 TOKENIZER = "tokenizer.json"
 """The file that says how texts become tokens, as Hugging Face's library ``tokenizers`` writes it."""
 TENSOR = "tensor."
@@ -255,6 +258,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"a model has 0 to {MOST_CLASSES} classes")
         if not 0 <= self.vocabulary < 2**31:
             raise ValueError("a vocabulary has 0 to 2^31 - 1 tokens")
+        if self.tokenizer is not None:
+            _check_texts(self.input, self.inputs)
         if self.inputs and packed_input(self.inputs) != self.input:
             raise ValueError(f"{len(self.inputs)} inputs are not those of a sample of shape {self.input.shape}")
         if any(not 1 <= width <= 1000 for width in self.statistic_widths):
@@ -300,6 +305,14 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         frozen = [FROZEN] if frozen_size(self.layout) else []
         tokenizer = [TOKENIZER] if self.tokenizer else []
         return [*(program.file for program in self.programs.get(runtime, ())), *frozen, *tokenizer]
+
+
+def _check_texts(taken: Input, inputs: Sequence[NamedInput]) -> None:
+    """Raise ValueError where no tokenizer can fill a model's inputs."""
+    shapes = {each.shape for each in inputs} or {taken.shape}
+    named = not inputs or "input_ids" in {each.name for each in inputs} <= FILLED
+    if not named or len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
+        raise ValueError(f"a tokenizer fills {', '.join(sorted(FILLED))}, of one length")
 
 
 class Bundle:

@@ -53,7 +53,11 @@ def checked_samples(
         it is a token or a class.
     """
     if isinstance(x, Mapping):
-        return _several(x, lambda each, named: checked_samples(each, y, named, place=place, owner=owner), where)
+
+        def checked(each: object, named: str) -> Samples:
+            return checked_samples(each, y, named, place=place, owner=owner, class_names=class_names)
+
+        return _several(x, y, checked, where, place)
     inputs, targets = _array(_texts_apart(x), "x", where), _array(y, "y", where)
     if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
         raise DataError(
@@ -71,10 +75,17 @@ def checked_samples(
     )
 
 
-def _several(x: Mapping[str, object], checked: Callable[[object, str], Samples], where: str) -> Samples:
+def _several(
+    x: Mapping[str, object],
+    y: object,
+    checked: Callable[[object, str], Samples],
+    where: str,
+    place: Callable[[int], str],
+) -> Samples:
     """Samples of several inputs by name, each checked as one alone is."""
     if not x:
         raise DataError(f"{where} gives no input.")
+    _targets(_array(y, "y", where), where, place)  # what is wrong with them is no input's fault
     dtypes = {name: _array(_texts_apart(each), name, where).dtype for name, each in x.items()}
     arrays = {n: np.asarray(a, np.int64) if dtypes[n] == np.bool_ else a for n, a in x.items()}
     parts = {name: checked(array, f"{where}, input '{name}',") for name, array in arrays.items()}

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import zip_longest
 
 from edge_fl.core.batch import LEFT_OUT
-from edge_fl.core.bundle import Bundle, Manifest
+from edge_fl.core.bundle import CLASS_INDEX, Bundle, Manifest
 from edge_fl.core.errors import DataError, printable
 from edge_fl.data.inputs_by_name import with_inputs, without_name
 from edge_fl.data.registry import Samples
@@ -83,9 +83,13 @@ def _check_inputs(samples: Samples, manifest: Manifest) -> None:
 
 def _check_targets(samples: Samples, manifest: Manifest) -> None:
     if samples.y.shape[1:] != manifest.target.shape:
+        given = "--data that fits"
+        if manifest.tokenizer:
+            classes = manifest.target == CLASS_INDEX
+            given = "csv:FILE?text=COLUMN&label=COLUMN" if classes else "text:FILE, each line of which is a sample"
         raise DataError(
             f"The data has targets of shape {samples.y.shape[1:]} a sample, and '{manifest.name}' learns "
-            f"{manifest.target.shape}; give --data that fits."
+            f"{manifest.target.shape}; give {given}."
         )
     if samples.y.dtype.name != manifest.target.dtype:
         kinds = {"int64": "classes", "float32": "numbers"}

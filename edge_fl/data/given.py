@@ -26,7 +26,8 @@ def samples_of(given: Any, where: str = "the data") -> Samples:
         Samples; a spec such as ``csv:readings.csv?label=state``; a :class:`DataSource`; a pair ``(x, y)`` of arrays; a
         mapping with ``x``, ``y`` and perhaps ``owner``; a map-style data set of torch or torchvision, whose items are
         pairs; or a data set of Hugging Face with columns of inputs and one of labels. ``x`` may be a mapping of several
-        inputs by name, which a mapping may also have in place of ``x``; ``y`` may be called ``label`` or ``labels``.
+        inputs by name, which a mapping may also have in place of ``x``; ``y`` may be called ``label`` or ``labels``. A
+        list of texts alone is for a model that continues them.
 
     Raises
     ------
@@ -47,8 +48,14 @@ def samples_of(given: Any, where: str = "the data") -> Samples:
     if columns is not None and hasattr(given, "features"):
         return _of_columns(given, list(columns), where)
     if hasattr(given, "__len__") and hasattr(given, "__getitem__"):
-        return _of_items(given, where)
+        texts = len(given) > 0 and all(isinstance(each, str) for each in given)
+        return _of_texts(given) if texts else _of_items(given, where)
     raise DataError(f"{where} is an object of type '{type(given).__name__}', not a pair (x, y) or a data set.")
+
+
+def _of_texts(given: Sequence[str]) -> Samples:
+    """Texts without targets: each token is the target of the one before."""
+    return Samples(np.array(given, dtype=np.object_), np.empty((len(given), 0), dtype=np.int64))
 
 
 def _of_mapping(given: Mapping[str, Any], where: str) -> Samples:

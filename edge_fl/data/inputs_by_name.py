@@ -48,6 +48,8 @@ def with_inputs(samples: Samples, inputs: Sequence[NamedInput]) -> Samples:
 def without_name(samples: Samples) -> Samples:
     """The samples of one input as those of a model that takes one without a name; DataError where there are several."""
     held = inputs_of(samples)
+    if len(held) > 1 and all(each.dtype == "float32" and len(each.shape) < 2 for each in samples.inputs):
+        return replace(samples, inputs=())  # the columns of a table, some of which are lists
     if len(held) > 1:
         raise DataError(f"The data has {_listed(held)}, and the model takes one input: give that one alone.")
     ((x, each),) = ((x, each) for x, each in zip(held.values(), samples.inputs, strict=True))
@@ -63,16 +65,18 @@ def _converted(array: NDArray[Any], taken: NamedInput) -> NDArray[Any]:
     if taken.dtype == "float32":
         return array.astype(np.float32)
     whole = array.astype(np.int64)
-    if (whole != array).any():
-        raise DataError(
-            f"The data's '{taken.name}' has numbers that are not whole, and the model takes {taken.dtype}."
-        )
+    _refuse(whole != array, array, f"the model takes {taken.dtype}", taken.name)
     most = 1 if taken.dtype == "bool" else taken.vocabulary - 1
-    if most >= 0 and whole.size and not 0 <= whole.min() <= whole.max() <= most:
-        raise DataError(
-            f"The data's '{taken.name}' has values {whole.min()} to {whole.max()}, and the model knows 0 to {most}."
-        )
+    if most >= 0:
+        _refuse((whole < 0) | (whole > most), array, f"the model knows 0 to {most}", taken.name)
     return whole
+
+
+def _refuse(wrong: NDArray[np.bool_], array: NDArray[Any], taken: str, name: str) -> None:
+    if wrong.any():
+        at = np.argwhere(wrong.reshape(len(wrong), -1))[0]
+        value = array.reshape(len(array), -1)[tuple(at)]
+        raise DataError(f"The data's '{name}' is {value:g} in sample {at[0]} (from 0), and {taken}.")
 
 
 def _listed(names: Any) -> str:

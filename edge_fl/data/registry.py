@@ -132,8 +132,8 @@ def text_encoder(name: str) -> Callable[[str], NDArray[np.int64]]:
     DataError
         When the data set is not one of texts, or its vocabulary is in files that cannot be had.
     """
-    module = _module(name)
-    if not hasattr(module, "encoder"):
+    module = _modules().get(name)
+    if module is None or not hasattr(module, "encoder"):
         texts = sorted(known for known, other in _modules().items() if hasattr(other, "encoder"))
         raise DataError(f"'{name}' has no vocabulary; {' and '.join(texts)} have.")
     encoder: Callable[[str], NDArray[np.int64]] = module.encoder(_folder())

@@ -24,10 +24,10 @@ from edge_fl.data.registry import Samples
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["FILLED", "encoded", "open_tokenizer", "tokenized"]
+__all__ = ["check_library", "encoded", "open_tokenizer", "tokenized"]
 
-FILLED = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
-"""What a tokenizer fills of a model's inputs, by the names that Hugging Face gives them."""
+_ATTRIBUTES = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+"""What the library calls what it fills."""
 
 
 def tokenized(samples: Samples, bundle: Bundle) -> Samples:
@@ -45,6 +45,11 @@ def tokenized(samples: Samples, bundle: Bundle) -> Samples:
         When the bundle's file is no tokenizer.
     """
     manifest = bundle.manifest
+    if manifest.tokenizer is None and manifest.inputs:
+        taken = ", ".join(each.name for each in manifest.inputs)
+        raise DataError(
+            f"The data are texts, and '{manifest.name}' takes {taken}: give arrays or columns of that name."
+        )
     if manifest.tokenizer is None:
         raise DataError(
             f"The data are texts, and '{manifest.name}' has no tokenizer: export it with --tokenizer, or give tokens "
@@ -81,15 +86,22 @@ def open_tokenizer(content: bytes, where: str) -> "Tokenizer":
     BundleError
         When the file is none.
     """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a device says itself how many threads it has
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise RuntimeMissingError(
-            "This model reads texts, and the library tokenizers is not installed: pip install 'edge-fl[text]'."
-        ) from error
+    check_library()
+    from tokenizers import Tokenizer
+
     with _told(where):
         return Tokenizer.from_buffer(content)
+
+
+def check_library() -> None:
+    """Raise RuntimeMissingError where the library is not installed."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a device says itself how many threads it has
+    try:
+        import tokenizers  # noqa: F401
+    except ImportError as error:
+        raise RuntimeMissingError(
+            "Texts are read by the library tokenizers, which is not installed: pip install 'edge-fl[text]'."
+        ) from error
 
 
 @lru_cache(maxsize=2)
@@ -101,15 +113,15 @@ def _opened(root: str, digest: str) -> "Tokenizer":
 
 
 def encoded(tokenizer: "Tokenizer", texts: NDArray[Any], length: int, pad: int) -> dict[str, NDArray[np.int64]]:
-    """``[n, length]`` of each of :data:`FILLED`; raises BundleError where the tokenizer fails."""
-    found = {name: np.zeros((len(texts), length), dtype=np.int64) for name in FILLED}
+    """``[n, length]`` of each of :data:`edge_fl.core.bundle.FILLED`; raises BundleError where the tokenizer fails."""
+    found = {name: np.zeros((len(texts), length), dtype=np.int64) for name in _ATTRIBUTES}
     found["input_ids"][:] = pad
     with _told("The bundle's tokenizer"):
         tokenizer.no_padding()
         tokenizer.enable_truncation(length)
         encodings = tokenizer.encode_batch(list(texts))
     for row, encoding in enumerate(encodings):
-        for name, attribute in FILLED.items():
+        for name, attribute in _ATTRIBUTES.items():
             values = getattr(encoding, attribute)
             found[name][row, : len(values)] = values
     return found

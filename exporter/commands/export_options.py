@@ -26,6 +26,7 @@ __all__ = [
 
 NO_DATASET = ""
 """What a bundle names where there is only a shape."""
+_SHAPE = r"[1-9]\d*(x[1-9]\d*)*"
 _DTYPES = ("float32", "int64", "bool")
 _FROZEN_DTYPES = ("float32", "float16")
 _POLICIES = ("tracked", "per-width", "static", "frozen")
@@ -33,7 +34,7 @@ _POLICIES = ("tracked", "per-width", "static", "frozen")
 
 def parse_shape(text: str, option: str) -> tuple[int, ...]:
     """``3x32x32``; raises ConfigError naming ``option``."""
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", text):
+    if not re.fullmatch(_SHAPE, text):
         raise ConfigError(f"{option} takes a shape such as 3x32x32, without the batch, not '{text}'.")
     return tuple(int(part) for part in text.split("x"))
 
@@ -147,8 +148,10 @@ def parse_input(text: str) -> NamedInput:
     name, *parts = text.split(":")
     dtype, *rest = [part for part in parts if part in _DTYPES] or ["float32"]
     shapes = [part for part in parts if part not in _DTYPES]
-    if rest or len(shapes) > 1:
-        raise ConfigError(f"--input takes NAME:SHAPE:DTYPE, such as input_ids:64:int64, not '{text}'.")
+    if rest or len(shapes) > 1 or not all(re.fullmatch(_SHAPE, shape) for shape in shapes):
+        raise ConfigError(
+            f"--input takes NAME:SHAPE:DTYPE, such as input_ids:64:int64, with {', '.join(_DTYPES)}, not '{text}'."
+        )
     shape = parse_shape(shapes[0], "--input") if shapes else ()
     try:
         return NamedInput(name, shape, cast('Literal["float32", "int64", "bool"]', dtype))

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import edge_fl
-from edge_fl.core.errors import DataError, EdgeFLError, StateError
+from edge_fl.core.errors import ConfigError, DataError, EdgeFLError, StateError
 
 SENSORS = """
 from torch import nn
@@ -222,3 +222,9 @@ def test_a_width_that_no_model_was_trained_of_is_refused_unless_asked_for(
     insisted = command(place, *words, "--untrained-width")
     assert insisted.returncode == 0, insisted.stderr
     assert "accuracy" in insisted.stdout
+
+
+def test_a_coordinator_reads_test_data_from_a_file(place: Path, bundle: edge_fl.Bundle) -> None:
+    samples = (np.zeros((3, 2), np.float32), np.zeros(3, np.int64))
+    with pytest.raises(ConfigError, match="A coordinator reads test data from a file"):
+        edge_fl.serve(bundle, test_data=samples)  # type: ignore[arg-type]

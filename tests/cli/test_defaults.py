@@ -1,5 +1,7 @@
 """Options that come from the environment or from a TOML file."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -89,3 +91,19 @@ def test_a_value_of_another_kind_is_refused_as_on_a_command_line(file: Path, tex
     file.write_text(f"[toy]\n{text}\n")
     with pytest.raises(Exception, match="valid"):
         toy("--config", str(file))
+
+
+def test_a_module_that_is_run_reads_the_same_tables(file: Path) -> None:
+    """Its root is called ``python -m edge_fl``, which is no command."""
+    file.write_text("[doctor]\nid = 'from the file'\nloud = true\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "edge_fl", "device", "doctor", "--config", str(file)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "has 'doctor', which is no command" in done.stderr
+    file.write_text("[device.doctor]\nloud = true\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "edge_fl", "device", "doctor", "--config", str(file)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "'loud'" in done.stderr

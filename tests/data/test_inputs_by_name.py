@@ -68,10 +68,14 @@ def test_columns_of_a_table_are_inputs_of_one_number(tmp_path: Path) -> None:
         (
             {"user": np.array([0.5, 1, 2])},
             USER,
-            "'user' has numbers that are not whole, and the model takes int64",
+            r"'user' is 0\.5 in sample 0 \(from 0\), and the model takes int64",
         ),
-        ({"user": np.array([0, 30, 1])}, USER, "'user' has values 0 to 30, and the model knows 0 to 29"),
-        ({"keep": np.array([0, 2, 1])}, KEEP, "'keep' has values 0 to 2, and the model knows 0 to 1"),
+        (
+            {"user": np.array([0, 30, 1])},
+            USER,
+            r"'user' is 30 in sample 1 \(from 0\), and the model knows 0 to 29",
+        ),
+        ({"keep": np.array([0, 2, 1])}, KEEP, r"'keep' is 2 in sample 1 \(from 0\), and the model knows 0 to 1"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(changed: dict[str, np.ndarray], taken: NamedInput, says: str) -> None:
@@ -108,3 +112,23 @@ def test_one_input_needs_no_name() -> None:
         DataError, match="has one input without a name, and the model takes the inputs 'user', 'keep'"
     ):
         with_inputs(unnamed, [USER, KEEP])
+
+
+def test_flags_and_lists_of_tables_are_inputs(tmp_path: Path) -> None:
+    (tmp_path / "visits.csv").write_text("user,keep,label\n7,True,0\n29,false,1\n")
+    samples = open_source(f"csv:{tmp_path / 'visits.csv'}").samples()
+    np.testing.assert_array_equal(with_inputs(samples, [KEEP, USER]).x, [[1, 7], [0, 29]])
+
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"user": [7, 29], "scores": [[0.5, 1.0], [2.0, 3.0]], "label": [0, 1]})
+    parquet.write_table(table, tmp_path / "visits.parquet")
+    lists = open_source(f"parquet:{tmp_path / 'visits.parquet'}").samples()
+    np.testing.assert_array_equal(with_inputs(lists, [SCORES, USER]).x, [[0.5, 1, 7], [2, 3, 29]])
+    np.testing.assert_array_equal(without_name(lists).x, [[7, 0.5, 1], [29, 2, 3]])  # as one vector
+
+
+def test_a_wrong_target_is_no_inputs_fault() -> None:
+    with pytest.raises(DataError, match=r"^the data holds a class below 0 in sample 1"):
+        samples_of((ARRAYS, np.array([0, -50, 1])))

@@ -121,3 +121,36 @@ def test_a_device_fetches_the_tokenizer_and_a_manifest_must_name_it(tmp_path: Pa
     raw = msgspec.json.encode(msgspec.structs.replace(made.manifest, files=files))
     with pytest.raises(BundleError, match=r"names no file 'tokenizer.json', which its model of texts needs"):
         parse_manifest(raw, where="m")
+
+
+def test_texts_alone_are_continued(tmp_path: Path) -> None:
+    model = bundle(tmp_path, target=Input((5,), "int64"), loss="padded_sequence_cross_entropy")
+    np.testing.assert_array_equal(fitted(samples_of(["warm soup"]), model).y, [[4, 6, 3, LEFT_OUT, LEFT_OUT]])
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "says"),
+    [
+        (["warm"], Input((), "int64"), "give csv:FILE\\?text=COLUMN&label=COLUMN"),
+        ((["warm"], [0]), Input((5,), "int64"), "give text:FILE, each line of which is a sample"),
+    ],
+)
+def test_texts_with_other_targets_say_how_to_give_them(
+    tmp_path: Path, given: object, target: Input, says: str
+) -> None:
+    model = bundle(tmp_path, target=target, loss="padded_sequence_cross_entropy")
+    with pytest.raises(DataError, match=says):
+        fitted(samples_of(given), model)
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [(MASK,), (IDS, NamedInput("words", (5,), "int64")), (IDS, NamedInput("token_type_ids", (4,), "int64"))],
+)
+def test_a_manifest_whose_inputs_no_tokenizer_fills_is_refused(
+    tmp_path: Path, inputs: tuple[NamedInput, ...]
+) -> None:
+    with pytest.raises(
+        ValueError, match="a tokenizer fills attention_mask, input_ids, token_type_ids, of one length"
+    ):
+        bundle(tmp_path, *inputs)

@@ -27,7 +27,7 @@ def frozen() -> nn.Module:
 @pytest.mark.parametrize(
     ("build", "error", "says"),
     [
-        (lambda: nn.Sequential(nn.ConvTranspose1d(6, 3, 1)), UnsupportedModelError, "upsampling"),
+        (lambda: nn.Sequential(nn.ConvTranspose3d(6, 3, 1)), UnsupportedModelError, "upsampling"),
         (
             lambda: nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)),
             UnsupportedModelError,
@@ -42,7 +42,7 @@ def frozen() -> nn.Module:
         (models.Noisy, UnsupportedModelError, "two outputs for one input"),
         (models.Branching, UnsupportedModelError, "torch.where"),
         (lambda: nn.Linear(7, 3), ModelError, "forward fails on a batch of shape"),
-        (lambda: nn.Linear(6, 4), DataError, "data set and loss need"),
+        (lambda: nn.Linear(6, 4), DataError, "its classes or targets and its loss need"),
     ],
 )
 def test_a_model_that_cannot_be_exported_is_refused_in_one_sentence(

@@ -40,7 +40,7 @@ def normalised():
 def regression(): return nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
 def absolute(outputs, y): return (outputs - y).abs().mean(dim=1)
 
-def transposed(): return nn.Sequential(nn.ConvTranspose2d(1, 4, 3), nn.Flatten(), nn.Linear(400, 10))
+def transposed(): return nn.Sequential(nn.ConvTranspose3d(1, 4, 3), nn.Flatten(), nn.Linear(400, 10))
 def nothing(): return None
 def broken(): raise ValueError("no luck")
 def leaving(): raise SystemExit(0)
@@ -101,7 +101,7 @@ def model(tmp_path: Path) -> Path:
         ("leaving", 10, "SystemExit"),
         ("missing", 10, "no function 'missing'"),
         ("failing", 10, "forward fails on a batch of shape (3, 1, 8, 8) in '2'"),
-        ("transposed", 11, "'0' is a ConvTranspose2d, which cannot be trained: use an upsampling"),
+        ("transposed", 11, "'0' is a ConvTranspose3d, which cannot be trained: use an upsampling"),
         ("branching", 11, "The forward of '2' cannot be traced at model.py:"),
         ("branching", 11, "use torch.where"),
         (

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import edge_fl
 from broker.session import check_recipe
 from edge_fl.core.bundle import CLASS_INDEX, Bundle, Optimizer
 from edge_fl.core.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
@@ -304,3 +305,12 @@ def test_one_flipped_bit_in_the_manifest_or_its_seal_is_refused(
         path.write_bytes(damaged)
         with pytest.raises(BundleError, match=name):
             Bundle.load(path.parent)
+
+
+def test_a_model_without_units_has_every_variant(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    bundle = edge_fl.export(
+        model, torch.zeros(2, 1, 8, 8), variants=["plain", "noise", "distil"], output=tmp_path / "b"
+    )
+    assert not bundle.layout.blocks
+    assert bundle.manifest.parity["onnx"].weights < 1e-5

@@ -10,10 +10,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import edge_fl
+from edge_fl.cli.main import app
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, EdgeFLError
 from edge_fl.core.inputs import NamedInput
 from exporter.named_inputs import named_values, with_named_inputs
 from exporter.vocabulary import vocabularies_of
@@ -113,9 +115,6 @@ def test_training_is_that_of_plain_torch(bundle: Bundle, tmp_path: Path, trainer
 def test_a_delivered_file_takes_the_inputs_by_name(bundle: Bundle, tmp_path: Path) -> None:
     arrays, y = visits()
     edge_fl.simulate(bundle, (arrays, y), clients=2, fraction=1, rounds=1, output=tmp_path / "run")
-    from typer.testing import CliRunner
-
-    from edge_fl.cli.main import app
 
     told = CliRunner().invoke(app, ["extract", str(tmp_path / "run"), "-o", str(tmp_path / "m.onnx")])
     assert told.exit_code == 0, told.output
@@ -188,4 +187,48 @@ def test_names_that_forward_does_not_take_are_refused(tmp_path: Path) -> None:
         edge_fl.export(Recommender(), {**visits(4)[0], "user": np.zeros(3)}, output=tmp_path / "b")
     with pytest.raises(ConfigError, match="normalises them itself"):
         edge_fl.export(Recommender(), visits(4)[0], normalise=([0], [1]), output=tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [
+        (({"user": np.zeros(3)},), "cannot be of type 'tuple': give a tensor"),
+        ({"user": ["a", "b"]}, "The 'user' of the model cannot be of type 'list'"),
+    ],
+)
+def test_examples_that_are_no_tensors_are_one_sentence(example: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        edge_fl.export(Recommender(), example, output=tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("user:int64:int64", "such as input_ids:64:int64, with float32, int64, bool, not 'user:int64:int64'"),
+        ("user:string", "not 'user:string'"),
+        ("user:int64 --tokens", "leave --input-shape and --tokens out, or --input"),
+        ("user", "tokens are whole numbers: give :int64 behind the shape of an --input"),
+        ("user:int64 --columns user", "read from columns of their names: leave the columns out"),
+        ("user:int64 --score perplexitty", "There is no score 'perplexitty'"),
+        ("user:int64 --score mae", "mae"),
+        ("user:int64 --loss crossentropy", "There is no loss 'crossentropy'"),
+        ("user:int64 --cache-features", "Nothing of the model is frozen"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_sentence(tmp_path: Path, options: str, says: str) -> None:
+    (tmp_path / "m.py").write_text(
+        "from torch import nn\n"
+        "class M(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.e, self.o = nn.Embedding(9, 4), nn.Linear(4, 3)\n"
+        "    def forward(self, user):\n"
+        "        return self.o(self.e(user))\n"
+        "def build(): return M()\n"
+    )
+    built, to = f"{tmp_path / 'm.py'}:build", str(tmp_path / "b")
+    told = CliRunner().invoke(app, ["export", built, "--input", *options.split(), "--classes", "3", "-o", to])
+    assert isinstance(told.exception, EdgeFLError)
+    assert says in str(told.exception)
     assert not (tmp_path / "b").exists()

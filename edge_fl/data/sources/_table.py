@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.errors import DataError
+from edge_fl.core.inputs import NamedInput
 from edge_fl.data.checked import checked_samples
 from edge_fl.data.class_names import read_class_names
 from edge_fl.data.registry import Samples
@@ -102,7 +103,8 @@ class Columns:
 class Decoded(NamedTuple):
     """``[n, features]`` or ``[n]`` texts, ``[n]`` or ``[n, targets]``, each row's number, and whose each is.
 
-    ``owners`` is None where no column says so.
+    ``owners`` is None where no column says so. ``features`` are the columns' names, and ``widths`` how many numbers
+    each has in a row, where one has several.
 
     ``features`` are the columns' names, where each is one number.
     """
@@ -112,6 +114,7 @@ class Decoded(NamedTuple):
     rows: Sequence[int]
     owners: list[str] | None
     features: tuple[str, ...]
+    widths: tuple[int, ...] = ()
 
 
 class TableSource(FileSource):
@@ -168,12 +171,19 @@ class TableSource(FileSource):
                 )
             x = x.reshape(len(x), *self._shape)
         rows = decoded.rows
-        return checked_samples(
+        lists = any(width > 1 for width in decoded.widths)
+        samples = checked_samples(
             x,
             decoded.y,
             where,
             place=lambda i: f"{self.row} {rows[i]}",
             owner=decoded.owners,
             class_names=self.classes if self.columns.label else (),
-            columns=decoded.features if self._shape is None and not self.columns.text else (),
+            columns=decoded.features if self._shape is None and not self.columns.text and not lists else (),
+        )
+        if not lists or self._shape is not None:
+            return samples
+        named = zip(decoded.features, decoded.widths, strict=True)
+        return replace(
+            samples, inputs=tuple(NamedInput(name, (width,) if width > 1 else ()) for name, width in named)
         )

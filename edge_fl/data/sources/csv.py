@@ -17,6 +17,7 @@ from edge_fl.data.sources.base import read_content
 __all__ = ["SOURCE", "CsvSource", "decode_csv"]
 
 _CLASS = re.compile(r"\s*[0-9]{1,9}\s*", re.ASCII)
+_FLAGS = {"true": 1.0, "false": 0.0}
 _BYTE_ORDER_MARK = "\ufeff"  # spreadsheets write one
 
 
@@ -83,7 +84,7 @@ def _as_targets(y: Sequence[Any], columns: Columns) -> NDArray[np.int64] | NDArr
 def _numbers(row: Sequence[str], columns: Sequence[int], head: Sequence[str], place: str) -> NDArray[np.float32]:
     try:
         with np.errstate(over="ignore"):  # what is too large is infinite, and refused
-            values = np.array([float(row[i]) for i in columns], dtype=np.float32)
+            values = np.array([_number(row[i]) for i in columns], dtype=np.float32)
     except ValueError:
         wrong = next(i for i in columns if not _is_number(row[i]))
     else:
@@ -92,14 +93,20 @@ def _numbers(row: Sequence[str], columns: Sequence[int], head: Sequence[str], pl
         wrong = columns[int(np.flatnonzero(~np.isfinite(values))[0])]
     cell, name = row[wrong][:40], head[wrong]
     raise DataError(
-        f"{place}: '{cell}' in column '{name}' is no finite number: mend the line, or leave the column out with "
-        f"ignore={name}."
+        f"{place}: '{cell}' in column '{name}' is no finite number: mend the line, leave the column out with "
+        f"ignore={name}, or have a model of texts read it with text={name}."
     )
+
+
+def _number(cell: str) -> float:
+    """A number, or True and False, as pandas writes flags."""
+    flag = _FLAGS.get(cell.strip().lower())
+    return float(cell) if flag is None else flag
 
 
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        _number(cell)
     except ValueError:
         return False
     return True

@@ -31,10 +31,10 @@ class NpzSource(FileSource):
             arrays = unpacked(content)
             inputs = {name: array for name, array in arrays.items() if name not in ("y", "owner")}
             if "y" not in arrays or not inputs:
-                raise ValueError(f"{'x' if 'y' in arrays else 'y'} is not a file in the archive")
+                raise ValueError(f"it has {', '.join(arrays)[:80] or 'none'}")
         except ValueError as error:
             raise DataError(
-                f"'{self.path}' is no .npz file with the arrays x and y: "
+                f"'{self.path}' is no .npz file with the array y, and x or inputs by name: "
                 f"{' '.join(str(error).split()).strip(chr(39) + '.')}."
             ) from error
         x = inputs.get("x", inputs)

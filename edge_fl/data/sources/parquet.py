@@ -58,18 +58,19 @@ def _decoded(path: Path, columns: Columns, classes: Sequence[str], where: str) -
         if column.null_count:
             row = column.is_null().index(True).as_py() + 1
             raise DataError(f"{where}, row {row}: column '{name}' has no value there.")
+    widths: tuple[int, ...] = ()
     if columns.text:
         x: NDArray[Any] = _texts(held[columns.text], columns.text, where)
     else:
-        x = np.hstack([_numbers(held[head[i]], head[i], where) for i in at.features])
+        parts = [_numbers(held[head[i]], head[i], where) for i in at.features]
+        x, widths = np.hstack(parts), tuple(part.shape[1] for part in parts)
     if columns.targets:
         y: NDArray[Any] = np.hstack([_numbers(held[head[i]], head[i], where) for i in at.targets])
     else:
         y = _classes(held[columns.label], columns.label, classes, where)
     owners = [str(value) for value in held[columns.owner].to_pylist()] if columns.owner else None
     features = tuple(head[i] for i in at.features)
-    named = features if x.ndim == 2 and len(features) == x.shape[1] else ()
-    return Decoded(x, y, range(1, len(y) + 1), owners, named)
+    return Decoded(x, y, range(1, len(y) + 1), owners, features, widths)
 
 
 def _texts(column: Any, name: str, where: str) -> NDArray[np.object_]:

@@ -50,8 +50,8 @@ class TextSource(FileSource):
         if not options.vocabulary and options.length:
             raise DataError("Lines are as long as the model takes them: leave length= out, or give a vocabulary=.")
         if options.vocabulary not in ("", _BYTES):
-            own = dataset_info(options.vocabulary).input_shape[0]
             self._encode = text_encoder(options.vocabulary)
+            own = dataset_info(options.vocabulary).input_shape[0]
         self._length = options.length or own
 
     def files(self) -> list[Path]:
