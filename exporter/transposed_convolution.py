@@ -14,7 +14,7 @@ TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d)
 
 def can_transpose(module: nn.Module) -> TypeGuard[nn.ConvTranspose1d | nn.ConvTranspose2d]:
     """Whether it is one of them, without groups."""
-    return isinstance(module, TRANSPOSED) and module.groups == 1
+    return type(module) in TRANSPOSED and isinstance(module, TRANSPOSED) and module.groups == 1
 
 
 class TransposedConvolution(nn.Module):

@@ -35,7 +35,7 @@ from edge_fl.core.frozen import FROZEN
 from edge_fl.core.layout import Layout
 from edge_fl.core.log import log_fields
 from edge_fl.core.server_half import State
-from edge_fl.data.fit import fitted
+from edge_fl.data.fit import fitted_but_texts
 from edge_fl.data.held_out import HeldOut, Split
 from edge_fl.data.sources.base import DataSource
 from edge_fl.identity.file import device_identity
@@ -392,7 +392,8 @@ class Agent:
 
 
 def _fitted(data: Split, bundle: Bundle) -> Split:
-    return Split(fitted(data.train, bundle), fitted(data.test, bundle))
+    """The bundle's tokenizer is a stranger's, so it reads texts where its programs run."""
+    return Split(fitted_but_texts(data.train, bundle), fitted_but_texts(data.test, bundle))
 
 
 def _check_identity(settings: AgentSettings) -> None:

@@ -18,7 +18,7 @@ from edge_fl.core.errors import DataError, StateError
 from edge_fl.core.server_half import State
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.data.checked import checked_samples
-from edge_fl.data.fit import prepared
+from edge_fl.data.fit import prepared, reads_texts
 from edge_fl.wire.frame import decode_frame
 
 __all__ = ["KeptModel", "Predictor", "model_version", "read_model", "write_model"]
@@ -131,7 +131,9 @@ class Predictor:
             return self._prepared({name: np.asarray(each) for name, each in x.items()})
         given: NDArray[Any] = np.asarray(x)
         if given.dtype.kind in "UO" and given.ndim == 1 and len(given):
-            return self._prepared(list(x))  # type: ignore[arg-type]  # of texts, which is checked
+            texts = checked_samples(list(x), np.zeros(len(given), dtype=np.int64), "The input")  # type: ignore[arg-type]
+            reads_texts(self._bundle.manifest)
+            return texts.x  # for the programs' process, as the tokenizer is the bundle's, too
         if self._bundle.manifest.inputs:
             named = ", ".join(f"'{each.name}'" for each in self._bundle.manifest.inputs)
             raise DataError(f"The model takes the inputs {named}: give a dict of arrays by these names, or texts.")
@@ -141,10 +143,12 @@ class Predictor:
             raise DataError(f"The model takes inputs of {taken.dtype}, not {given.dtype}.")
         return np.ascontiguousarray(given, taken.dtype)
 
-    def _prepared(self, x: Mapping[str, NDArray[Any]] | Sequence[str]) -> NDArray[Any]:
+    def _prepared(self, x: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """What data are made into, without targets."""
-        first = next(iter(x.values()), ()) if isinstance(x, Mapping) else x
-        given = checked_samples(x, np.zeros(len(first), dtype=np.int64), "The input")
+        samples = {len(each) if each.ndim else 0 for each in x.values()}
+        if len(samples) != 1 or 0 in samples:
+            raise DataError("The inputs are not of one number of samples: give arrays (N, ...) each.")
+        given = checked_samples(x, np.zeros(samples.pop(), dtype=np.int64), "The input")
         return prepared(given, self._bundle).x
 
     def close(self) -> None:

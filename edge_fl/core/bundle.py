@@ -197,6 +197,7 @@ class Cost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("a cost needs a width of 1 to 1000 thousandths and counts of at least 0")
 
 
+_MOST_AT_A_TIME = 1 << 16
 MOST_CLASSES = 1 << 24
 MOST_NAME = 256
 """Characters of a column's name."""
@@ -258,6 +259,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"a model has 0 to {MOST_CLASSES} classes")
         if not 0 <= self.vocabulary < 2**31:
             raise ValueError("a vocabulary has 0 to 2^31 - 1 tokens")
+        for program in (p for programs in self.programs.values() for p in programs if p.kind == "features"):
+            _check_features(program, self.layout)
         if self.tokenizer is not None:
             _check_texts(self.input, self.inputs)
         if self.inputs and packed_input(self.inputs) != self.input:
@@ -305,6 +308,16 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         frozen = [FROZEN] if frozen_size(self.layout) else []
         tokenizer = [TOKENIZER] if self.tokenizer else []
         return [*(program.file for program in self.programs.get(runtime, ())), *frozen, *tokenizer]
+
+
+def _check_features(program: Program, layout: Layout) -> None:
+    """Raise ValueError where a program makes no features of frozen tensors and samples."""
+    known = {f"{FROZEN_TENSOR}{tensor.name}" for tensor in layout.frozen}
+    *frozen, x = program.inputs or ("",)
+    if x != "x" or not known >= set(frozen) or len(program.outputs) != 1:
+        raise ValueError("a program of features takes frozen tensors and x, and gives one array")
+    if not 1 <= (program.batch or 1) <= _MOST_AT_A_TIME:
+        raise ValueError(f"a program of features takes 1 to {_MOST_AT_A_TIME} samples at a time")
 
 
 def _check_texts(taken: Input, inputs: Sequence[NamedInput]) -> None:

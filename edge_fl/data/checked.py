@@ -14,6 +14,8 @@ from edge_fl.data.registry import Samples
 
 __all__ = ["checked_samples"]
 
+_IMAGES = 3  # axes of arrays of them, at the least
+
 
 def checked_samples(
     x: object,
@@ -87,7 +89,8 @@ def _several(
         raise DataError(f"{where} gives no input.")
     _targets(_array(y, "y", where), where, place)  # what is wrong with them is no input's fault
     dtypes = {name: _array(_texts_apart(each), name, where).dtype for name, each in x.items()}
-    arrays = {n: np.asarray(a, np.int64) if dtypes[n] == np.bool_ else a for n, a in x.items()}
+    # Bytes of a mask or of a type are no pixels.
+    arrays = {name: _as_whole(each) if dtypes[name] in (np.bool_, np.uint8) else each for name, each in x.items()}
     parts = {name: checked(array, f"{where}, input '{name}',") for name, array in arrays.items()}
     texts = next((name for name, part in parts.items() if part.x.dtype == object), None)
     if texts is not None:
@@ -99,6 +102,12 @@ def _several(
     except ValueError as error:
         raise DataError(f"{where} gives inputs that no model takes: {said(error)}.") from error
     return replace(next(iter(parts.values())), x=packed, inputs=inputs)
+
+
+def _as_whole(values: object) -> NDArray[Any]:
+    """Flags and bytes as whole numbers, but for those of images."""
+    array = np.asarray(values)
+    return array if array.dtype == np.uint8 and array.ndim >= _IMAGES else array.astype(np.int64)
 
 
 def _dtype(given: np.dtype[Any], checked: NDArray[Any]) -> Literal["float32", "int64", "bool"]:

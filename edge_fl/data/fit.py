@@ -10,7 +10,7 @@ from edge_fl.core.errors import DataError, printable
 from edge_fl.data.inputs_by_name import with_inputs, without_name
 from edge_fl.data.registry import Samples
 
-__all__ = ["arranged", "fitted", "prepared"]
+__all__ = ["arranged", "fitted", "fitted_but_texts", "prepared"]
 
 _EVERY_POSITION = ("cross_entropy", "masked_cross_entropy", "sequence_cross_entropy")
 """Losses that take a class for every target."""
@@ -31,12 +31,27 @@ def fitted(samples: Samples, bundle: Bundle) -> Samples:
     return samples
 
 
+def fitted_but_texts(samples: Samples, bundle: Bundle) -> Samples:
+    """The same for whoever does not trust the bundle's tokenizer with its own process: texts stay texts.
+
+    Their targets are checked where they have some; raises DataError as :func:`fitted`.
+    """
+    if samples.x.dtype != object:
+        return fitted(samples, bundle)
+    reads_texts(bundle.manifest)
+    ahead = samples.y.ndim == 2 and not samples.y.shape[1]
+    if not ahead or bundle.manifest.target == CLASS_INDEX:
+        _check_targets(samples, bundle.manifest)
+    return samples
+
+
 def prepared(samples: Samples, bundle: Bundle) -> Samples:
     """The same, whatever their targets are."""
     manifest = bundle.manifest
     if samples.x.dtype == object:
         from edge_fl.data.tokenizer import tokenized
 
+        reads_texts(manifest)
         samples = tokenized(samples, bundle)
     samples = arranged(samples, manifest.columns)
     if manifest.inputs:
@@ -59,6 +74,20 @@ def arranged(samples: Samples, columns: Sequence[str]) -> Samples:
             f"The data has no column {_named(missing)}, which the model reads: name the column so, or give other data."
         )
     return replace(samples, x=samples.x[:, [places[name] for name in columns]], columns=tuple(columns))
+
+
+def reads_texts(manifest: Manifest) -> None:
+    """Raise DataError where a model reads no texts."""
+    if manifest.tokenizer is None and manifest.inputs:
+        taken = ", ".join(each.name for each in manifest.inputs)
+        raise DataError(
+            f"The data are texts, and '{manifest.name}' takes {taken}: give arrays or columns of that name."
+        )
+    if manifest.tokenizer is None:
+        raise DataError(
+            f"The data are texts, and '{manifest.name}' has no tokenizer: export it with --tokenizer, or give tokens "
+            "(text: with a vocabulary=)."
+        )
 
 
 def _numbers_for_tokens(given: tuple[tuple[int, ...], str], taken: tuple[tuple[int, ...], str]) -> bool:

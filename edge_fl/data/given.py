@@ -61,15 +61,16 @@ def _of_texts(given: Sequence[str]) -> Samples:
 def _of_mapping(given: Mapping[str, Any], where: str) -> Samples:
     """Arrays by name: ``x`` or several inputs, a target, and perhaps ``owner``."""
     label = next((name for name in _LABELS if name in given), None)
-    inputs = {name: _plain(each) for name, each in given.items() if name not in (label, "owner", "x")}
-    if label is None or ("x" in given) == bool(inputs):
+    inputs = {name: each for name, each in given.items() if name not in (label, "owner")}
+    if label is None or not inputs:
         raise DataError(
             f"{where} has {', '.join(given)[:80]}: it needs x and y, or inputs by name and one array called label."
         )
-    x = given.get("x")
-    if isinstance(x, Mapping):
-        inputs = {str(name): _plain(each) for name, each in x.items()}
-    return checked_samples(inputs or x, given[label], where, owner=given.get("owner"))
+    if isinstance(inputs.get("x"), Mapping):
+        inputs = {str(name): each for name, each in inputs["x"].items()}
+    arrays = {name: _plain(each) for name, each in inputs.items()}
+    x = arrays["x"] if set(arrays) == {"x"} else arrays
+    return checked_samples(x, given[label], where, owner=given.get("owner"))
 
 
 def _of_columns(given: Any, columns: Sequence[str], where: str) -> Samples:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.errors import DataError, printable
-from edge_fl.core.inputs import NamedInput, pack, places
+from edge_fl.core.errors import DataError, printable, said
+from edge_fl.core.inputs import MOST_EXACT, NamedInput, pack, places
 from edge_fl.data.registry import Samples
 
 __all__ = ["inputs_of", "with_inputs", "without_name"]
@@ -42,12 +42,18 @@ def with_inputs(samples: Samples, inputs: Sequence[NamedInput]) -> Samples:
                 f"{_listed([each.name for each in inputs])}: give arrays of these names."
             )
     arrays = {each.name: _converted(held[each.name], each) for each in inputs}
-    return replace(samples, x=pack(arrays), inputs=tuple(inputs), columns=())
+    try:
+        return replace(samples, x=pack(arrays), inputs=tuple(inputs), columns=())
+    except ValueError as error:
+        raise DataError(f"The data cannot be the model's inputs: {said(error)}.") from error
 
 
 def without_name(samples: Samples) -> Samples:
     """The samples of one input as those of a model that takes one without a name; DataError where there are several."""
     held = inputs_of(samples)
+    if "x" in held and len(held) > 1:  # what a model of one input takes is called so
+        one = next(each for each in samples.inputs if each.name == "x")
+        return replace(samples, x=np.ascontiguousarray(held["x"], one.dtype), inputs=())
     if len(held) > 1 and all(each.dtype == "float32" and len(each.shape) < 2 for each in samples.inputs):
         return replace(samples, inputs=())  # the columns of a table, some of which are lists
     if len(held) > 1:
@@ -63,6 +69,8 @@ def _converted(array: NDArray[Any], taken: NamedInput) -> NDArray[Any]:
             f"The data's '{taken.name}' has the shape {array.shape[1:]} a sample, and the model takes {taken.shape}."
         )
     if taken.dtype == "float32":
+        if array.dtype == np.int64:
+            _refuse(np.abs(array) > MOST_EXACT, array, "float32 does not hold such whole numbers", taken.name)
         return array.astype(np.float32)
     whole = array.astype(np.int64)
     _refuse(whole != array, array, f"the model takes {taken.dtype}", taken.name)

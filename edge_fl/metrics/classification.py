@@ -61,12 +61,13 @@ class TopK(_OfClasses):
 
     def value(self, sums: Sums) -> float:
         """Right over samples."""
-        return float(sums[0] / max(sums[1], 1))
+        return float(sums[0] / sums[1])
 
     def plausible(self, sums: Sums, samples: int) -> bool:
         """No more are right than there are."""
         right, counted = sums
-        return bool(np.isfinite(sums).all() and counted <= samples and -1e-6 <= right <= counted * (1 + 1e-9))
+        fits = 0 < counted <= samples and -1e-6 <= right <= counted * (1 + 1e-9)
+        return bool(np.isfinite(sums).all() and fits)
 
 
 class MacroF1(_OfClasses):
@@ -135,12 +136,12 @@ class Perplexity(_OfClasses):
 
     def value(self, sums: Sums) -> float:
         """exp(nats / targets), at most the largest float."""
-        return math.exp(min(float(sums[0] / max(sums[1], 1)), 700.0))
+        return math.exp(min(float(sums[0] / sums[1]), 700.0))
 
     def plausible(self, sums: Sums, samples: int) -> bool:
-        """Not less than nothing."""
+        """Some targets, of which none is less than nothing."""
         del samples  # of which some may have no target
-        return bool(np.isfinite(sums).all() and (sums >= -1e-6).all())
+        return bool(np.isfinite(sums).all() and sums[0] >= -1e-6 and sums[1] >= 1)
 
 
 class BinaryAccuracy(Metric):

@@ -273,14 +273,17 @@ class Runtime(ABC):
             raise RuntimeMissingError(f"The bundle has no {self.name} program that makes features.")
         run, named = self._program(program), (name.removeprefix(FROZEN_TENSOR) for name in program.inputs[:-1])
         frozen = [self.bundle.frozen.whole[name] for name in named]
-        size, pieces = program.batch or _FEATURES_AT_A_TIME, []
+        size = program.batch or _FEATURES_AT_A_TIME
+        found = np.empty((len(x), *manifest.features.shape), manifest.features.dtype)
         for start in range(0, len(x), size):
             piece = x[start : start + size]
             (made,) = run([*frozen, _padded(piece, size) if program.batch else piece])
-            pieces.append(made[: len(piece)])
-        found = np.concatenate(pieces)
-        if found.shape[1:] != manifest.features.shape or found.dtype != manifest.features.dtype:
-            raise RunError(f"The program '{program.file}' gives features of another shape than the manifest's.")
+            whole = (size if program.batch else len(piece), *manifest.features.shape)
+            if made.shape != whole or made.dtype != found.dtype:
+                raise RunError(
+                    f"The program '{program.file}' gives features of another shape than the manifest's."
+                )
+            found[start : start + len(piece)] = made[: len(piece)]
         return found
 
     def _program(self, program: Program) -> Compiled:

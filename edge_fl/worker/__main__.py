@@ -21,6 +21,7 @@ from edge_fl.core.registry import as_ours
 from edge_fl.core.server_half import State
 from edge_fl.data.held_out import Split
 from edge_fl.data.registry import Samples
+from edge_fl.data.tokenizer import check_library, unpacked_texts
 from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import RUNTIMES, open_runtime
 from edge_fl.worker.confinement import die_with, first_to_go, limit, only_files
@@ -102,13 +103,17 @@ class _Server:
             case Rehearse():
                 reply, found = Timed(work.rehearse(ask.task)), []
             case Predict():
-                reply, found = Predicted(), [work.predict(arrays[0], width=ask.width)]
+                x = unpacked_texts(*arrays) if ask.texts else arrays[0]
+                reply, found = Predicted(), [work.predict(x, width=ask.width)]
         return reply, found
 
     def _hold(self, ask: Hold | KeepModel, arrays: _Arrays, work: LocalWork) -> None:
         if isinstance(ask, KeepModel):
             work.keep(_content(arrays), _state(ask, arrays))
             return
+        if ask.texts:
+            content, ends, *arrays = arrays
+            arrays = [unpacked_texts(content, ends), *arrays]
         x, y, *owner = arrays
         samples = Samples(x, y, owner[0] if owner else None)
         train = ask.part == "train"
@@ -125,6 +130,8 @@ def _open(ask: Open) -> tuple[LocalWork, Confinement]:
     use_code(ask.code)
     RUNTIMES.find(ask.runtime).installed()
     bundle = Bundle.load(Path(ask.bundle), runtime=ask.runtime)
+    if bundle.manifest.tokenizer:
+        check_library()  # which is imported while its files can be read
     landlock = only_files(bundle.root)
     runtime = open_runtime(ask.runtime, bundle, threads=ask.threads)
     limit(ask.memory)

@@ -56,9 +56,13 @@ class Open(_Tagged, frozen=True):
 
 
 class Hold(_Tagged, frozen=True):
-    """Keep these samples: the arrays ``x``, ``y`` and perhaps ``owner``."""
+    """Keep these samples: the arrays ``x``, ``y`` and perhaps ``owner``.
+
+    Texts are two arrays in place of ``x`` (:func:`edge_fl.data.tokenizer.packed_texts`).
+    """
 
     part: Literal["train", "test"]
+    texts: bool = False
 
 
 class Train(_Tagged, frozen=True):
@@ -99,9 +103,13 @@ class KeepModel(_Tagged, frozen=True):
 
 
 class Predict(_Tagged, frozen=True):
-    """Predict for the inputs in the array; ``width`` says which BatchNorm statistics count, in thousandths."""
+    """Predict for the inputs in the array; ``width`` says which BatchNorm statistics count, in thousandths.
+
+    Texts are as in :class:`Hold`.
+    """
 
     width: Annotated[int, msgspec.Meta(ge=1, le=1000)]
+    texts: bool = False
 
 
 Ask = Open | Hold | Train | Score | Collect | Rehearse | KeepModel | Predict

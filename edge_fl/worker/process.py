@@ -35,6 +35,7 @@ from edge_fl.core.errors import (
 from edge_fl.core.layout import Layout
 from edge_fl.core.server_half import State
 from edge_fl.data.held_out import Split
+from edge_fl.data.tokenizer import packed_texts
 from edge_fl.recipes.own import used_code
 from edge_fl.runtimes.base import RUNTIMES
 from edge_fl.training.update import Update
@@ -200,7 +201,7 @@ class WorkerProcess(Work):
         return np.concatenate(parts)
 
     def _outputs(self, x: Inputs, width: int) -> NDArray[np.float32]:
-        _, arrays = self._ask(Predict(width), [x], Predicted, part="model")
+        _, arrays = self._ask(Predict(width, x.dtype == object), _sent(x), Predicted, part="model")
         if len(arrays) != 1 or arrays[0].dtype != np.float32 or arrays[0].shape[:1] != x.shape[:1]:
             raise _no_outputs()
         return arrays[0]
@@ -246,8 +247,9 @@ class WorkerProcess(Work):
     def _samples(self, part: Literal["train", "test"]) -> tuple[Ask, _Arrays]:
         assert self._data is not None, "samples are held before anything is asked"
         samples = self._data.train if part == "train" else self._data.test
-        each = (samples.x, samples.y, samples.owner)
-        return Hold(part), [array for array in each if array is not None]
+        texts = samples.x.dtype == object
+        each = (*_sent(samples.x), samples.y, samples.owner)
+        return Hold(part, texts), [array for array in each if array is not None]
 
     def _exchange(
         self, running: "_Running", asks: Sequence[tuple[Ask, _Arrays]], wanted: type[_Reply]
@@ -382,6 +384,11 @@ def _error(problem: Problem) -> EdgeFLError:
     if problem.kind == FrameError.__name__:
         return FrameError(problem.code, sentence)
     return _ERRORS.get(problem.kind, RunError)(sentence)
+
+
+def _sent(x: Inputs) -> list[NDArray[Any]]:
+    """Inputs as arrays that cross: texts are two."""
+    return list(packed_texts(x)) if x.dtype == object else [x]
 
 
 def _arrays(model: Content, state: State) -> list[NDArray[Any]]:

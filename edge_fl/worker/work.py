@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.selection import Weights, masked
 from edge_fl.core.server_half import State
+from edge_fl.data.fit import fitted, prepared
 from edge_fl.data.held_out import Split
 from edge_fl.data.registry import Samples
 from edge_fl.runtimes.base import Runtime
@@ -28,7 +29,7 @@ __all__ = ["Content", "Inputs", "LocalWork", "Work"]
 
 
 Content = bytes | memoryview
-Inputs = NDArray[np.float32] | NDArray[np.int64]
+Inputs = NDArray[np.float32] | NDArray[np.int64] | NDArray[np.object_]
 
 
 class Work(ABC):
@@ -107,7 +108,9 @@ class LocalWork(Work):
         assert self._data is not None, "samples are held before anything is asked"
         given: Samples = getattr(self._data, part)
         if part not in self._made or self._made[part][0] is not given:
-            self._made[part] = given, with_features(given, self._runtime)
+            texts = given.x.dtype == object
+            self._made.pop(part, None)  # what was made of other data is not kept beside
+            self._made[part] = given, with_features(fitted(given, self.bundle) if texts else given, self._runtime)
         return self._made[part][1]
 
     def train(self, task: Task, model: Content, state: State, secret: bytes | None = None) -> Update:
@@ -157,4 +160,6 @@ class LocalWork(Work):
     def predict(self, x: Inputs, *, width: int) -> NDArray[np.float32]:
         """Outputs of the model that is kept."""
         assert self._kept is not None, "a model is kept before anything is predicted"
+        if x.dtype == object:
+            x = prepared(Samples(x, np.zeros(len(x), dtype=np.int64)), self.bundle).x
         return predicted(self._runtime, self._kept, self._runtime.features(x), width=width)

@@ -69,7 +69,7 @@ def onnx() -> Prepared:
     program = Program("step.onnx", "step", (), ())
 
     def load(content: bytes) -> None:
-        bundle = SimpleNamespace(read=lambda _: content, root=Path("bundle"))
+        bundle = SimpleNamespace(layout=SimpleNamespace(frozen=()), read=lambda _: content, root=Path("bundle"))
         open_session(cast(Bundle, bundle), program, threads=1)
 
     return _patched(whole, len(whole), load)

@@ -87,3 +87,14 @@ def test_what_is_out_of_range_is_refused(change: Callable[[Any], object], senten
         assert tracemalloc.get_traced_memory()[1] < 200e6
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "batch"), [((), None), (("frozen.nothing", "x"), None), (("x", "y"), None), (("x",), 1 << 40)]
+)
+def test_a_program_of_features_takes_frozen_tensors_and_samples(
+    inputs: tuple[str, ...], batch: int | None
+) -> None:
+    program = Program("f.onnx", "features", inputs, ("features",), batch=batch)
+    with pytest.raises(ValueError, match="a program of features takes"):
+        msgspec.structs.replace(MANIFEST, programs={"onnx": (program,)})

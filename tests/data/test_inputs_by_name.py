@@ -92,7 +92,6 @@ def test_what_does_not_fit_is_one_sentence(changed: dict[str, np.ndarray], taken
         (({"a": np.full(3, 2**25), "b": np.ones(3, np.float32)}, Y), "'a' has whole numbers above 16,777,216"),
         (({"a": np.zeros(2), "b": np.zeros(3)}, Y), r"input 'a', gives x of shape \(2,\)"),
         ({"a": Y}, "it needs x and y, or inputs by name and one array called label"),
-        ({"a": Y, "x": Y, "y": Y}, "it needs x and y, or inputs by name"),
         ([({"a": 1}, 0), ({"b": 1}, 0)], "items that are not alike|gives x in object"),
     ],
 )
@@ -132,3 +131,28 @@ def test_flags_and_lists_of_tables_are_inputs(tmp_path: Path) -> None:
 def test_a_wrong_target_is_no_inputs_fault() -> None:
     with pytest.raises(DataError, match=r"^the data holds a class below 0 in sample 1"):
         samples_of((ARRAYS, np.array([0, -50, 1])))
+
+
+def test_an_input_may_be_called_x_and_others_may_stand_beside_it(tmp_path: Path) -> None:
+    arrays = {"x": ARRAYS["scores"], "mask": np.array([[1, 0], [1, 1], [0, 1]], np.uint8)}
+    np.savez(tmp_path / "d.npz", **arrays, y=Y)
+    for samples in (samples_of({**arrays, "y": Y}), open_source(f"npz:{tmp_path / 'd.npz'}").samples()):
+        np.testing.assert_array_equal(without_name(samples).x, ARRAYS["scores"])
+        taken = with_inputs(samples, [NamedInput("mask", (2,), "int64"), NamedInput("x", (2,))])
+        np.testing.assert_array_equal(taken.x[:, :2], arrays["mask"])
+
+
+def test_whole_numbers_that_float32_does_not_hold_are_refused() -> None:
+    with pytest.raises(DataError, match=r"'user' is 1\.67772e\+07 in sample 1 .*float32 does not hold such"):
+        with_inputs(samples_of(({"user": np.array([0, 2**24 + 1, 1])}, Y)), [NamedInput("user", ())])
+
+
+def test_columns_of_any_name_stay_one_vector(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    table = pyarrow.table({"heart rate": [60.0, 70.0], "signal": [[0.5, 1.0], [2.0, 3.0]], "label": [0, 1]})
+    parquet.write_table(table, tmp_path / "s.parquet")
+    samples = open_source(f"parquet:{tmp_path / 's.parquet'}").samples()
+    assert samples.inputs == ()
+    np.testing.assert_array_equal(samples.x, [[60, 0.5, 1], [70, 2, 3]])

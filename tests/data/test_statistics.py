@@ -19,3 +19,9 @@ def test_every_position_of_a_sequence_counts() -> None:
     found = describe_parts(Samples(y, y), [np.array([0]), np.array([1])], classes=3)
     assert found.counts.tolist() == [[1, 2, 0], [0, 0, 3]]
     assert found.owners is None
+
+
+def test_positions_without_a_target_are_no_class() -> None:
+    samples = Samples(np.zeros((2, 3), np.int64), np.array([[0, 1, -100], [1, -100, -100]]))
+    found = describe_parts(samples, [np.array([0]), np.array([1])], 2)
+    assert found.counts.tolist() == [[1, 1], [0, 1]]

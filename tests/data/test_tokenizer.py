@@ -1,5 +1,6 @@
 """Texts as tokens, by a tokenizer that a bundle carries."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, Bundle, Manifest, Program, 
 from edge_fl.core.errors import BundleError, DataError
 from edge_fl.core.inputs import Input, NamedInput, packed_input
 from edge_fl.core.layout import Layout
-from edge_fl.data.fit import fitted
+from edge_fl.data.fit import fitted, prepared
 from edge_fl.data.given import samples_of
 from edge_fl.data.sources.base import open_source
+from edge_fl.data.tokenizer import packed_texts, unpacked_texts
 
 WORDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "warm": 4, "cold": 5, "soup": 6}
 IDS, MASK, TYPES = (NamedInput(f"{n}", (5,), "int64") for n in ("input_ids", "attention_mask", "token_type_ids"))
@@ -154,3 +156,24 @@ def test_a_manifest_whose_inputs_no_tokenizer_fills_is_refused(
         ValueError, match="a tokenizer fills attention_mask, input_ids, token_type_ids, of one length"
     ):
         bundle(tmp_path, *inputs)
+
+
+def test_texts_cross_to_another_process_as_two_arrays() -> None:
+    texts = np.array(["warm", "", "süß \U0001f375", "\ud800"], dtype=np.object_)
+    assert unpacked_texts(*packed_texts(texts)).tolist() == ["warm", "", "süß \U0001f375", "?"]
+    assert unpacked_texts(*packed_texts(texts[:0])).shape == (0,)
+
+
+def test_threads_may_read_texts_of_several_lengths_at_once(tmp_path: Path) -> None:
+    """A model that continues texts reads one token more than it is given to predict from."""
+    lines = samples_of(["warm soup and cold"] * 200)
+    model = bundle(tmp_path, target=Input((5,), "int64"), loss="padded_sequence_cross_entropy")
+    asked = samples_of((["warm soup and cold"] * 200, [0] * 200))
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(lambda samples: prepared(samples, model).x, [lines, asked] * 8):
+            np.testing.assert_array_equal(found[:, :3], [[2, 4, 6]] * 200)
+
+
+def test_many_texts_are_read_piece_by_piece(tmp_path: Path) -> None:
+    texts = samples_of((["warm", "cold soup"] * 300, [0, 1] * 300))
+    np.testing.assert_array_equal(fitted(texts, bundle(tmp_path)).x, [[2, 4, 3, 0, 0], [2, 5, 6, 3, 0]] * 300)

@@ -67,7 +67,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bundle, Bundle]:
 
 
 @pytest.mark.parametrize("trainer", ["runtime", "stacked"])
-@pytest.mark.parametrize("method", ["fedavg", "fjord"])
+@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.matrix), "fjord"])
 def test_what_is_trained_on_features_is_what_is_trained_on_samples(
     pair: tuple[Bundle, Bundle], tmp_path: Path, trainer: str, method: str
 ) -> None:
@@ -115,7 +115,7 @@ def test_extract_delivers_the_whole_model(pair: tuple[Bundle, Bundle], tmp_path:
         np.testing.assert_allclose(found, model(torch.from_numpy(x)), atol=1e-5)
 
 
-@pytest.mark.parametrize("runtime", ["onnx", "executorch"])
+@pytest.mark.parametrize("runtime", ["onnx", pytest.param("executorch", marks=pytest.mark.matrix)])
 def test_a_mask_is_among_the_features(tmp_path: Path, runtime: str) -> None:
     torch.manual_seed(0)
     rng = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import edge_fl
 from edge_fl.core.errors import DataError
-from exporter.vocabulary import vocabulary_of
+from exporter.vocabulary import vocabularies_of
 
 
 class Texts(nn.Module):
@@ -30,7 +30,7 @@ def test_the_vocabulary_is_that_of_the_embedding_that_reads_the_input() -> None:
     model, x = Texts().train(), torch.zeros(3, 6, dtype=torch.int64)
     before = model.norm.running_mean.clone()  # type: ignore[union-attr, operator]
 
-    assert vocabulary_of(model, x) == 50
+    assert vocabularies_of(model, x) == {"": 50}
     assert model.training
     assert torch.equal(model.norm.running_mean, before)  # type: ignore[arg-type]
     assert not any(module._forward_pre_hooks for module in model.modules())
@@ -41,8 +41,8 @@ def test_numbers_that_forward_changes_first_are_of_no_known_vocabulary() -> None
         def forward(self, ids: Tensor) -> Tensor:
             return super().forward(ids % 50)
 
-    assert vocabulary_of(Shifted(), torch.zeros(3, 6, dtype=torch.int64)) == 0
-    assert vocabulary_of(nn.Linear(4, 2), torch.zeros(3, 4)) == 0
+    assert not vocabularies_of(Shifted(), torch.zeros(3, 6, dtype=torch.int64))
+    assert not vocabularies_of(nn.Linear(4, 2), torch.zeros(3, 4))
 
 
 def test_tokens_that_the_model_lacks_are_refused_before_training(tmp_path: Path) -> None:

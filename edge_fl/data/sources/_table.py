@@ -101,12 +101,10 @@ class Columns:
 
 
 class Decoded(NamedTuple):
-    """``[n, features]`` or ``[n]`` texts, ``[n]`` or ``[n, targets]``, each row's number, and whose each is.
+    """``[n, F]`` or ``[n]`` texts, ``[n]`` or ``[n, targets]``, each row's number, and whose each is.
 
     ``owners`` is None where no column says so. ``features`` are the columns' names, and ``widths`` how many numbers
     each has in a row, where one has several.
-
-    ``features`` are the columns' names, where each is one number.
     """
 
     x: NDArray[np.float32] | NDArray[np.object_]
@@ -181,8 +179,8 @@ class TableSource(FileSource):
             class_names=self.classes if self.columns.label else (),
             columns=decoded.features if self._shape is None and not self.columns.text and not lists else (),
         )
-        if not lists or self._shape is not None:
-            return samples
+        if not lists or self._shape is not None or not all(map(str.isidentifier, decoded.features)):
+            return samples  # columns of other names are no inputs of a model's
         named = zip(decoded.features, decoded.widths, strict=True)
         return replace(
             samples, inputs=tuple(NamedInput(name, (width,) if width > 1 else ()) for name, width in named)

@@ -37,7 +37,7 @@ class NpzSource(FileSource):
                 f"'{self.path}' is no .npz file with the array y, and x or inputs by name: "
                 f"{' '.join(str(error).split()).strip(chr(39) + '.')}."
             ) from error
-        x = inputs.get("x", inputs)
+        x = inputs["x"] if set(inputs) == {"x"} else inputs
         return checked_samples(x, arrays["y"], f"'{self.path}'", owner=arrays.get("owner"))
 
 
