@@ -18,6 +18,7 @@ from exporter.fine_tuning import train_only
 from exporter.losses import find_loss
 from exporter.named_inputs import with_example_inputs
 from exporter.normalise import with_normalised_input
+from exporter.one_pass import one_pass
 from exporter.own_outputs import with_plain_outputs
 from exporter.target import Target
 from exporter.tokenizer_file import read_tokenizer
@@ -147,16 +148,12 @@ def export(
 
 def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:
     """The shape of what the model gives for one sample, without the batch axis."""
-    training = model.training
     try:
-        with torch.no_grad():
-            given = model.eval()(sample)
+        given = one_pass(model, sample)
     except Exception as error:  # a model of the user's may raise anything
         raise ModelError(
             f"The model does not take the example inputs {tuple(sample.shape)}: {said(error)}."
         ) from error
-    finally:
-        model.train(training)
     if not isinstance(given, torch.Tensor) or given.ndim < 2 or len(given) != len(sample):
         shown = tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
         raise ModelError(f"The model gives {shown}, not one tensor [B, ...] for the {len(sample)} example inputs.")

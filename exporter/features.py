@@ -1,12 +1,12 @@
 """What is computed once a sample: a model cut where its first trained layer begins.
 
 Below the cut everything is frozen. So its outputs, the features, are the same in every step and every round, and a
-device keeps them in place of its samples. Steps and evaluation then take features; what lies below the cut is read by
-one program alone, which makes them.
+device makes them once and keeps them beside its samples. Steps and evaluation then take features; what lies below the
+cut is read by one program alone, which makes them.
 """
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.inputs import Input, NamedInput, packed_input, places
 from exporter.frozen import widened
-from exporter.named_inputs import as_taken
+from exporter.named_inputs import as_one, as_taken, dtype_of
+from exporter.one_pass import one_pass
 from exporter.source import Source, Traceable, batch_ports, frozen_ports
 from exporter.trace import trace_function
 
@@ -42,7 +43,7 @@ class Cut:
     parts
         The tensors among these arguments, in order.
     arguments
-        All arguments as :mod:`torch.utils._pytree` flattens them, None in the place of each tensor.
+        All arguments as :mod:`torch.utils._pytree` flattens them, :data:`_TENSOR` in the place of each tensor.
     structure
         How they are put together again.
     below
@@ -102,12 +103,12 @@ def find_cut(model: nn.Module, x: Tensor, taken: Input, frozen: Collection[str])
 def _first_trained(model: nn.Module, x: Tensor) -> str:
     """The name of the module that runs first of those with trained parameters of their own."""
     order: list[str] = []
-    held = [
+    watching = [
         module.register_forward_pre_hook(lambda _, __, name=name: order.append(name))
         for name, module in model.named_modules()
         if any(parameter.requires_grad for parameter in module.parameters(recurse=False))
     ]
-    _run(model, x, held)
+    one_pass(model, x, watching)
     return order[0] if order else ""
 
 
@@ -125,7 +126,7 @@ def _cut_at(model: nn.Module, x: Tensor, module: str) -> Cut | None:
     def note(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         seen.append((given, named))
 
-    _run(model, x, [model.get_submodule(module).register_forward_pre_hook(note, with_kwargs=True)])
+    one_pass(model, x, [model.get_submodule(module).register_forward_pre_hook(note, with_kwargs=True)])
     if len(seen) != 1:
         return None
     leaves, structure = pytree.tree_flatten(seen[0])
@@ -133,7 +134,7 @@ def _cut_at(model: nn.Module, x: Tensor, module: str) -> Cut | None:
     if not tensors or not all(_of_samples(tensor, len(x)) for tensor in tensors):
         return None
     parts = tuple(
-        NamedInput(f"feature_{i}", tuple(each.shape[1:]), _dtype(each)) for i, each in enumerate(tensors)
+        NamedInput(f"feature_{i}", tuple(each.shape[1:]), dtype_of(each)) for i, each in enumerate(tensors)
     )
     arguments = tuple(_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     return Cut(module, parts, arguments, structure)
@@ -142,21 +143,6 @@ def _cut_at(model: nn.Module, x: Tensor, module: str) -> Cut | None:
 def _of_samples(tensor: Tensor, batch: int) -> bool:
     known = tensor.dtype in (torch.float32, torch.int64, torch.bool)
     return known and tensor.ndim > 0 and len(tensor) == batch and tensor.numel() > 0
-
-
-def _dtype(tensor: Tensor) -> Any:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _run(model: nn.Module, x: Tensor, held: Sequence[Any]) -> None:
-    training = model.training
-    try:
-        with torch.no_grad():
-            model.eval()(x)
-    finally:
-        model.train(training)
-        for handle in held:
-            handle.remove()
 
 
 def _read_above(model: nn.Module, x: Tensor, cut: Cut, taken: Input) -> frozenset[str] | None:
@@ -268,7 +254,7 @@ class Features(nn.Module):
 
         def reached(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
             tensors = [leaf for leaf in pytree.tree_leaves((given, named)) if isinstance(leaf, Tensor)]
-            raise _ReachedError(torch.cat([_flat(each, dtype) for each in tensors], dim=1))
+            raise _ReachedError(as_one(tensors, dtype))
 
         module = self.model.get_submodule(cut.module)
         module.register_forward_pre_hook(reached, with_kwargs=True, prepend=True)
@@ -297,12 +283,6 @@ class Below:
         single = np.finfo(np.float32)
         clipped: NDArray[Any] = np.clip(found, single.min, single.max)
         return clipped
-
-
-def _flat(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """``[B, ...]`` as ``[B, F]``; numbers in double precision stay so."""
-    rows = tensor.flatten(1) if tensor.ndim > 1 else tensor.unsqueeze(1)
-    return rows if rows.dtype == torch.float64 else rows.to(dtype)
 
 
 def build_features(source: Source, cut: Cut) -> Traceable:

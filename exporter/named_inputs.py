@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from edge_fl.core.errors import ConfigError, said
 from edge_fl.core.inputs import NamedInput, pack, packed_input, places
 
-__all__ = ["as_taken", "named_values", "with_example_inputs", "with_named_inputs"]
+__all__ = ["as_one", "as_taken", "dtype_of", "named_values", "with_example_inputs", "with_named_inputs"]
 
 _STORED = {"float32": torch.float32, "int64": torch.int64, "bool": torch.int64}
 _FLAGS = 2  # values of a whole number that nothing is known of: masks, types and lengths all take 0 and 1
@@ -63,7 +63,7 @@ def with_example_inputs(model: nn.Module, given: Any) -> tuple[nn.Module, Tensor
     tensors = {str(name): _tensor(each, f"'{name}'") for name, each in given.items()}
     if len({len(each) if each.ndim else 0 for each in tensors.values()} - {0}) != 1:
         raise ConfigError("The example inputs are not of one batch: give [B, ...] each, with one B for all.")
-    inputs = tuple(NamedInput(name, tuple(each.shape[1:]), _dtype_of(each)) for name, each in tensors.items())
+    inputs = tuple(NamedInput(name, tuple(each.shape[1:]), dtype_of(each)) for name, each in tensors.items())
     arrays = {each.name: tensors[each.name].to(_STORED[each.dtype]).numpy() for each in inputs}
     return with_named_inputs(model, inputs), torch.from_numpy(pack(arrays)), inputs
 
@@ -78,7 +78,8 @@ def _tensor(given: Any, what: str) -> Tensor:
         ) from error
 
 
-def _dtype_of(example: Tensor) -> Literal["float32", "int64", "bool"]:
+def dtype_of(example: Tensor) -> Literal["float32", "int64", "bool"]:
+    """As an input of these numbers is declared."""
     if example.dtype == torch.bool:
         return "bool"
     return "float32" if example.is_floating_point() else "int64"
@@ -102,6 +103,12 @@ def as_taken(flat: Tensor, each: NamedInput) -> Tensor:
     if each.dtype == "bool":
         return found != 0
     return found if each.dtype == "float32" else found.to(torch.int64)
+
+
+def as_one(tensors: Iterable[Tensor], dtype: torch.dtype) -> Tensor:
+    """Tensors ``[B, ...]`` as the one array ``[B, F]`` of ``dtype``, which numbers in double precision keep."""
+    rows = (each.flatten(1) if each.ndim > 1 else each.unsqueeze(1) for each in tensors)
+    return torch.cat([each if each.dtype == torch.float64 else each.to(dtype) for each in rows], dim=1)
 
 
 def named_values(inputs: Sequence[NamedInput], size: int, rng: np.random.Generator) -> NDArray[Any]:

@@ -4,22 +4,19 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+
+from exporter.one_pass import one_pass
 
 __all__ = ["with_plain_outputs"]
 
 
 def with_plain_outputs(model: nn.Module, x: Tensor) -> nn.Module:
     """``model``, or where its forward of ``x`` gives something with ``logits``, a copy that gives those alone."""
-    training = model.training
     try:
-        with torch.no_grad():
-            outputs = model.eval()(x)
+        outputs = one_pass(model, x)
     except Exception:  # whoever calls the model next says what is wrong with it
         return model
-    finally:
-        model.train(training)
     if isinstance(outputs, Tensor) or not isinstance(_logits(outputs), Tensor):
         return model
     plain = copy.deepcopy(model)

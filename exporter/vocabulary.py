@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+
+from exporter.one_pass import one_pass
 
 __all__ = ["vocabularies_of"]
 
@@ -29,16 +30,11 @@ def vocabularies_of(model: nn.Module, x: Tensor) -> dict[str, int]:
                 found[name] = min(found.get(name, module.num_embeddings), module.num_embeddings)
 
     embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    held = [module.register_forward_pre_hook(look) for module in embeddings]
-    held.append(model.register_forward_pre_hook(note, with_kwargs=True))  # after the hook that cuts the array up
-    training = model.training
-    try:
-        with torch.no_grad():
-            model.eval()(x)
-    finally:
-        model.train(training)
-        for handle in held:
-            handle.remove()
+    watching = [module.register_forward_pre_hook(look) for module in embeddings]
+    watching.append(
+        model.register_forward_pre_hook(note, with_kwargs=True)
+    )  # after the hook that cuts the array up
+    one_pass(model, x, watching)
     return found
 
 

@@ -155,7 +155,7 @@ def _data(agent: Examined) -> _Seen:
     data = HeldOut(open_source(agent.data), agent.test_share, agent.client).split()
     train, held = data.train, f", and {len(data.test.y)} held out" if agent.test_share else ""
     classes = f", classes {train.y.min()} to {train.y.max()}" if train.y.size else ""
-    if train.x.dtype == object:
+    if train.are_texts:
         check_library()
         return f"{len(train.y)} texts{classes}{held}.", False
     return f"{len(train.y)} samples of shape {train.x.shape[1:]} in {train.x.dtype}{classes}{held}.", False

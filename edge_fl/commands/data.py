@@ -80,7 +80,7 @@ def _figures(shown: _Shown, found: "PartStatistics") -> dict[str, Any]:
         "dataset": shown.name,
         "train": len(train.y),
         "test": None if shown.known is None else len(shown.known.test.y),
-        "input": {"shape": train.x.shape[1:], "dtype": "text" if train.x.dtype == object else train.x.dtype.name},
+        "input": {"shape": train.x.shape[1:], "dtype": "text" if train.are_texts else train.x.dtype.name},
         "inputs": {taken.name: {"shape": taken.shape, "dtype": taken.dtype} for taken in train.inputs},
         "target": train.y.shape[1:],
         "classes": shown.classes,
@@ -99,7 +99,7 @@ def _lines(shown: _Shown, found: "PartStatistics") -> list[str]:
     test = "" if shown.known is None else f" training and {len(shown.known.test.y)} test"
     each = "a class" if train.y.ndim == 1 else "a class a position"
     target = f"{each} of {shown.classes} each" if shown.classes else f"targets of shape {train.y.shape[1:]}"
-    if train.y.ndim == 2 and not train.y.shape[1]:
+    if train.are_continued:
         target = "each token the target of the one before"
     scored = "" if shown.known is None else f" ({shown.known.info.loss}, top-{shown.known.info.top} accuracy)"
     lines = [
@@ -112,7 +112,7 @@ def _lines(shown: _Shown, found: "PartStatistics") -> list[str]:
 
 
 def _inputs_text(samples: "Samples") -> str:
-    if samples.x.dtype == object:
+    if samples.are_texts:
         return "texts"
     if not samples.inputs:
         return f"samples of shape {samples.x.shape[1:]} in {samples.x.dtype.name}"

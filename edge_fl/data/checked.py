@@ -1,7 +1,6 @@
 """Arrays of a user's as samples: every value is checked here, whatever it comes from."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +13,7 @@ from edge_fl.data.registry import Samples
 
 __all__ = ["checked_samples"]
 
+_Inputs = NDArray[np.float32] | NDArray[np.int64] | NDArray[np.object_]
 _IMAGES = 3  # axes of arrays of them, at the least
 
 
@@ -54,13 +54,19 @@ def checked_samples(
         When there is no sample, the two do not belong together, or a value is no number, not finite or negative where
         it is a token or a class.
     """
+    targets = _array(y, "y", where)
     if isinstance(x, Mapping):
+        found, inputs = _several(x, targets, where, place)
+    else:
+        found, inputs = _one(x, targets, where, place), ()
+    return Samples(
+        found, _targets(targets, where, place), _owners(owner, len(targets), where), class_names, columns, inputs
+    )
 
-        def checked(each: object, named: str) -> Samples:
-            return checked_samples(each, y, named, place=place, owner=owner, class_names=class_names)
 
-        return _several(x, y, checked, where, place)
-    inputs, targets = _array(_texts_apart(x), "x", where), _array(y, "y", where)
+def _one(x: object, targets: NDArray[np.generic], where: str, place: Callable[[int], str]) -> _Inputs:
+    """The values of one input, of as many samples as there are targets."""
+    inputs = _array(_texts_apart(x), "x", where)
     if not inputs.ndim or not targets.ndim or len(inputs) != len(targets):
         raise DataError(
             f"{where} gives x of shape {inputs.shape} and y of shape {targets.shape}; both need as many "
@@ -68,40 +74,30 @@ def checked_samples(
         )
     if not len(targets):
         raise DataError(f"{where} holds no samples.")
-    return Samples(
-        _inputs(inputs, where, place),
-        _targets(targets, where, place),
-        _owners(owner, len(targets), where),
-        class_names,
-        columns,
-    )
+    return _inputs(inputs, where, place)
 
 
 def _several(
-    x: Mapping[str, object],
-    y: object,
-    checked: Callable[[object, str], Samples],
-    where: str,
-    place: Callable[[int], str],
-) -> Samples:
-    """Samples of several inputs by name, each checked as one alone is."""
+    x: Mapping[str, object], targets: NDArray[np.generic], where: str, place: Callable[[int], str]
+) -> tuple[_Inputs, tuple[NamedInput, ...]]:
+    """Several inputs by name, each checked as one alone is, packed, and what they are."""
     if not x:
         raise DataError(f"{where} gives no input.")
-    _targets(_array(y, "y", where), where, place)  # what is wrong with them is no input's fault
     dtypes = {name: _array(_texts_apart(each), name, where).dtype for name, each in x.items()}
     # Bytes of a mask or of a type are no pixels.
     arrays = {name: _as_whole(each) if dtypes[name] in (np.bool_, np.uint8) else each for name, each in x.items()}
-    parts = {name: checked(array, f"{where}, input '{name}',") for name, array in arrays.items()}
-    texts = next((name for name, part in parts.items() if part.x.dtype == object), None)
+    parts = {name: _one(each, targets, f"{where}, input '{name}',", place) for name, each in arrays.items()}
+    texts = next((name for name, part in parts.items() if part.dtype == object), None)
     if texts is not None:
         raise DataError(f"{where} has texts as '{texts}' beside other inputs: give texts alone.")
     try:
-        inputs = tuple(NamedInput(n, part.x.shape[1:], _dtype(dtypes[n], part.x)) for n, part in parts.items())
+        inputs = tuple(
+            NamedInput(name, part.shape[1:], _dtype(dtypes[name], part)) for name, part in parts.items()
+        )
         packed_input(inputs)
-        packed = pack({name: part.x for name, part in parts.items()})
+        return pack(parts), inputs
     except ValueError as error:
         raise DataError(f"{where} gives inputs that no model takes: {said(error)}.") from error
-    return replace(next(iter(parts.values())), x=packed, inputs=inputs)
 
 
 def _as_whole(values: object) -> NDArray[Any]:
@@ -156,9 +152,7 @@ def _array(values: object, name: str, where: str) -> NDArray[np.generic]:
         raise DataError(f"{where} gives no array as {name}: {said(error)}.") from error
 
 
-def _inputs(
-    x: NDArray[np.generic], where: str, place: Callable[[int], str]
-) -> NDArray[np.float32] | NDArray[np.int64] | NDArray[np.object_]:
+def _inputs(x: NDArray[np.generic], where: str, place: Callable[[int], str]) -> _Inputs:
     if x.dtype.kind in "UO" and x.ndim == 1 and all(isinstance(each, str) for each in x):
         return x.astype(np.object_)
     if x.dtype == np.uint8:

@@ -36,11 +36,10 @@ def fitted_but_texts(samples: Samples, bundle: Bundle) -> Samples:
 
     Their targets are checked where they have some; raises DataError as :func:`fitted`.
     """
-    if samples.x.dtype != object:
+    if not samples.are_texts:
         return fitted(samples, bundle)
     reads_texts(bundle.manifest)
-    ahead = samples.y.ndim == 2 and not samples.y.shape[1]
-    if not ahead or bundle.manifest.target == CLASS_INDEX:
+    if not samples.are_continued or bundle.manifest.target == CLASS_INDEX:
         _check_targets(samples, bundle.manifest)
     return samples
 
@@ -48,7 +47,7 @@ def fitted_but_texts(samples: Samples, bundle: Bundle) -> Samples:
 def prepared(samples: Samples, bundle: Bundle) -> Samples:
     """The same, whatever their targets are."""
     manifest = bundle.manifest
-    if samples.x.dtype == object:
+    if samples.are_texts:
         from edge_fl.data.tokenizer import tokenized
 
         reads_texts(manifest)

@@ -86,6 +86,16 @@ class Samples:
     columns: tuple[str, ...] = ()
     inputs: tuple[NamedInput, ...] = ()
 
+    @property
+    def are_texts(self) -> bool:
+        """Whether ``x`` are texts that no tokenizer has read yet."""
+        return self.x.dtype == object
+
+    @property
+    def are_continued(self) -> bool:
+        """Whether the target of each position is the token that follows, which no tokenizer has found yet."""
+        return self.y.ndim == 2 and not self.y.shape[1]
+
     def take(self, indices: NDArray[np.int64]) -> "Samples":
         """Copy the samples at ``indices``, in that order."""
         owner = None if self.owner is None else self.owner[indices]

@@ -47,7 +47,7 @@ def tokenized(samples: Samples, bundle: Bundle) -> Samples:
     assert manifest.tokenizer is not None, "texts are given to models that read them"
     inputs = manifest.inputs or (NamedInput("input_ids", manifest.input.shape, "int64", manifest.vocabulary),)
     (length,) = next(each.shape for each in inputs if each.name == "input_ids")
-    ahead = samples.y.ndim == 2 and not samples.y.shape[1]
+    ahead = samples.are_continued
     opened = _opened(bundle.root.as_posix(), manifest.files[TOKENIZER].sha256, length + ahead)
     found = encoded(opened, samples.x, length + ahead, manifest.tokenizer.pad)
     y = samples.y

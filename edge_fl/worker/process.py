@@ -247,9 +247,8 @@ class WorkerProcess(Work):
     def _samples(self, part: Literal["train", "test"]) -> tuple[Ask, _Arrays]:
         assert self._data is not None, "samples are held before anything is asked"
         samples = self._data.train if part == "train" else self._data.test
-        texts = samples.x.dtype == object
         each = (*_sent(samples.x), samples.y, samples.owner)
-        return Hold(part, texts), [array for array in each if array is not None]
+        return Hold(part, samples.are_texts), [array for array in each if array is not None]
 
     def _exchange(
         self, running: "_Running", asks: Sequence[tuple[Ask, _Arrays]], wanted: type[_Reply]

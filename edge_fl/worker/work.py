@@ -108,9 +108,9 @@ class LocalWork(Work):
         assert self._data is not None, "samples are held before anything is asked"
         given: Samples = getattr(self._data, part)
         if part not in self._made or self._made[part][0] is not given:
-            texts = given.x.dtype == object
             self._made.pop(part, None)  # what was made of other data is not kept beside
-            self._made[part] = given, with_features(fitted(given, self.bundle) if texts else given, self._runtime)
+            read = fitted(given, self.bundle) if given.are_texts else given
+            self._made[part] = given, with_features(read, self._runtime)
         return self._made[part][1]
 
     def train(self, task: Task, model: Content, state: State, secret: bytes | None = None) -> Update:

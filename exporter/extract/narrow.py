@@ -1,6 +1,6 @@
 """A model of some of its units, with weights of its own."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.methods.fedmp import unit_norms
+from exporter.named_inputs import as_one
 
 __all__ = ["ByName", "Narrowed", "chosen_units"]
 
@@ -87,19 +88,13 @@ class ByName(nn.Module):
 
     def __init__(self, packed: nn.Module, inputs: Sequence[NamedInput]) -> None:
         super().__init__()
-        self.packed, self._inputs = packed, tuple(inputs)
+        self.packed = packed
         self._dtype = getattr(torch, packed_input(inputs).dtype)
 
     def forward(self, *given: Tensor) -> Tensor:
         """Pack the inputs, ``[B, *shape]`` each, and run the model."""
-        outputs: Tensor = self.packed(
-            torch.cat([each.flatten(1).to(self._dtype) for each in self._flat(given)], 1)
-        )
+        outputs: Tensor = self.packed(as_one(given, self._dtype))
         return outputs
-
-    def _flat(self, given: Sequence[Tensor]) -> Iterator[Tensor]:
-        for each, kind in zip(given, self._inputs, strict=True):
-            yield each if kind.shape else each.unsqueeze(1)
 
 
 def _submodule(root: nn.Module, path: str) -> nn.Module:

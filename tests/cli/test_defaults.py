@@ -93,17 +93,18 @@ def test_a_value_of_another_kind_is_refused_as_on_a_command_line(file: Path, tex
         toy("--config", str(file))
 
 
-def test_a_module_that_is_run_reads_the_same_tables(file: Path) -> None:
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("[doctor]\nloud = true\n", "has 'doctor', which is no command"),
+        ("[device.doctor]\nloud = true\n", "'loud'"),
+    ],
+)
+def test_a_module_that_is_run_reads_the_same_tables(file: Path, table: str, says: str) -> None:
     """Its root is called ``python -m edge_fl``, which is no command."""
-    file.write_text("[doctor]\nid = 'from the file'\nloud = true\n")
+    file.write_text(table)
     done = subprocess.run(
         [sys.executable, "-m", "edge_fl", "device", "doctor", "--config", str(file)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert "has 'doctor', which is no command" in done.stderr
-    file.write_text("[device.doctor]\nloud = true\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "edge_fl", "device", "doctor", "--config", str(file)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert "'loud'" in done.stderr
+    assert says in done.stderr
