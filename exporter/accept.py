@@ -12,8 +12,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from edge_fl.core.errors import DataError, ModelError, UnsupportedModelError
 from edge_fl.core.inputs import Input, NamedInput
 from exporter.adapt import adapt
+from exporter.dropout_calls import Undropped
 from exporter.frozen import BATCH_NORMS
 from exporter.named_inputs import named_values
+from exporter.one_pass import one_pass
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state
 from exporter.transposed_convolution import TRANSPOSED
@@ -22,7 +24,7 @@ from exporter.written_out import written_out
 
 __all__ = ["Fit", "accept", "example_inputs"]
 
-_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_ALPHA_DROPOUTS = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 _WITHOUT_KERNELS = {
     nn.ConvTranspose3d: "an upsampling and a convolution",
     nn.Conv3d: "2-d convolutions",
@@ -91,7 +93,16 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
             "The model gives two outputs for one input: remove what draws random numbers or keeps state."
         )
     _no_side_effects(model, before)
+    _same_in_evaluation(model, x)
     return _read(model, x)
+
+
+def _same_in_evaluation(model: nn.Module, x: Tensor) -> None:
+    if not torch.equal(one_pass(model, x), one_pass(model, x)):
+        raise UnsupportedModelError(
+            "The model draws random numbers in evaluation, too: let it drop in training alone, as in "
+            "dropout(x, p, training=self.training)."
+        )
 
 
 def _no_side_effects(model: nn.Module, before: State) -> None:
@@ -111,10 +122,10 @@ def _called(where: str) -> str:
 def _modules(model: nn.Module) -> None:
     for name, module in model.named_modules():
         kind, where = type(module).__name__, name or "the model itself"
-        if isinstance(module, _DROPOUTS) and module.p > 0:
+        if isinstance(module, _ALPHA_DROPOUTS) and module.p > 0:
             raise UnsupportedModelError(
-                f"'{where}' is a {kind} with p={module.p}, which no program can draw: export with --no-dropout, or set "
-                "p to 0."
+                f"'{where}' is a {kind} with p={module.p}, which no program can draw: take Dropout, or export with "
+                "--no-dropout."
             )
         if type(module) in _WITHOUT_KERNELS:
             instead = _WITHOUT_KERNELS[type(module)]
@@ -155,7 +166,7 @@ def _instead_of(parameter: Tensor) -> str:
 def _forward(model: nn.Module, x: Tensor, inputs: tuple[NamedInput, ...]) -> object:
     running = Running(model)
     try:
-        with torch.no_grad(), running:
+        with torch.no_grad(), running, Undropped():
             return model(x)
     except Exception as error:  # the forward pass is the user's code
         where = f" in '{running.module}'" if running.module else ""

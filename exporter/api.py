@@ -51,7 +51,7 @@ def export(
     channel_axis: int = 0,
     tokenizer: str | Path | None = None,
     cache_features: bool = False,
-    frozen_dtype: Literal["float32", "float16"] = "float32",
+    frozen_dtype: Literal["float32", "float16", "int8"] = "float32",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
     """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
@@ -83,7 +83,7 @@ def export(
     personal
         What each device trains and keeps to itself, such as ``["head.*"]`` (:func:`exporter.personal.personal_names`).
     dropout
-        False sets the model's own dropout to 0; True refuses a model that has any.
+        False sets the model's own dropout to 0.
     normalise
         Means and standard deviations of the input's channels: the programs compute on ``(x - mean) / std``
         (:func:`exporter.normalise.with_normalised_input`).
@@ -95,7 +95,8 @@ def export(
     cache_features
         Whether devices compute once a sample what lies below the first trained layer, and keep it.
     frozen_dtype
-        What the bundle stores frozen matrices as: float16 rounds them, and halves what a device fetches.
+        What the bundle stores frozen matrices as: float16 halves what a device fetches, int8 quarters it (whole
+        numbers of each row, times a scale); both round the model.
     progress
         Told of each stage.
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["PlainAttention", "attend", "weigh"]
+__all__ = ["FUSED", "PlainAttention", "attend", "weigh"]
 
-_FUSED = (functional.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
+FUSED = (functional.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _MINUS_INFINITY = -1e9  # a softmax of nothing but true infinities would be NaN
 _PRODUCTS = (torch.matmul, torch.bmm, Tensor.matmul, Tensor.__matmul__)
 
@@ -36,7 +36,7 @@ class PlainAttention(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call ``func``, or write it out."""
-        if func in _FUSED:
+        if func in FUSED:
             self._note(args[0] if args else (kwargs or {})["query"])
             return attend(*args, **(kwargs or {}))
         if func in _PRODUCTS:
@@ -57,8 +57,10 @@ def attend(  # noqa: PLR0917  # torch's own signature
     is_causal: bool = False,  # torch's own signature
     scale: float | None = None,
     enable_gqa: bool = False,
+    *,
+    drop: Callable[[Tensor, float], Tensor] | None = None,
 ) -> Tensor:
-    """``softmax(scale Q K^T + mask) V``, as ``torch.nn.functional.scaled_dot_product_attention`` has it, undropped.
+    """``softmax(scale Q K^T + mask) V``, as ``torch.nn.functional.scaled_dot_product_attention`` has it.
 
     Parameters
     ----------
@@ -66,8 +68,9 @@ def attend(  # noqa: PLR0917  # torch's own signature
         ``[..., heads, length, features]``; with ``enable_gqa`` key and value have a head for several of the query's.
     attn_mask
         Bool, true where a key is read, or float, which is added.
+    drop
+        What drops a share of the softmax, ``dropout_p``; None drops nothing.
     """
-    del dropout_p
     masks = [] if attn_mask is None else [attn_mask]
     if enable_gqa:
         # One axis of groups: a head of keys is read by all query heads of its group.
@@ -76,7 +79,8 @@ def attend(  # noqa: PLR0917  # torch's own signature
     if is_causal:
         rows, columns = torch.arange(query.shape[-2]), torch.arange(key.shape[-2])
         masks.insert(0, (rows[:, None] >= columns[None, :]).to(query.device))
-    return weigh(query, key, masks, scale=query.shape[-1] ** -0.5 if scale is None else scale) @ value
+    weights = weigh(query, key, masks, scale=query.shape[-1] ** -0.5 if scale is None else scale)
+    return (weights if drop is None else drop(weights, dropout_p)) @ value
 
 
 def weigh(query: Tensor, key: Tensor, masks: Iterable[Tensor], *, scale: float) -> Tensor:

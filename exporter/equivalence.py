@@ -1,6 +1,7 @@
 """Whether leaving units out is the same as zeroing their rows, found by running the model both ways."""
 
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from edge_fl.core.selection import Selection
 from exporter.frozen import STATISTICS
 from exporter.written_out import written_out
 
-__all__ = ["every_other_unit", "layout_tensors", "role_of", "run_compact", "why_different"]
+__all__ = ["every_other_unit", "layout_tensors", "random_weights", "role_of", "run_compact", "why_different"]
 
 _TOLERANCE = 1e-5
 
@@ -54,7 +55,7 @@ def why_different(
     normalised_by
         The module that normalises over these units, if one is known to.
     """
-    weights = _random_weights(model)
+    weights = _weights_of(model)
     rows = Selection.of(pattern, "rows")
     zeroed = {n: np.zeros_like(w) for n, w in weights.items()}
     rows.scatter(rows.gather(weights), zeroed)
@@ -74,7 +75,7 @@ def why_different(
 
 def run_compact(model: nn.Module, x: Tensor, pattern: Pattern) -> Tensor:
     """The outputs under what ``pattern`` keeps of random weights; raises what torch raises when that does not run."""
-    return _run(model, Selection.of(pattern, "units").gather(_random_weights(model)), x)
+    return _run(model, Selection.of(pattern, "units").gather(_weights_of(model)), x)
 
 
 def _run(model: nn.Module, weights: dict[str, NDArray[np.float32]], x: Tensor) -> Tensor:
@@ -84,13 +85,17 @@ def _run(model: nn.Module, weights: dict[str, NDArray[np.float32]], x: Tensor) -
         return outputs
 
 
-def _random_weights(model: nn.Module) -> dict[str, NDArray[np.float32]]:
-    """Weights that hide nothing: with a zero-initialised layer behind them, all blocks would look alike."""
+def _weights_of(model: nn.Module) -> dict[str, NDArray[np.float32]]:
+    return random_weights((name, tuple(tensor.shape)) for name, tensor in layout_tensors(model))
+
+
+def random_weights(tensors: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[np.float32]]:
+    """Weights of these names and shapes that hide nothing: behind a layer of zeros all blocks would look alike."""
     rng = np.random.default_rng(0)
     weights = {}
-    for name, tensor in layout_tensors(model):
-        fan_in = math.prod(tensor.shape[1:]) if tensor.ndim > 1 else 1
-        weights[name] = (rng.standard_normal(tuple(tensor.shape)) / np.sqrt(fan_in)).astype(np.float32)
+    for name, shape in tensors:
+        fan_in = math.prod(shape[1:]) if len(shape) > 1 else 1
+        weights[name] = (rng.standard_normal(shape) / np.sqrt(fan_in)).astype(np.float32)
         if name.endswith("running_var"):
             weights[name] = np.abs(weights[name]) + 0.5
     return weights

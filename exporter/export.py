@@ -22,10 +22,11 @@ from edge_fl.core.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt, momenta
 from exporter.derive import Derivation, derive
+from exporter.dropout_places import find_dropout
 from exporter.extract.forward import FORWARD, save_forward
 from exporter.features import FEATURE_BATCH, Below, Cut, above, build_features, find_cut
 from exporter.forward import build_evaluation
-from exporter.frozen import arrays_of, in_half, stored_in_half
+from exporter.frozen_dtype import arrays_of, round_frozen, scaled_tensor, store_frozen
 from exporter.kernels import refuse_missing_kernels
 from exporter.lora import adapter_gains
 from exporter.losses import find_loss
@@ -133,7 +134,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
 def _stored(model: nn.Module, target: Target) -> nn.Module:
     """The model with every tensor that it reads registered, and of the numbers that the bundle holds."""
     model = with_registered_tensors(model)
-    return in_half(model) if target.frozen_dtype == "float16" else model
+    return round_frozen(model, target.frozen_dtype)
 
 
 class _Compiled(NamedTuple):
@@ -189,8 +190,7 @@ def _read(
     personal = personal_names(model, target.personal)
     derivation = derive(model, example_inputs(target.fit, 3), read, closed, personal=personal)
     set_apart(derivation.layout, personal)  # what cannot be is told before anything is compiled
-    if target.frozen_dtype == "float16":
-        derivation = replace(derivation, layout=stored_in_half(model, derivation.layout))
+    derivation = replace(derivation, layout=store_frozen(model, derivation.layout, target.frozen_dtype))
     if target.batch_norm == "per-width":
         derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
     return _source(model, target, derivation, vocabulary), derivation
@@ -209,18 +209,18 @@ def _with_vocabularies(model: nn.Module, target: Target) -> tuple[Target, int]:
 def _cut(whole: Source, target: Target) -> tuple[Source, Cut | None]:
     """What steps are made of, and where it was cut: the model as it is where no features are kept."""
     if not target.cache_features:
-        return whole, None
-    frozen = {tensor.name for tensor in whole.layout.frozen}
-    cut = find_cut(whole.original, example_inputs(target.fit, FEATURE_BATCH), target.input, frozen)
+        return replace(whole, dropout=find_dropout(whole)), None
+    held = {tensor.name: scaled_tensor(tensor.name) for tensor in whole.layout.frozen}
+    cut = find_cut(whole.original, example_inputs(target.fit, FEATURE_BATCH), target.input, set(held.values()))
     top = replace(
         whole,
         module=above(whole.module, cut, target.input),
         original=above(whole.original, cut, target.input),
         input=cut.features,
         inputs=cut.parts,
-        below=cut.below,
+        below=frozenset(name for name, of in held.items() if of in cut.below),
     )
-    return top, cut
+    return replace(top, dropout=find_dropout(top)), cut
 
 
 def _lowered(source: Source, target: Target, features: Traceable | None, report: Report) -> dict[str, Lowered]:
@@ -300,6 +300,7 @@ def _manifest(target: Target, compiled: _Compiled) -> Manifest:
         parity={},
         tools=_tools(),
         output_noise=noisy,
+        dropout=tuple(place.dropout for place in source.dropout if place is not None),
         momenta=momenta(source.module, source.tracked),
         costs=costs_at(whole.original, found.layout, target.input, target.widths, cut=compiled.cut),
         adapters=adapter_gains(source.original),

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.inputs import Input, NamedInput, packed_input, places
-from exporter.frozen import widened
+from exporter.frozen_dtype import scaled_tensor, widened
 from exporter.named_inputs import as_one, as_taken, dtype_of
 from exporter.one_pass import one_pass
 from exporter.source import Source, Traceable, batch_ports, frozen_ports
@@ -293,7 +293,7 @@ def build_features(source: Source, cut: Cut) -> Traceable:
     read, _ = _read(
         below, lambda tensors, x: functional_call(below, tensors, (x,)), (x.example({}, FEATURE_BATCH),)
     )
-    names = [name for name in frozen if f"model.{name}" in read]
+    names = [name for name in frozen if f"model.{scaled_tensor(name)}" in read]
 
     def features(*inputs: Tensor) -> tuple[Tensor, ...]:
         *tensors, x = inputs

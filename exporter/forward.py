@@ -2,10 +2,12 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 
 from torch import Tensor, nn
 
 from exporter.adapt import new_statistics
+from exporter.dropout_calls import GivenMasks
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
 
 __all__ = ["build_evaluation", "training_forward", "training_loss", "weighted_mean"]
@@ -27,7 +29,8 @@ def training_forward(
 
     hooks = [source.module.get_submodule(name).register_forward_hook(multiply) for name in source.scaled]
     try:
-        outputs = source.outputs(source.module, tensors, x)
+        with GivenMasks(source.dropout, inputs) if source.dropout else nullcontext():
+            outputs = source.outputs(source.module, tensors, x)
     finally:
         for hook in hooks:
             hook.remove()

@@ -4,16 +4,13 @@ Frozen are parameters without ``requires_grad``, the running statistics of a Bat
 trained, and the other buffers that the forward pass reads.
 """
 
-import copy
 from collections.abc import Collection, Mapping
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
-import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from edge_fl.core.errors import ConfigError, UnsupportedModelError
+from edge_fl.core.errors import UnsupportedModelError
 from edge_fl.core.layout import Axis, DType, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
 from exporter.module_names import within
@@ -21,14 +18,10 @@ from exporter.module_names import within
 __all__ = [
     "BATCH_NORMS",
     "STATISTICS",
-    "arrays_of",
     "freeze",
     "frozen_names",
-    "in_half",
     "is_frozen",
     "plain_buffers",
-    "stored_in_half",
-    "widened",
 ]
 
 STATISTICS = ("running_mean", "running_var")
@@ -87,44 +80,6 @@ def freeze(layout: Layout, names: Collection[str], buffers: Mapping[str, Tensor]
     moved += [_described(name, buffer) for name, buffer in buffers.items()]
     kept = tuple(tensor for tensor in layout.tensors if tensor.name not in names)
     return msgspec.structs.replace(layout, tensors=kept, frozen=tuple(moved))
-
-
-def arrays_of(model: nn.Module, layout: Layout) -> dict[str, NDArray[Any]]:
-    """The frozen tensors of ``layout`` by name, as ``model`` has them, of the layout's dtypes."""
-    held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {t.name: held[t.name].detach().cpu().numpy().astype(t.dtype, copy=False) for t in layout.frozen}
-
-
-def in_half(model: nn.Module) -> nn.Module:
-    """A copy of ``model`` whose frozen matrices have the numbers that float16 holds, still as float32.
-
-    Raises ConfigError where one has a number that is too large for it.
-    """
-    rounded = copy.deepcopy(model)
-    for name, parameter in rounded.named_parameters():
-        if _is_matrix(parameter):
-            half = parameter.data.half().float()
-            if not half.isfinite().all():
-                raise ConfigError(f"'{name}' has numbers beyond float16's 65,504: leave --frozen-dtype out.")
-            parameter.data = half
-    return rounded
-
-
-def stored_in_half(model: nn.Module, layout: Layout) -> Layout:
-    """``layout`` with these matrices as float16."""
-    names = {name for name, parameter in model.named_parameters() if _is_matrix(parameter)}
-    stored = (msgspec.structs.replace(t, dtype="float16") if t.name in names else t for t in layout.frozen)
-    return msgspec.structs.replace(layout, frozen=tuple(stored))
-
-
-def _is_matrix(parameter: Tensor) -> bool:
-    """Whether it is frozen, and large enough to matter: factors, biases and statistics stay as they are."""
-    return not parameter.requires_grad and parameter.ndim > 1
-
-
-def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with those of float16 as float32."""
-    return {name: tensor.float() if tensor.dtype == torch.float16 else tensor for name, tensor in tensors.items()}
 
 
 def _described(name: str, buffer: Tensor) -> Spec:

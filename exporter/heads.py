@@ -4,19 +4,22 @@ A unit is a head with its rows of q, k and v and its columns of the layer behind
 of keys, it is that group. :mod:`exporter.derive` keeps what running the model confirms, as of every proposal.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from exporter.groups import Group
 from exporter.module_names import within
+from exporter.transposed import is_transposed
 
 __all__ = ["head_variants", "sibling_heads"]
 
 _QUERIES, _KEYS, _VALUES = ("q_proj", "q_lin", "query"), ("k_proj", "k_lin", "key"), ("v_proj", "v_lin", "value")
-_OUTPUTS = ("o_proj", "out_proj", "out_lin", "dense")
+_OUTPUTS = ("o_proj", "out_proj", "out_lin", "dense", "c_proj")
+_FUSED = ("c_attn", "query_key_value", "qkv_proj", "qkv")
 
 
 def head_variants(group: Group, head_sizes: Iterable[int]) -> Iterator[Group]:
@@ -35,37 +38,83 @@ def head_variants(group: Group, head_sizes: Iterable[int]) -> Iterator[Group]:
 
 
 def sibling_heads(model: nn.Module, head_sizes: Iterable[int]) -> Iterator[Group]:
-    """Heads of modules whose q, k, v and output layers lie side by side, as Hugging Face's decoders have them.
+    """Heads of modules whose layers of q, k and v, or of all three, lie beside their output layer.
 
-    They are proposed by the layers' names, for what rotates positions cannot be followed.
+    They are proposed by the layers' names, as Hugging Face's decoders have them: what rotates positions or flattens
+    samples cannot be followed.
     """
     sizes = list(head_sizes)
     for path, module in model.named_modules():
-        layers = [_child(module, names) for names in (_QUERIES, _KEYS, _VALUES, _OUTPUTS)]
-        if None in layers:
+        output, fused = _child(module, path, _OUTPUTS), _child(module, path, _FUSED)
+        apart = [
+            layer for names in (_QUERIES, _KEYS, _VALUES) if (layer := _child(module, path, names)) is not None
+        ]
+        if output is None:
             continue
-        query, key, value, output = (within(path, name) for name in layers if name is not None)
-        rows = [_linear(model, name).out_features for name in (query, key, value)]
-        columns = _linear(model, output).in_features
         for features in sizes:
-            units = rows[1] // features
-            if not units or rows[1] % features or any(n % units for n in (rows[0], rows[2], columns)):
-                continue
-            owners, own = {}, set()
-            for name, length in zip((query, key, value), rows, strict=True):
-                for tensor, _ in _linear(model, name).named_parameters():
-                    owners[f"{name}.{tensor}", 0] = np.arange(length) // (length // units)
-                    own.add((f"{name}.{tensor}", 0))
-            owners[f"{output}.weight", 1] = np.arange(columns) // (columns // units)
-            producers = (query, key, value)
-            yield Group(within(path, "heads"), units, producers, owners, frozenset(own), heads=True)
+            if len(apart) == 3:
+                yield from _apart(path, apart, output, features)
+            elif fused is not None:
+                yield from _fused(path, fused, output, features)
 
 
-def _child(module: nn.Module, names: Iterable[str]) -> str | None:
-    return next((name for name in names if isinstance(getattr(module, name, None), nn.Linear)), None)
+class _Layer:
+    """A linear layer, which may be Hugging Face's Conv1D."""
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        self.name, self._module = name, module
+        self._axis = 1 if is_transposed(module) else 0
+        shape = module.get_parameter("weight").shape
+        self.rows, self.columns = shape[self._axis], shape[1 - self._axis]
+
+    def own(self, units: NDArray[np.int64]) -> dict[tuple[str, int], NDArray[np.int64]]:
+        """The units of its outputs."""
+        return {
+            (f"{self.name}.{tensor}", 0 if parameter.dim() == 1 else self._axis): units
+            for tensor, parameter in self._module.named_parameters()
+        }
+
+    def read(self, units: NDArray[np.int64]) -> dict[tuple[str, int], NDArray[np.int64]]:
+        """The units of its inputs."""
+        return {(f"{self.name}.weight", 1 - self._axis): units}
 
 
-def _linear(model: nn.Module, name: str) -> nn.Linear:
-    layer = model.get_submodule(name)
-    assert isinstance(layer, nn.Linear)  # as _child found it
-    return layer
+def _child(module: nn.Module, path: str, names: Iterable[str]) -> _Layer | None:
+    for name in names:
+        child = getattr(module, name, None)
+        if isinstance(child, nn.Linear) or (isinstance(child, nn.Module) and is_transposed(child)):
+            return _Layer(within(path, name), child)
+    return None
+
+
+def _apart(path: str, layers: Sequence[_Layer], output: _Layer, features: int) -> Iterator[Group]:
+    """Queries, keys and values in a layer each; query heads may share keys."""
+    units, rest = divmod(layers[1].rows, features)
+    if units and not rest and not any(n % units for n in (layers[0].rows, layers[2].rows, output.columns)):
+        owners = {key: at for layer in layers for key, at in layer.own(_runs(layer.rows, units)).items()}
+        yield _heads(path, units, layers, owners, output)
+
+
+def _fused(path: str, layer: _Layer, output: _Layer, features: int) -> Iterator[Group]:
+    """All three in one layer: a third after another, or head by head."""
+    units, rest = divmod(output.columns, features)
+    if units and not rest and layer.rows == 3 * output.columns:
+        for at in (np.tile(_runs(output.columns, units), 3), _runs(layer.rows, units)):
+            yield _heads(path, units, [layer], layer.own(at), output)
+
+
+def _runs(length: int, units: int) -> NDArray[np.int64]:
+    """Units of neighbouring indices."""
+    return np.arange(length) // (length // units)
+
+
+def _heads(
+    path: str,
+    units: int,
+    layers: Sequence[_Layer],
+    owners: dict[tuple[str, int], NDArray[np.int64]],
+    output: _Layer,
+) -> Group:
+    columns = output.read(_runs(output.columns, units))
+    producers = tuple(layer.name for layer in layers)
+    return Group(within(path, "heads"), units, producers, {**owners, **columns}, frozenset(owners), heads=True)

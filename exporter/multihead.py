@@ -39,6 +39,7 @@ class MultiheadAttention(nn.Module):
         self.v_proj_weight = module.v_proj_weight
         self.out_proj = module.out_proj
         self.head_dim, self.batch_first = module.head_dim, module.batch_first
+        self.dropout = module.dropout
         self._qkv_same_embed_dim = (
             False  # keeps an encoder layer from its shortcut, which looks into its attention
         )
@@ -72,6 +73,7 @@ class MultiheadAttention(nn.Module):
             padding = key_padding_mask.unsqueeze(0) if alone else key_padding_mask
             masks.append(padding[:, None, None, :])
         weights = weigh(heads[0], heads[1], map(_read, masks), scale=self.head_dim**-0.5)
+        weights = functional.dropout(weights, self.dropout, self.training)
         joined = (weights @ heads[2]).transpose(1, 2).flatten(2)
         outputs: Tensor = self.out_proj(joined)
         if alone or not self.batch_first:
@@ -84,8 +86,10 @@ class MultiheadAttention(nn.Module):
     def _projections(self) -> list[_Projection]:
         """Of query, key and value."""
         whole, bias = self.in_proj_weight, self.in_proj_bias
-        parts = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight] if whole is None else whole.chunk(3)
-        biases = [None] * 3 if bias is None else bias.chunk(3)
+        apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        # Not chunks, whose lengths a trace rounds up and does not know to be thirds.
+        parts = apart if whole is None else whole.reshape(3, -1, whole.shape[1]).unbind()
+        biases = (None,) * 3 if bias is None else bias.reshape(3, -1).unbind()
         return [_Projection(*pair) for pair in zip(parts, biases, strict=True)]
 
     def _heads(self, x: Tensor, projection: _Projection) -> Tensor:

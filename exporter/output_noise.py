@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from edge_fl.core.layout import Segment
 from edge_fl.core.layout import Tensor as Spec
 from exporter.forward import training_forward
-from exporter.source import Source, batch_ports, scalar, tensor_ports
+from exporter.source import Source, batch_ports, dropout_ports, scalar, tensor_ports
 
 __all__ = ["describe_outputs", "layer_of"]
 
@@ -31,7 +31,7 @@ def describe_outputs(source: Source) -> tuple[Spec, ...]:
         if trained and owners[id(module.weight)] == 1:
             hooks.append(module.register_forward_hook(_noting(seen.setdefault(name, []))))
     batch = next(number for number in count(3) if number not in source.lengths)  # to know its axis by
-    ports = (*tensor_ports(source.layout), *batch_ports(source), scalar("scale"))
+    ports = (*tensor_ports(source.layout), *batch_ports(source), *dropout_ports(source), scalar("scale"))
     inputs = {port.name: port.example(source.full, batch) for port in ports}
     try:
         with torch.no_grad():

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Bundle, Parity
+from edge_fl.core.dropout import kept_masks
 from edge_fl.core.errors import ParityError
 from edge_fl.core.inputs import places
 from edge_fl.core.layout import Tensor
@@ -27,6 +28,7 @@ from exporter.proof_steps import (
     kept_outputs,
     made_up_batch,
     made_up_extra,
+    made_up_masks,
     made_up_noise,
     plan_steps,
     start_rates,
@@ -191,6 +193,7 @@ class _Proof:
             extra = {
                 **made_up_extra(source, self.variant, rng, step.pattern, data),
                 **made_up_noise(self.noisy, rng, step.pattern, self.batch),
+                **made_up_masks(source, rng, self.batch),
             }
             given = Given(step.pattern, data, self.lr, step.scale, self.variant, extra, step.width)
             if step_by_step:
@@ -305,6 +308,8 @@ def _run(runtime: Runtime, model: LocalModel, given: Given, number: int) -> floa
     for outputs in runtime.bundle.manifest.output_noise if given.variant == "vardrop" else ():
         name = f"output_noise.{outputs.name}"
         extra[name] = np.ascontiguousarray(given.extra[name][kept_outputs(outputs, given.pattern)])
+    for place in runtime.bundle.manifest.dropout:
+        extra[place.input] = kept_masks(place, given.pattern, given.extra[place.input])
     done = program(
         kept,
         given.batch,

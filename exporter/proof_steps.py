@@ -25,6 +25,7 @@ __all__ = [
     "kept_outputs",
     "made_up_batch",
     "made_up_extra",
+    "made_up_masks",
     "made_up_noise",
     "plan_steps",
     "start_rates",
@@ -177,6 +178,16 @@ def made_up_noise(
         noise[at] = rng.standard_normal(noise[at].shape)
         extra[f"output_noise.{outputs.name}"] = noise
     return extra
+
+
+def made_up_masks(source: Source, rng: np.random.Generator, batch: int) -> dict[str, NDArray[np.float32]]:
+    """Full-size ``dropout.NAME`` of every place where the model drops."""
+    masks = {}
+    for place in source.dropout:
+        if place is not None:
+            kept = rng.random((batch, *place.dropout.mask.shape)) >= place.dropout.p
+            masks[place.dropout.input] = (kept / (1 - place.dropout.p)).astype(np.float32)
+    return masks
 
 
 def kept_outputs(outputs: Tensor, pattern: Pattern) -> Index:

@@ -7,6 +7,7 @@ nothing here knows of compact execution, padding or the traced step.
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +20,13 @@ from torch.nn import functional
 
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Optimizer
+from edge_fl.core.errors import ModelError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_at
 from exporter.frozen import is_frozen
+from exporter.reference_dropout import DrawnMasks
+from exporter.sentence import first_line
 from exporter.source import Source
 
 __all__ = ["Given", "Reference"]
@@ -119,7 +123,12 @@ class Reference:
         self._optimizer.zero_grad()
         statistics = {name: self._tensors[name].clone() for name in self._statistics}
         minimised, loss = self._objective(given, statistics)
-        minimised.backward()  # type: ignore[no-untyped-call]
+        try:
+            minimised.backward()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:  # such as a layer that writes over what another's gradient needs
+            raise ModelError(
+                f"torch cannot train the model ({first_line(error)}): try it with backward()."
+            ) from error
         for tensor in self._optimizer.param_groups[0]["params"]:
             tensor.grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
         if self._source.optimizer.clip is not None:
@@ -222,10 +231,23 @@ class Reference:
         hooks = [self._module.get_submodule(n).register_forward_hook(self._noise(n, real, given)) for n in rated]
         hooks += [self._module.get_submodule(n).register_forward_hook(multiply) for n in self._source.scaled]
         x = self._input(given.batch.x[real])
-        outputs: Tensor = functional_call(self._module, tensors, (x,))
+        with self._masks(real, given) as masks:
+            outputs: Tensor = functional_call(self._module, tensors, (x,))
+        if isinstance(masks, DrawnMasks):
+            masks.require_all_drawn()
         for hook in hooks:
             hook.remove()
         return outputs
+
+    def _masks(self, real: NDArray[np.bool_], given: Given) -> AbstractContextManager[object]:
+        """What the model's own dropout draws."""
+        places = self._source.dropout
+        if not places:
+            return nullcontext()
+        masks = {
+            p.dropout.input: torch.from_numpy(given.extra[p.dropout.input][real]) for p in places if p is not None
+        }
+        return DrawnMasks(places, masks)
 
     def _mean_loss(self, outputs: Tensor, given: Given) -> Tensor:
         y = self._input(given.batch.y[given.batch.weight > 0])

@@ -9,25 +9,45 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from edge_fl.core.bundle import FROZEN_TENSOR, PLAIN_SGD, BatchNormPolicy, Optimizer
+from edge_fl.core.dropout import Dropout
 from edge_fl.core.inputs import Input, NamedInput
 from edge_fl.core.layout import Axis, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
-from exporter.frozen import widened
+from exporter.frozen_dtype import widened
 from exporter.losses import Loss
 from exporter.open_lengths import BATCH, Length, length_of
 
 __all__ = [
+    "DropoutPlace",
     "Port",
     "Source",
     "Step",
     "Traceable",
     "batch_ports",
+    "dropout_ports",
     "frozen_ports",
     "loss_ports",
     "scalar",
     "tensor_ports",
     "width_ports",
 ]
+
+
+@dataclass(frozen=True)
+class DropoutPlace:
+    """One call of dropout in a forward pass, and how its mask ``[B, *shape]`` lies in what the call drops.
+
+    The batch is axis ``batch_axis`` there, or where ``merged``, the first axis is that of the batch and of the mask's
+    first, as one.
+    """
+
+    dropout: Dropout
+    batch_axis: int
+    merged: bool
+
+    def arranged(self, mask: Tensor) -> Tensor:
+        """``mask`` as the call needs it."""
+        return mask.flatten(0, 1) if self.merged else mask.movedim(0, self.batch_axis)
 
 
 @dataclass(frozen=True)
@@ -39,7 +59,8 @@ class Source:
     ``per-width`` the statistics of ``layout`` have a row for each of ``statistic_widths``, those of the modules none.
     ``inputs`` are those of a model that takes several by name (:mod:`exporter.named_inputs`); of one without a name
     ``vocabulary`` says how many tokens there are (0: it is none, or nobody knows). ``below`` are frozen tensors that no
-    step reads, since it takes features (:mod:`exporter.features`).
+    step reads, since it takes features (:mod:`exporter.features`). ``dropout`` are the calls of dropout of ``module``'s
+    forward pass in training, in order; of one that is None every entry is kept (:mod:`exporter.dropout_places`).
     """
 
     module: nn.Module
@@ -56,6 +77,7 @@ class Source:
     inputs: tuple[NamedInput, ...] = ()
     vocabulary: int = 0
     below: frozenset[str] = frozenset()
+    dropout: tuple[DropoutPlace | None, ...] = ()
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -72,7 +94,7 @@ class Source:
         # Of no meaning, and read by nothing that is returned: a trace would take the module's own for constants.
         below = [tensor for tensor in self.layout.frozen if tensor.name in self.below]
         unread = {t.name: x.new_zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in below}
-        outputs: Tensor = functional_call(module, {**unread, **widened(tensors)}, (x,))
+        outputs: Tensor = functional_call(module, widened({**unread, **tensors}), (x,))
         return outputs
 
     @property
@@ -121,6 +143,12 @@ def batch_ports(source: Source) -> tuple[Port, ...]:
         for name, what in (("x", source.input), ("y", source.target))
     )
     return (x, y, Port("sample_weight", batched=True), *width_ports(source, "width"))
+
+
+def dropout_ports(source: Source) -> tuple[Port, ...]:
+    """One port ``dropout.NAME`` for the masks of every place where the model drops."""
+    places = (place.dropout for place in source.dropout if place is not None)
+    return tuple(Port(each.input, each.mask.units, batched=True) for each in places)
 
 
 def width_ports(source: Source, name: str) -> tuple[Port, ...]:

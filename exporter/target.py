@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Manifest, Optimizer
 from edge_fl.core.errors import ConfigError, DataError
@@ -10,6 +10,7 @@ from edge_fl.core.inputs import Input, NamedInput
 from edge_fl.data.registry import DatasetInfo
 from edge_fl.metrics.base import open_metric, open_metrics
 from exporter.accept import Fit
+from exporter.frozen_dtype import FrozenDType
 from exporter.losses import find_loss
 from exporter.lower import LOWERINGS
 from exporter.tokenizer_file import TokenizerFile
@@ -56,7 +57,7 @@ class Target:
     cache_features
         Whether devices compute what lies below the first trained layer once a sample (:mod:`exporter.features`).
     frozen_dtype
-        What the bundle stores frozen matrices as; ``float16`` rounds them.
+        What the bundle stores frozen matrices as; all but float32 rounds them (:mod:`exporter.frozen_dtype`).
     """
 
     name: str
@@ -79,7 +80,7 @@ class Target:
     inputs: tuple[NamedInput, ...] = ()
     tokenizer: TokenizerFile | None = None
     cache_features: bool = False
-    frozen_dtype: Literal["float32", "float16"] = "float32"
+    frozen_dtype: FrozenDType = "float32"
 
     @classmethod
     def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":

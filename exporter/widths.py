@@ -14,7 +14,7 @@ from edge_fl.core.selection import Selection
 from edge_fl.wire.sizes import pattern_at, size_at
 from exporter.costs import count_macs
 from exporter.features import Cut, Features
-from exporter.frozen import arrays_of, widened
+from exporter.frozen_dtype import arrays_of, widened
 
 __all__ = ["costs_at"]
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from exporter.attention import PlainAttention
+from exporter.dropout_calls import Undropped
 from exporter.plain_functions import PlainFunctions
 from exporter.recurrent.linear import FlatLinear
 
@@ -15,11 +16,12 @@ __all__ = ["written_out"]
 
 @contextmanager
 def written_out() -> Iterator[PlainAttention]:
-    """Attention is written out, linear layers are flat, and torch's own shortcuts for evaluation are off."""
+    """Attention is written out, linear layers are flat, nothing is dropped, and torch's own shortcuts are off."""
     fast, attention = torch.backends.mha.get_fastpath_enabled(), PlainAttention()
     torch.backends.mha.set_fastpath_enabled(False)  # an operation for a whole encoder layer, which has no gradient
     try:
         with ExitStack() as stack:
+            stack.enter_context(Undropped())  # what says otherwise lies above
             if "transformers" in sys.modules:
                 stack.enter_context(_exporting())
             stack.enter_context(attention)

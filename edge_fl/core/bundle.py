@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from edge_fl.core.adapters import adapters_of
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.content import LARGEST, is_digest
+from edge_fl.core.dropout import Dropout
 from edge_fl.core.errors import BundleError
 from edge_fl.core.frozen import FROZEN, FrozenTensors, frozen_size
 from edge_fl.core.inputs import Input, NamedInput, packed_input
@@ -214,7 +215,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``statistic_widths`` (thousandths) are those that BatchNorm has statistics for, in the order of their rows; none
     unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
     ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
-    first. ``adapters`` are the gains (alpha over rank) of low-rank adapters, by the layer that each is beside.
+    first. ``dropout`` are the places where the model itself drops, whose masks every step takes.
+    ``adapters`` are the gains (alpha over rank) of low-rank adapters, by the layer that each is beside.
     ``vocabulary`` is how many tokens the input may be of (0: it is none, or nobody knows).
     ``inputs`` are those of a model that takes several by name, in the order in which they stand in ``input``.
     ``tokenizer`` is that of a model of texts, whose file is in the bundle. ``features`` are what steps and evaluation
@@ -240,6 +242,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_norm: BatchNormPolicy = "none"
     statistic_widths: tuple[int, ...] = ()
     output_noise: tuple[Tensor, ...] = ()
+    dropout: tuple[Dropout, ...] = ()
     momenta: dict[str, float] = {}
     costs: tuple[Cost, ...] = ()
     adapters: dict[str, float] = {}
@@ -277,6 +280,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for layer, gain in self.adapters.items():
             if layer not in known or not known[layer].fits or not 0 < gain < math.inf:
                 raise ValueError("an adapter has two tensors of one rank, and a gain above 0")
+        Layout(self.layout.blocks, tuple(place.mask for place in self.dropout))  # masks are of its blocks
         rows = {tensor.shape[0] for tensor in self.layout.trained.tensors if tensor.per_width}
         wanted = {len(self.statistic_widths)} - {0}
         if rows != wanted or bool(rows) != (self.batch_norm == "per-width"):

@@ -21,7 +21,7 @@ MOST_ENTRIES = 1 << 31
 
 _MOST_PARTS = 1 << 16  # blocks, tensors, axes of a tensor, segments of an axis
 
-DType = Literal["float32", "float16", "int64", "int32", "uint8", "bool"]
+DType = Literal["float32", "float16", "int64", "int32", "int8", "uint8", "bool"]
 
 Mode = Literal["rows", "units"]
 """``rows``: each matrix row by itself (FedBIAD). ``units``: a unit's row and the next layer's column together."""

@@ -52,9 +52,9 @@ def open_session(bundle: Bundle, program: Program, *, threads: int) -> onnxrunti
     # a train step without both is as fast, in half of the memory.
     options.enable_mem_pattern = False
     options.enable_mem_reuse = False
-    # Each use of a weight of float16 widens it anew; else a wide copy would live from forward to backward.
-    half = any(tensor.dtype == "float16" for tensor in bundle.layout.frozen)
-    shared = ["CommonSubexpressionElimination"] if half else []
+    # Each use of a narrow weight widens it anew; else a wide copy would live from forward to backward.
+    narrow = any(tensor.dtype in ("float16", "int8") for tensor in bundle.layout.frozen)
+    shared = ["CommonSubexpressionElimination"] if narrow else []
     try:
         return onnxruntime.InferenceSession(
             content, options, providers=["CPUExecutionProvider"], disabled_optimizers=shared

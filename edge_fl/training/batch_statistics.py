@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import LABEL_MASK, Manifest
+from edge_fl.core.dropout import masks_of_nothing_dropped
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.pattern import Pattern
@@ -97,6 +98,7 @@ def _mean(
     kept |= {tensor.name: np.zeros_like(kept[tensor.name]) for tensor in wanted}
     slots = program.fresh_slots(kept)
     extra = {LABEL_MASK: np.ones(manifest.classes, dtype=np.float32)}
+    extra |= masks_of_nothing_dropped(manifest.dropout, pattern, batch=task.batch)
     stream = Stream.of(seed=task.seed, purpose="statistics", client=client, round=task.round)
     sums = {tensor.name: np.zeros(kept[tensor.name].shape) for tensor in wanted}
     try:

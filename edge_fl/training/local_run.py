@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import LABEL_MASK
 from edge_fl.core.divergence import farthest, max_change
+from edge_fl.core.dropout import Dropout, drawn_masks
 from edge_fl.core.errors import RunError
 from edge_fl.core.pattern import Pattern
-from edge_fl.core.randomness import Stream
+from edge_fl.core.randomness import Stream, stream_key
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import State
 from edge_fl.core.width_statistics import width_of
@@ -83,7 +84,7 @@ class LocalRun:
     Rows that a method leaves behind in mid-round keep what they learned locally (FedBIAD eq. (7)), but only the
     rows of the last pattern are uploaded.
 
-    ``personal`` are the tensors that the client alone has, by name.
+    ``personal`` are the tensors that the client alone has, by name; ``dropout`` says where the model itself drops.
 
     Attributes
     ----------
@@ -92,10 +93,17 @@ class LocalRun:
     """
 
     def __init__(
-        self, *, method: Method, job: Job, samples: Samples, settings: LocalSettings, personal: Weights
+        self,
+        *,
+        method: Method,
+        job: Job,
+        samples: Samples,
+        settings: LocalSettings,
+        personal: Weights,
+        dropout: tuple[Dropout, ...] = (),
     ) -> None:
         self.settings, self._variant = settings, method.variant
-        self._personal = personal
+        self._personal, self._dropout = personal, dropout
         self._job, self._samples = job, len(samples.y)
         self._local = method.local(job)
         slots = self._local.slots if isinstance(self._local, TrainsSlots) else None
@@ -120,9 +128,15 @@ class LocalRun:
     def inputs(self, selection: Selection) -> StepInputs:
         """The next step's inputs; ``selection`` is what it takes (:meth:`Selection.of_trained`)."""
         number, step = len(self._losses), self.step
-        extra = {**self._labels, **self._local.extra(selection, number)}
+        extra = {**self._labels, **self._masks(step.pattern, number), **self._local.extra(selection, number)}
         width = width_of(step.pattern) if step.width is None else step.width
         return StepInputs(next(self._batches), step.scale, number + 1, width, extra)
+
+    def _masks(self, pattern: Pattern, number: int) -> dict[str, NDArray[np.float32]]:
+        """Those of the model's own dropout."""
+        job = self._job
+        key = stream_key(seed=job.seed, purpose="dropout", client=job.client, round=job.round, index=number)
+        return drawn_masks(self._dropout, pattern, batch=self.settings.batch, key=key)
 
     def stepped(self, loss: float) -> None:
         """Take note of the loss of the step just made; raises RunError when it is not finite."""

@@ -107,7 +107,12 @@ class Visit:
         settings = LocalSettings(task.steps, task.batch, task.lr, whole)
         personal = personal_tensors(bundle, state)
         self.run = LocalRun(
-            method=self._recipe.method, job=self._job, samples=samples, settings=settings, personal=personal
+            method=self._recipe.method,
+            job=self._job,
+            samples=samples,
+            settings=settings,
+            personal=personal,
+            dropout=manifest.dropout,
         )
 
     def update(self) -> Update:

@@ -131,7 +131,7 @@ def export(
         typer.Option(help="Start from these: a .safetensors file, or a Hugging Face folder such as distilbert/."),
     ] = None,
     no_dropout: Annotated[
-        bool, typer.Option("--no-dropout", help="Set the model's own dropout to 0, which no program can draw.")
+        bool, typer.Option("--no-dropout", help="Set the model's own dropout to 0, for shorter steps.")
     ] = False,
     mean: Annotated[
         str | None,
@@ -172,7 +172,9 @@ def export(
     ] = False,
     frozen_dtype: Annotated[
         str,
-        typer.Option(help="Store frozen matrices as float32, or as float16, which halves what a device fetches."),
+        typer.Option(
+            help="Store frozen matrices as float32, or rounded as float16 or int8: half or a quarter to fetch."
+        ),
     ] = "float32",
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle's folder.")] = Path("bundle"),
     check: Annotated[

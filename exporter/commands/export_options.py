@@ -28,7 +28,7 @@ NO_DATASET = ""
 """What a bundle names where there is only a shape."""
 _SHAPE = r"[1-9]\d*(x[1-9]\d*)*"
 _DTYPES = ("float32", "int64", "bool")
-_FROZEN_DTYPES = ("float32", "float16")
+_FROZEN_DTYPES = ("float32", "float16", "int8")
 _POLICIES = ("tracked", "per-width", "static", "frozen")
 
 
@@ -56,9 +56,9 @@ def parse_batch_norm(policy: str) -> str:
 
 
 def parse_frozen_dtype(name: str) -> str:
-    """float32 or float16; raises ConfigError."""
+    """float32, float16 or int8; raises ConfigError."""
     if name not in _FROZEN_DTYPES:
-        raise ConfigError(f"Frozen tensors are stored as {' or '.join(_FROZEN_DTYPES)}, not as '{name}'.")
+        raise ConfigError(f"Frozen tensors are stored as float32, float16 or int8, not as '{name}'.")
     return name
 
 

@@ -20,7 +20,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.runtimes.torch_eager import load_program
 from exporter.accept import Fit, example_inputs
-from exporter.frozen import arrays_of
+from exporter.frozen_dtype import arrays_of
 from exporter.limits import LIMIT, SMALLEST
 from exporter.quiet import quiet
 from exporter.sentence import first_line

@@ -40,6 +40,7 @@ class RecurrentLayers(nn.Module):
         self.batch_first = original.batch_first
         self.bidirectional = original.bidirectional
         self.bias = original.bias
+        self.dropout = original.dropout
         for name, parameter in original.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
         self.train(original.training)
@@ -104,6 +105,8 @@ class RecurrentLayers(nn.Module):
                 for kind, state in zip(last, states, strict=True):
                     kind.append(state)
             x = torch.cat(outputs, 2) if self.bidirectional else outputs[0]
+            if bottom + width < len(suffixes):
+                x = functional.dropout(x, self.dropout, self.training)
         return x, last
 
     def _direction(self, x: Tensor, suffix: str, start: Sequence[Tensor], backwards: bool) -> Tensors:

@@ -31,7 +31,7 @@ def replace_recurrent(model: nn.Module) -> nn.Module:
     Raises
     ------
     UnsupportedModelError
-        On dropout between layers, and on projections (``proj_size``).
+        On projections (``proj_size``).
     """
     _refuse(model)
     model = copy.deepcopy(model)
@@ -50,10 +50,6 @@ def _refuse(model: nn.Module) -> None:
         if not isinstance(module, nn.RNNBase):
             continue
         where, kind = name or "the model itself", type(module).__name__
-        if module.dropout > 0:
-            raise UnsupportedModelError(
-                f"'{where}' is a {kind} with dropout={module.dropout}: set dropout to 0, edge-fl drops units itself."
-            )
         if module.proj_size > 0:
             raise UnsupportedModelError(
                 f"'{where}' is a {kind} with proj_size={module.proj_size}: set proj_size to 0, or put a Linear layer "

@@ -15,6 +15,7 @@ from exporter.source import (
     Step,
     Traceable,
     batch_ports,
+    dropout_ports,
     frozen_ports,
     loss_ports,
     scalar,
@@ -72,6 +73,7 @@ def build(
         scalar("scale"),
         *([scalar("number")] if source.optimizer.name == "adam" else []),
         *loss_ports(source),
+        *dropout_ports(source),
         *extra,
     )
 
@@ -105,7 +107,7 @@ def build(
 def _alone(source: Source, objective: Objective, extra: tuple[Port, ...]) -> Traceable:
     """``(tensors..., x, y, sample_weight, scale, ...) -> (minimised, loss, new statistics...)``."""
     held = (*tensor_ports(source.layout), *frozen_ports(source))
-    ports = (*held, *batch_ports(source), scalar("scale"), *loss_ports(source), *extra)
+    ports = (*held, *batch_ports(source), scalar("scale"), *loss_ports(source), *dropout_ports(source), *extra)
 
     def evaluate(*inputs: Tensor) -> tuple[Tensor, ...]:
         minimised, (loss, statistics) = objective(_arguments(_named(ports, inputs)))

@@ -112,12 +112,13 @@ SETTINGS = {
     "per-width-conv": {"method": "fjord", "parameters": {"widths": [1000, 500]}},
     "distil-conv": {"method": "fjord+kd", "parameters": {"widths": [1000, 500, 400], "alpha": 0.6}},
     "vardrop-conv": {"method": "vardrop", "parameters": {"server": "average"}, "rounds": 2},
+    "sgd-recurrent": {"method": "feddrop", "parameters": {}, "rounds": 1},
     "masked-mlp": {"method": "heterofl", "parameters": {}, "kind": Kind.parse("labels=2")},
 }
-"""Of those that FedBIAD does not train."""
+"""Of those that FedBIAD does not train, or not in a short time."""
 
 
-IN_TURN = ("adam-mlp", "momentum-mlp", "sgd-conv", "distil-conv")
+IN_TURN = ("adam-mlp", "momentum-mlp", "sgd-conv", "adam-conv", "distil-conv", "vardrop-conv")
 """What another model or test shows of an optimiser, a layer or a variant, too: in make test-all."""
 
 

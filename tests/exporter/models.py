@@ -90,7 +90,7 @@ class Noisy(nn.Module):
         self.out = nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.out(nn.functional.dropout(x, 0.5, training=self.training))
+        out: Tensor = self.out(x + 0.1 * torch.randn_like(x))
         return out
 
 

@@ -109,9 +109,59 @@ class Rotary(nn.Module):
         return self.head(attention.o_proj(mixed.transpose(1, 2).flatten(2)).mean(1))  # type: ignore[no-any-return, operator]
 
 
+class Conv1D(nn.Module):
+    """A linear layer of GPT-2's, as Hugging Face has it."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf = nf
+        self.weight, self.bias = nn.Parameter(torch.randn(nx, nf) / 4), nn.Parameter(torch.zeros(nf))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight).view(*x.shape[:-1], self.nf)
+
+
+class Thirds(nn.Module):
+    """GPT-2's attention: queries, keys and values lie one after another in one layer of weights [inputs, outputs]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = nn.Module()
+        self.attn.c_attn, self.attn.c_proj = Conv1D(48, 16), Conv1D(16, 16)
+        self.head = nn.Linear(16, 4)
+
+    def attend(self, x: Tensor) -> Tensor:
+        attention = self.attn
+        together = attention.c_attn(x)  # type: ignore[operator]
+        parts = together.split(together.shape[-1] // 3, 2)
+        q, k, v = (part.unflatten(-1, (-1, 4)).transpose(1, 2) for part in parts)
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return attention.c_proj(mixed.transpose(1, 2).flatten(2))  # type: ignore[operator, no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attend(x).mean(1))  # type: ignore[no-any-return]
+
+
+class Interleaved(nn.Module):
+    """GPT-NeoX's attention: the query, key and value of a head lie side by side in one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.Module()
+        self.attention.query_key_value, self.attention.dense = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        attention = self.attention
+        heads = attention.query_key_value(x).view(*x.shape[:2], -1, 12).transpose(1, 2)  # type: ignore[operator]
+        q, k, v = heads.chunk(3, -1)
+        mixed = functional.scaled_dot_product_attention(rotated(q), rotated(k), v, is_causal=True)
+        return self.head(attention.dense(mixed.transpose(1, 2).flatten(2)).mean(1))  # type: ignore[no-any-return, operator]
+
+
 def rotated(x: Tensor) -> Tensor:
-    angle = torch.arange(x.shape[-2])[:, None] / torch.arange(1, 9)
-    return x * angle.cos() + torch.cat([-x[..., 4:], x[..., :4]], -1) * angle.sin()
+    angle, half = torch.arange(x.shape[-2])[:, None] / torch.arange(1, x.shape[-1] + 1), x.shape[-1] // 2
+    return x * angle.cos() + torch.cat([-x[..., half:], x[..., :half]], -1) * angle.sin()
 
 
 @pytest.mark.parametrize(
@@ -132,6 +182,8 @@ def rotated(x: Tensor) -> Tensor:
             {f"layers.{n}.{what}": size for n in (0, 1) for what, size in (("attn.qkv", 4), ("fc1", 24))},
         ),
         (Rotary, torch.randn(3, 6, 16), {"self_attn.heads": 2, "self_attn.o_proj": 16}),
+        (Thirds, torch.randn(3, 6, 16), {"attn.heads": 4, "attn.c_proj": 16}),
+        (Interleaved, torch.randn(3, 6, 16), {"attention.heads": 4, "attention.dense": 16}),
     ],
 )
 def test_whole_heads_are_units(model: type[nn.Module], x: Tensor, expected: dict[str, int]) -> None:

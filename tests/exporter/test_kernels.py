@@ -1,24 +1,13 @@
 """What the check calls trainable must be what an export can train; what it names must be found where it is."""
 
 import pytest
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from edge_fl.core.inputs import Input
-from exporter.adapt import adapt
-from exporter.derive import derive
 from exporter.kernels import MissingKernel, find_missing_kernels
-from exporter.losses import find_loss
-from exporter.source import Source
 from exporter.steps import STEPS
 from exporter.zoo import find_model
-
-
-def source(model: nn.Module, shape: tuple[int, ...], classes: int) -> Source:
-    found = derive(model, torch.zeros(3, *shape))
-    data = (Input(shape, "float32"), Input((), "int64"), classes)
-    return Source(adapt(model).train(), model, found.layout, found.scaled, find_loss("cross_entropy"), *data)
+from tests.exporter.sources import source
 
 
 class Enlarging(nn.Module):

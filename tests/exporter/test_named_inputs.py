@@ -137,7 +137,7 @@ def test_a_delivered_file_takes_the_inputs_by_name(bundle: Bundle, tmp_path: Pat
     assert [each["name"] for each in card["inputs"]] == list(arrays)
 
 
-@pytest.mark.parametrize("runtime", ["onnx", pytest.param("torch-eager", marks=pytest.mark.matrix), "executorch"])
+@pytest.mark.parametrize("runtime", ["onnx", pytest.param("executorch", marks=pytest.mark.matrix)])
 def test_a_mask_is_proven_in_every_runtime(runtime: str, tmp_path: Path) -> None:
     """Half of what is dropped are heads."""
     torch.manual_seed(0)

@@ -204,13 +204,9 @@ def test_a_module_in_two_places_stays_one_and_the_model_is_left_alone() -> None:
     assert not torch.equal(next(replaced.parameters()), next(model.parameters()))
 
 
-@pytest.mark.parametrize(
-    ("module", "word"),
-    [(nn.LSTM(3, 4, 2, dropout=0.5), "dropout=0.5"), (nn.LSTM(3, 4, proj_size=2), "proj_size=2")],
-)
-def test_what_has_no_replacement_is_refused(module: nn.Module, word: str) -> None:
-    with pytest.raises(UnsupportedModelError, match=rf"'0' is a LSTM with {word}"):
-        replace_recurrent(nn.Sequential(module))
+def test_what_has_no_replacement_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError, match=r"'0' is a LSTM with proj_size=2"):
+        replace_recurrent(nn.Sequential(nn.LSTM(3, 4, proj_size=2)))
 
 
 def test_states_that_fit_no_kept_units_are_refused() -> None:

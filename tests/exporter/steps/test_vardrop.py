@@ -118,7 +118,13 @@ def test_log_alpha_of_useless_weights_grows_when_training_on_data() -> None:
 
 
 @pytest.mark.timeout(900)  # compilers on a busy machine
-@pytest.mark.parametrize("runtime", ["torch_eager", "onnx", "executorch", "executorch_training", "ort_training"])
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        *("torch_eager", "onnx", "ort_training"),
+        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("executorch", "executorch_training")),
+    ],
+)
 def test_every_runtime_trains_it_as_torch_does(
     runtime: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
