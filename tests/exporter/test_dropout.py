@@ -82,9 +82,13 @@ class Windows(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).unflatten(1, (-1, 2)).flatten(0, 1).chunk(3, -1)
         p = 0.3 if self.training else 0.0
-        x = functional.scaled_dot_product_attention(q, k, v, dropout_p=p).unflatten(0, (len(x), -1)).flatten(1, 2)
+        x = (
+            functional.scaled_dot_product_attention(q, k, v, dropout_p=p)
+            .unflatten(0, (x.shape[0], -1))
+            .flatten(1, 2)
+        )
         if self.training:
-            x = x * x.new_empty(len(x), 1, 1).bernoulli_(0.8).div_(0.8)
+            x = x * x.new_empty(x.shape[0], 1, 1).bernoulli_(0.8).div_(0.8)
         outputs: Tensor = self.out(x.mean(1))
         return outputs
 
