@@ -16,6 +16,7 @@ from exporter.dropout_calls import Undropped
 from exporter.frozen import BATCH_NORMS
 from exporter.named_inputs import named_values
 from exporter.one_pass import one_pass
+from exporter.own_forward import activates, has_torchs_forward
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state
 from exporter.transposed_convolution import TRANSPOSED
@@ -130,6 +131,10 @@ def _modules(model: nn.Module) -> None:
         if type(module) in _WITHOUT_KERNELS:
             instead = _WITHOUT_KERNELS[type(module)]
             raise UnsupportedModelError(f"'{where}' is a {kind}, which cannot be trained: use {instead}.")
+        if isinstance(module, BATCH_NORMS) and not (has_torchs_forward(module) or activates(module)):
+            raise UnsupportedModelError(
+                f"'{where}' is a {kind}, whose forward is not that of torch's BatchNorm: use nn.BatchNorm1d or 2d."
+            )
         if isinstance(module, TRANSPOSED) and module.groups > 1:
             raise UnsupportedModelError(
                 f"'{where}' is a {kind} of {module.groups} groups, which no runtime trains: take one group."

@@ -14,9 +14,10 @@ from torch.nn import functional
 
 from edge_fl.core.bundle import BatchNormPolicy
 from edge_fl.core.layout import Tensor as Spec
-from exporter.frozen import is_frozen
+from exporter.frozen import BATCH_NORMS, is_frozen
 from exporter.head_counts import count_heads_by_weights
 from exporter.multihead import MultiheadAttention, can_replace
+from exporter.own_forward import activates, has_torchs_forward
 from exporter.recurrent import replace_recurrent
 from exporter.replace_modules import replace_modules
 from exporter.transposed import TransposedLinear, is_transposed
@@ -87,23 +88,38 @@ _WHOLE: tuple[tuple[Callable[[nn.Module], bool], Callable[[Any], nn.Module]], ..
 
 
 def _replaced(module: nn.Module, *, frozen: bool) -> nn.Module:
-    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+    if isinstance(module, BATCH_NORMS):
         return _BatchNorm(module, frozen=frozen or is_frozen(module))
-    if isinstance(module, nn.GroupNorm):
+    if isinstance(module, nn.GroupNorm) and (has_torchs_forward(module) or activates(module)):
         return _GroupNorm(module)
     for fits, in_its_place in _WHOLE:
         if fits(module):
             return in_its_place(module)
     if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups == module.in_channels > 1:
-        return _Depthwise(module)
+        return _Depthwise(module) if has_torchs_forward(module) else module
     return module
 
 
-class _BatchNorm(nn.Module):
+class _Activated(nn.Module):
+    """What timm's classes of normalisation do behind it: they drop, and activate."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        if activates(module):
+            self.drop, self.act = module.drop, module.act
+
+    def behind(self, normal: Tensor) -> Tensor:
+        """``normal``, or what these make of it."""
+        for layer in (self.drop, self.act) if activates(self) else ():
+            normal = layer(normal)  # type: ignore[operator]  # modules, as it says
+        return normal
+
+
+class _BatchNorm(_Activated):
     """BatchNorm as a function: what torch writes into its buffers is left in ``seen`` instead."""
 
     def __init__(self, module: nn.BatchNorm1d | nn.BatchNorm2d, *, frozen: bool) -> None:
-        super().__init__()
+        super().__init__(module)
         self.weight, self.bias = module.weight, module.bias
         self.register_buffer("running_mean", module.running_mean)
         self.register_buffer("running_var", module.running_var)
@@ -115,21 +131,21 @@ class _BatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.frozen or not self.training:
             mean, variance = self.get_buffer("running_mean"), self.get_buffer("running_var")
-            return functional.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps)
+            return self.behind(functional.batch_norm(x, mean, variance, self.weight, self.bias, eps=self.eps))
         outputs, mean, scale = torch.ops.aten._native_batch_norm_legit.no_stats(
             x, self.weight, self.bias, True, 0.0, self.eps
         )
         count = math.prod(length for axis, length in enumerate(x.shape) if axis != 1)
         variance = (1 / (scale * scale) - self.eps) * (count / (count - 1))
         self.seen = (mean.detach(), variance.detach())
-        return outputs  # type: ignore[no-any-return]
+        return self.behind(outputs)
 
 
-class _GroupNorm(nn.Module):
+class _GroupNorm(_Activated):
     """GroupNorm with whole groups left out; torch's own would fix how many groups there are in what it traces."""
 
     def __init__(self, module: nn.GroupNorm) -> None:
-        super().__init__()
+        super().__init__(module)
         self.weight, self.bias, self.affine = module.weight, module.bias, module.affine
         self.eps, self.per_group = module.eps, module.num_channels // module.num_groups
 
@@ -139,9 +155,9 @@ class _GroupNorm(nn.Module):
             x.shape
         )
         if not self.affine:
-            return normal
+            return self.behind(normal)
         shape = (-1, *[1] * (x.dim() - 2))
-        return normal * self.weight.reshape(shape) + self.bias.reshape(shape)
+        return self.behind(normal * self.weight.reshape(shape) + self.bias.reshape(shape))
 
 
 class _Depthwise(nn.Module):

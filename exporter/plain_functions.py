@@ -17,6 +17,12 @@ _MEANS = {
     torch._C._nn.adaptive_avg_pool2d: (-1, -2),
 }
 """Adaptive pooling, and the axes that it pools."""
+_IN_PLACE: dict[Any, Callable[..., Tensor]] = {
+    Tensor.add_: torch.add,
+    Tensor.sub_: torch.sub,
+    Tensor.mul_: torch.mul,
+    Tensor.div_: torch.div,
+}
 _COMPARISONS = (torch.lt, Tensor.lt, Tensor.__lt__)
 
 
@@ -25,6 +31,7 @@ class PlainFunctions(TorchFunctionMode):
 
     - an empty tensor, such as the cache of keys that a decoder begins with, is left out of a concatenation;
     - adaptive average pooling to one place is a mean, which has no memory format to restore in place;
+    - ``+=`` and the like on a view give a new tensor: autograd would go by the strides of what lies below;
     - ``torch.rand`` is not below 0, so that a layer whose probability of being left out is 0 stays (LayerDrop).
     """
 
@@ -47,6 +54,8 @@ class PlainFunctions(TorchFunctionMode):
             return args[0].mean(_MEANS[func], keepdim=True)
         if func in _COMPARISONS and not kwargs and any(args[0] is drawn for drawn in self._drawn):
             return func(*args) if isinstance(args[1], Tensor) or args[1] > 0 else False
+        if func in _IN_PLACE and not kwargs and args[0].requires_grad and args[0]._is_view():
+            return _IN_PLACE[func](*args)
         result = func(*args, **(kwargs or {}))
         if func is torch.rand:
             self._drawn.append(result)
