@@ -23,6 +23,7 @@ from edge_fl.runs.run import Run
 from edge_fl.transport.address import BrokerAddress
 from exporter.export import Target, check_model, export_bundle
 from exporter.fine_tuning import train_only
+from exporter.frozen_dtype import FrozenDType, scaled_tensor
 
 __all__ = ["FrozenSetting", "bench_frozen"]
 
@@ -33,13 +34,16 @@ _PAUSE = 0.25  # seconds between two looks at the agents
 
 @dataclass(frozen=True)
 class FrozenSetting:
-    """A decoder's ``width`` and ``depth``, its ``vocabulary``, and how many ``agents`` train it for ``rounds``."""
+    """A decoder's ``width`` and ``depth``, its ``vocabulary``, and how many ``agents`` train it for ``rounds``; in each
+    run the bundle stores frozen matrices as one of ``dtypes``.
+    """
 
     width: int
     depth: int
     vocabulary: int
     agents: int
     rounds: int
+    dtypes: tuple[FrozenDType, ...] = ("float32",)
 
     @property
     def command(self) -> str:
@@ -47,10 +51,10 @@ class FrozenSetting:
         return (
             f"edge-fl bench frozen --width {self.width} --depth {self.depth} --vocabulary {self.vocabulary} "
             f"--agents {self.agents} --rounds {self.rounds}"
+            + "".join(f" --frozen-dtype {dtype}" for dtype in self.dtypes)
         )
 
-    @property
-    def target(self) -> Target:
+    def target(self, dtype: FrozenDType) -> Target:
         """What its model is exported as."""
         tokens = Input((_LENGTH,), "int64")
         return Target(
@@ -63,6 +67,7 @@ class FrozenSetting:
             widths=(1000,),
             batch=_BATCH,
             loss="sequence_cross_entropy",
+            frozen_dtype=dtype,
         )
 
     def build(self) -> torch.nn.Module:
@@ -84,8 +89,8 @@ def bench_frozen(setting: FrozenSetting, report: Callable[[str], None]) -> Resul
     """
     idle = FrozenSetting(width=64, depth=1, vocabulary=64, agents=1, rounds=10)
     with TemporaryDirectory() as scratch:
-        tiny = _trained(idle, Path(scratch) / "tiny", report)
-        found = _trained(setting, Path(scratch) / "large", report)
+        tiny = _trained(idle, "float32", Path(scratch) / "tiny", report)
+        found = {dtype: _trained(setting, dtype, Path(scratch) / dtype, report) for dtype in setting.dtypes}
     return Result(
         title="A large frozen model",
         command=setting.command,
@@ -94,7 +99,10 @@ def bench_frozen(setting: FrozenSetting, report: Callable[[str], None]) -> Resul
         "one machine. Memory is the largest proportional set size of an agent and its process of programs, over all "
         "agents and the whole run; idle is that of agents of a tiny model of the same kind. `--check` says what a step "
         "takes beside the loaded libraries.",
-        rows=[_row(idle, tiny, tiny), _row(setting, found, tiny)],
+        rows=[
+            _row(idle, "float32", tiny, tiny),
+            *(_row(setting, dtype, large, tiny) for dtype, large in found.items()),
+        ],
     )
 
 
@@ -116,8 +124,8 @@ class _Found:
         return float(np.mean(sent)) if sent else 0.0
 
 
-def _trained(setting: FrozenSetting, root: Path, report: Callable[[str], None]) -> _Found:
-    model, target = setting.build(), setting.target
+def _trained(setting: FrozenSetting, dtype: FrozenDType, root: Path, report: Callable[[str], None]) -> _Found:
+    model, target = setting.build(), setting.target(dtype)
     report(f"width {setting.width}: memory by --check")
     said = check_model(model, target).memory[1000]
     bundle = export_bundle(
@@ -128,7 +136,7 @@ def _trained(setting: FrozenSetting, root: Path, report: Callable[[str], None]) 
     run, peak = _run(setting, bundle, root)
     return _Found(
         bundle_frozen=(bundle.root / FROZEN).stat().st_size,
-        frozen=sum(tensor.size for tensor in bundle.layout.frozen),
+        frozen=sum(tensor.size for tensor in bundle.layout.frozen if scaled_tensor(tensor.name) == tensor.name),
         trained=bundle.layout.size,
         said=said,
         peak=peak,
@@ -190,10 +198,11 @@ def _proportional(pid: int) -> int:
     return own + sum(_proportional(int(child)) for child in children)
 
 
-def _row(setting: FrozenSetting, found: _Found, idle: _Found) -> Row:
+def _row(setting: FrozenSetting, dtype: FrozenDType, found: _Found, idle: _Found) -> Row:
     above = found.peak - idle.peak
     return {
         "model": f"{setting.width} wide, {setting.depth} deep, {setting.vocabulary} words",
+        "frozen matrices": dtype,
         "agents": setting.agents,
         "rounds": setting.rounds,
         "frozen numbers (M)": found.frozen / 1e6,

@@ -121,6 +121,12 @@ def frozen(
     vocabulary: Annotated[int, typer.Option(min=2, help="Words.")] = 16_000,
     agents: Annotated[int, typer.Option(min=1, help="Devices, a process each.")] = 10,
     rounds: Annotated[int, typer.Option(min=2, help="Rounds.")] = 20,
+    frozen_dtype: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Store frozen matrices as float32, float16 or int8; repeat for several [default: float32]."
+        ),
+    ] = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -129,10 +135,12 @@ def frozen(
     Example: edge-fl bench frozen -o docs/benchmarks/frozen.md
     """
     from benchmarks.frozen import FrozenSetting, bench_frozen
+    from exporter.commands.export_options import parse_frozen_dtype
 
     if width % 64:
         raise typer.BadParameter(f"a head has 64 features, which do not divide {width}", param_hint="--width")
-    setting = FrozenSetting(width=width, depth=depth, vocabulary=vocabulary, agents=agents, rounds=rounds)
+    dtypes = tuple(parse_frozen_dtype(name) for name in frozen_dtype or ["float32"])
+    setting = FrozenSetting(width, depth, vocabulary, agents, rounds, dtypes)
     with progress("bench frozen") as report:
         result = bench_frozen(setting, report)
     show(result, output, as_json=json)

@@ -11,6 +11,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.inputs import Input, NamedInput, packed_input
 
 if TYPE_CHECKING:
+    from exporter.frozen_dtype import FrozenDType
     from exporter.target import Target
 
 __all__ = [
@@ -28,7 +29,7 @@ NO_DATASET = ""
 """What a bundle names where there is only a shape."""
 _SHAPE = r"[1-9]\d*(x[1-9]\d*)*"
 _DTYPES = ("float32", "int64", "bool")
-_FROZEN_DTYPES = ("float32", "float16", "int8")
+_FROZEN_DTYPES: tuple["FrozenDType", ...] = ("float32", "float16", "int8")
 _POLICIES = ("tracked", "per-width", "static", "frozen")
 
 
@@ -55,11 +56,12 @@ def parse_batch_norm(policy: str) -> str:
     return policy
 
 
-def parse_frozen_dtype(name: str) -> str:
+def parse_frozen_dtype(name: str) -> "FrozenDType":
     """float32, float16 or int8; raises ConfigError."""
-    if name not in _FROZEN_DTYPES:
-        raise ConfigError(f"Frozen tensors are stored as float32, float16 or int8, not as '{name}'.")
-    return name
+    for dtype in _FROZEN_DTYPES:
+        if name == dtype:
+            return dtype
+    raise ConfigError(f"Frozen tensors are stored as float32, float16 or int8, not as '{name}'.")
 
 
 def parse_metadata(settings: Sequence[str]) -> dict[str, str]:

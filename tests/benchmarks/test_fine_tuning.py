@@ -19,10 +19,13 @@ def test_a_step_of_all_of_half_of_adapters_and_of_the_head() -> None:
 
 
 @pytest.mark.matrix
-def test_a_frozen_model_is_fetched_once() -> None:
-    result = bench_frozen(FrozenSetting(width=128, depth=1, vocabulary=100, agents=2, rounds=3), lambda _: None)
-    row = result.rows[-1]
+def test_a_frozen_model_is_fetched_once_and_in_int8_as_a_quarter() -> None:
+    setting = FrozenSetting(width=128, depth=1, vocabulary=100, agents=2, rounds=3, dtypes=("float32", "int8"))
+    _, wide, narrow = bench_frozen(setting, lambda _: None).rows
 
-    assert row["fetched in round 1 (MB)"] > row["frozen file (MB)"] > 0.8  # type: ignore[operator]
-    assert row["fetched a round later (MB)"] < 0.1  # type: ignore[operator]
-    assert row["memory of an agent (MB)"] > 20  # type: ignore[operator]
+    for row in (wide, narrow):
+        assert row["fetched in round 1 (MB)"] > row["frozen file (MB)"] > 0.2  # type: ignore[operator]
+        assert row["fetched a round later (MB)"] < 0.1  # type: ignore[operator]
+        assert row["memory of an agent (MB)"] > 20  # type: ignore[operator]
+    assert wide["frozen numbers (M)"] == narrow["frozen numbers (M)"]
+    assert 0.25 < narrow["frozen file (MB)"] / wide["frozen file (MB)"] < 0.28  # type: ignore[operator]
