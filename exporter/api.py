@@ -52,6 +52,7 @@ def export(
     tokenizer: str | Path | None = None,
     cache_features: bool = False,
     frozen_dtype: Literal["float32", "float16", "int8"] = "float32",
+    micro_batch: int = 0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
     """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
@@ -97,6 +98,9 @@ def export(
     frozen_dtype
         What the bundle stores frozen matrices as: float16 halves what a device fetches, int8 quarters it (whole
         numbers of each row, times a scale); both round the model.
+    micro_batch
+        Samples that a step looks at together, which divide ``batch``: gradients are summed, and a step takes less
+        memory. 0 for the whole batch.
     progress
         Told of each stage.
 
@@ -140,6 +144,7 @@ def export(
             inputs=inputs,
             cache_features=cache_features,
             frozen_dtype=frozen_dtype,
+            micro_batch=micro_batch,
             tokenizer=None if tokenizer is None else read_tokenizer(Path(tokenizer)),
         ),
         Path(output),

@@ -37,10 +37,11 @@ def distinct_counts(layout: Layout, blocks: Sequence[str], taken: Sequence[int])
     )
 
 
-def distinct_batch(layout: Layout, counts: Mapping[str, int], taken: Sequence[int]) -> int:
-    """A batch that no axis and none of ``taken`` has."""
+def distinct_batch(layout: Layout, counts: Mapping[str, int], taken: Sequence[int], multiple: int = 1) -> int:
+    """A ``multiple`` of a number, of which neither is a length of an axis or ``taken``."""
     lengths = {length_of(a).of(counts) for tensor in (*layout.tensors, *layout.frozen) for a in tensor.units}
-    return next(n for n in count(3) if n not in lengths | set(taken))
+    held = {*lengths, *taken, *([multiple] if multiple > 1 else [])}
+    return next(n * multiple for n in count(3) if held.isdisjoint((n, n * multiple)))
 
 
 def _candidates(blocks: Sequence[str]) -> Iterator[dict[str, int]]:

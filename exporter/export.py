@@ -14,7 +14,17 @@ import numpy as np
 import safetensors.numpy
 from torch import nn
 
-from edge_fl.core.bundle import SCHEMA, TOKENIZER, WEIGHTS, Bundle, Manifest, Parity, Program, Tokenizer
+from edge_fl.core.bundle import (
+    SCHEMA,
+    TOKENIZER,
+    WEIGHTS,
+    WHOLE_BATCHES,
+    Bundle,
+    Manifest,
+    Parity,
+    Program,
+    Tokenizer,
+)
 from edge_fl.core.errors import ConfigError, UnsupportedModelError
 from edge_fl.core.frozen import FROZEN, pack_frozen
 from edge_fl.core.layout import Layout, Tensor
@@ -244,6 +254,10 @@ def _source(model: nn.Module, target: Target, found: Derivation, vocabulary: int
             f"'{target.dataset or target.name}' are {target.target.dtype}: choose another loss."
         )
     normalised = any(tensor.role == "statistic" for tensor in found.layout.tensors)
+    if target.micro_batch and normalised and target.batch_norm in WHOLE_BATCHES:
+        raise ConfigError(
+            "BatchNorm normalises by whole batches: give --batch-norm frozen, or leave --micro-batch out."
+        )
     rows = any(tensor.per_width for tensor in found.layout.tensors)
     return Source(
         module=adapt(model, batch_norm=target.batch_norm).train(),
@@ -259,6 +273,7 @@ def _source(model: nn.Module, target: Target, found: Derivation, vocabulary: int
         statistic_widths=target.widths if rows else (),
         inputs=target.inputs,
         vocabulary=vocabulary,
+        micro_batch=target.micro_batch,
     )
 
 

@@ -10,7 +10,10 @@ from exporter.adapt import new_statistics
 from exporter.dropout_calls import GivenMasks
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
 
-__all__ = ["build_evaluation", "training_forward", "training_loss", "weighted_mean"]
+__all__ = ["WHOLE_WEIGHT", "build_evaluation", "mean_of", "training_forward", "training_loss"]
+
+WHOLE_WEIGHT = "whole_weight"
+"""The input that a pass over a micro-batch has besides: the sum of the whole batch's sample weights, 0-d."""
 
 
 def training_forward(
@@ -45,12 +48,17 @@ def training_loss(
     """sum(w l) / sum(w) over the batch of a step's ``inputs``, and the tracked statistics anew."""
     outputs, statistics = training_forward(source, tensors, inputs)
     losses = source.loss.per_sample(outputs, inputs["y"], *(inputs[name] for name in source.loss.inputs))
-    return weighted_mean(losses, inputs["sample_weight"]), statistics
+    return mean_of(losses, inputs), statistics
 
 
-def weighted_mean(losses: Tensor, sample_weight: Tensor) -> Tensor:
-    """sum(w l) / sum(w), both ``[B]``: a sample of weight 0 is padding."""
-    return (losses * sample_weight).sum() / sample_weight.sum()
+def mean_of(losses: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The weighted mean of ``losses`` ``[B]`` over a step's batch; of a micro-batch, its part of that of the whole."""
+    return weighted_mean(losses, inputs["sample_weight"], inputs.get(WHOLE_WEIGHT))
+
+
+def weighted_mean(losses: Tensor, sample_weight: Tensor, whole: Tensor | None = None) -> Tensor:
+    """sum(w l) / sum(w), both ``[B]``, or over the ``whole`` of weights: a sample of weight 0 is padding."""
+    return (losses * sample_weight).sum() / (sample_weight.sum() if whole is None else whole)
 
 
 def build_evaluation(source: Source) -> Traceable:

@@ -53,6 +53,10 @@ class Length(NamedTuple):
         """The length for ``counts`` kept units of each block."""
         return self.fixed + sum(factor * counts[block] for block, factor in self.factors)
 
+    def times(self, number: int) -> "Length":
+        """So many times as long."""
+        return Length(number * self.fixed, tuple((block, number * factor) for block, factor in self.factors))
+
 
 BATCH = Length(0, (("", 1),))
 """The batch axis; no block is called so."""

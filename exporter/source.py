@@ -61,6 +61,7 @@ class Source:
     ``vocabulary`` says how many tokens there are (0: it is none, or nobody knows). ``below`` are frozen tensors that no
     step reads, since it takes features (:mod:`exporter.features`). ``dropout`` are the calls of dropout of ``module``'s
     forward pass in training, in order; of one that is None every entry is kept (:mod:`exporter.dropout_places`).
+    ``micro_batch`` is how many samples a step looks at together (0: all of its batch).
     """
 
     module: nn.Module
@@ -78,6 +79,7 @@ class Source:
     vocabulary: int = 0
     below: frozenset[str] = frozenset()
     dropout: tuple[DropoutPlace | None, ...] = ()
+    micro_batch: int = 0
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -184,6 +186,11 @@ class Traceable:
         """The names of the ports."""
         return tuple(port.name for port in self.ports)
 
+    @property
+    def multiple(self) -> int:
+        """What batches are multiples of."""
+        return (self.kind == "step" and self.source.micro_batch) or 1
+
     def example(self, counts: Mapping[str, int], batch: int) -> tuple[Tensor, ...]:
         """Inputs of the shapes for ``counts`` kept units of each block and ``batch`` samples."""
         return tuple(port.example(counts, batch) for port in self.ports)
@@ -191,7 +198,7 @@ class Traceable:
     def open_lengths(self, name: str) -> dict[int, Length]:
         """The axes of an input whose length is not known before it runs: kept units, and the batch."""
         port = next(port for port in self.ports if port.name == name)
-        batch = {0: BATCH} if port.batched else {}
+        batch = {0: BATCH.times(self.multiple)} if port.batched else {}
         if self.kind in ("eval", "features"):
             return batch
         lengths = ((i, length_of(axis)) for i, axis in enumerate(port.axes, len(batch)))

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, Node
+from torch._ops import HigherOrderOperator
+from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from exporter.kernels import operation_name
@@ -54,12 +55,23 @@ def _most_at_once(graph: Graph) -> int:
     held = most = 0
     for place, node in enumerate(nodes):
         made = _bytes(node) if _allocates(node, memory) else 0
+        most = max(most, held + made + _within(node))
         sources = {memory[source] for source in node.all_input_nodes} | {memory[node]}
         ending = [first for first in sources if _allocates(first, memory) and last.get(first, place) == place]
         in_place = _is_pointwise(node) and any(_bytes(first) == made for first in ending if first is not node)
         most = max(most, held if in_place else held + made)
         held += made - sum(map(_bytes, ending))
     return most
+
+
+def _within(node: Node) -> int:
+    """What lives at once inside a loop."""
+    if not isinstance(node.target, HigherOrderOperator):
+        return 0
+    module, body = node.graph.owning_module, node.args[0]
+    assert isinstance(module, GraphModule)
+    assert isinstance(body, Node)
+    return _most_at_once(module.get_submodule(str(body.target)).graph)  # type: ignore[arg-type]  # traced, as the rest
 
 
 def _in_order(graph: Graph) -> list[Node]:

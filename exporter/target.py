@@ -18,6 +18,10 @@ from exporter.tokenizer_file import TokenizerFile
 __all__ = ["Target", "check_scores", "check_target"]
 
 
+_WITHOUT_MICRO_BATCHES = frozenset({"executorch_training", "ort_training"})
+"""Runtimes that differentiate a batch in a way of their own."""
+
+
 @dataclass(frozen=True)
 class Target:
     """What a bundle is for.
@@ -58,6 +62,8 @@ class Target:
         Whether devices compute what lies below the first trained layer once a sample (:mod:`exporter.features`).
     frozen_dtype
         What the bundle stores frozen matrices as; all but float32 rounds them (:mod:`exporter.frozen_dtype`).
+    micro_batch
+        How many samples a step looks at together; 0 for its whole batch (:mod:`exporter.steps.micro_batches`).
     """
 
     name: str
@@ -81,6 +87,7 @@ class Target:
     tokenizer: TokenizerFile | None = None
     cache_features: bool = False
     frozen_dtype: FrozenDType = "float32"
+    micro_batch: int = 0
 
     @classmethod
     def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":
@@ -132,11 +139,25 @@ def check_target(target: Target) -> None:
             "name each feature of a vector once."
         )
     _check_optimizer(target.optimizer)
+    if target.micro_batch:
+        _check_micro_batch(target)
 
 
 def check_scores(target: Target, manifest: Manifest) -> None:
     """Refuse scores that do not fit the model: ConfigError."""
     open_metrics(target.scores, manifest)
+
+
+def _check_micro_batch(target: Target) -> None:
+    size, without = target.micro_batch, _WITHOUT_MICRO_BATCHES.intersection(target.runtimes)
+    if size < 1 or target.batch % size or size == target.batch:
+        raise ConfigError(
+            f"Micro-batches of {size} samples do not divide a batch of {target.batch}: change --batch."
+        )
+    if without:
+        raise ConfigError(f"The runtime '{min(without)}' has no micro-batches: take onnx or executorch.")
+    if "vardrop" in target.variants:
+        raise ConfigError("The train step 'vardrop' has no micro-batches, as its divergence is of the whole step.")
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:

@@ -21,7 +21,7 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.func import functionalize
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
@@ -172,10 +172,15 @@ def _traced(
 ) -> GraphModule:
     graph = _graph_of(function, example, table, free)
     # Once optimised, another call with the same arguments may share a buffer that is written to.
-    if writes_in_place(graph.graph) and not remove_mutations(graph.graph, table):
+    if not all(remove_mutations(part, table) for part in _parts(graph) if writes_in_place(part)):
         graph = _graph_of(functionalize(graph, remove="mutations"), example, table, free)
     optimise(graph)
     return graph
+
+
+def _parts(graph: GraphModule) -> list[Graph]:
+    """The graph, and those of its loops."""
+    return [module.graph for module in graph.modules() if isinstance(module, GraphModule)]
 
 
 def _opened(
@@ -233,4 +238,4 @@ def _distinct(program: Traceable) -> tuple[dict[str, int], int]:
     counts = (
         source.full if program.kind in ("eval", "features") else distinct_counts(layout, list(source.full), shape)
     )
-    return counts, distinct_batch(layout, counts, shape)
+    return counts, distinct_batch(layout, counts, shape, program.multiple)

@@ -135,7 +135,7 @@ class StackedTrainer(LocalTrainer):
 
     def _program(self, variant: str) -> Program:
         layout = self._bundle.layout
-        program = self._bundle.manifest.step_program(RUNTIME, variant, layout.sizes, 1)
+        program = self._bundle.manifest.step_program(RUNTIME, variant, layout.sizes, None)
         if program is None:
             raise RuntimeMissingError(
                 f"The bundle has no {RUNTIME} '{variant}' program; export it with --variant {variant}."

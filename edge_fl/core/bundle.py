@@ -108,7 +108,8 @@ class Tokenizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One program file.
 
-    ``kept`` and ``batch`` are what a static program was compiled for; None stands for any. ``inputs`` and
+    ``kept`` and ``batch`` are what a static program was compiled for; None stands for any. Batches are multiples of
+    ``micro_batch``. ``inputs`` and
     ``outputs`` name its arrays in order: ``tensor.NAME`` for the kept entries of a tensor of the layout,
     ``frozen.NAME`` for those of one that is never trained,
     ``SLOT.NAME`` for the optimiser's state of them (:func:`slot_name`), ``x``, ``y``, ``sample_weight``, ``lr``,
@@ -123,6 +124,11 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variant: str = "plain"
     kept: dict[str, int] | None = None
     batch: int | None = None
+    micro_batch: int = 1
+
+    def __post_init__(self) -> None:
+        if self.micro_batch < 1:
+            raise ValueError("a program takes at least one sample at a time")
 
 
 class Optimizer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -286,10 +292,16 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if rows != wanted or bool(rows) != (self.batch_norm == "per-width"):
             raise ValueError(f"its tensors are not those of statistics for {len(self.statistic_widths)} widths")
 
-    def step_program(self, runtime: str, variant: str, counts: Mapping[str, int], batch: int) -> Program | None:
-        """The program of ``runtime`` that trains ``counts`` kept units a block on ``batch`` samples, if any."""
+    def step_program(
+        self, runtime: str, variant: str, counts: Mapping[str, int], batch: int | None
+    ) -> Program | None:
+        """The program of ``runtime`` that trains ``counts`` kept units a block on ``batch`` samples, if any.
+
+        None for ``batch`` asks for one that takes more than one number of them.
+        """
         for program in self.programs.get(runtime, ()):
             fits = program.kept in (None, dict(counts)) and program.batch in (None, batch)
+            fits = fits and (batch or 0) % program.micro_batch == 0
             if (program.kind, program.variant) == ("step", variant) and fits:
                 return program
         return None

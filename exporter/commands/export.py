@@ -176,6 +176,10 @@ def export(
             help="Store frozen matrices as float32, or rounded as float16 or int8: half or a quarter to fetch."
         ),
     ] = "float32",
+    micro_batch: Annotated[
+        int | None,
+        typer.Option(min=1, help="Samples that a step looks at together, for less memory [default: the batch]."),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle's folder.")] = Path("bundle"),
     check: Annotated[
         bool,
@@ -213,6 +217,7 @@ def export(
         "tokenizer": _tokenizer(tokenizer),
         "cache_features": cache_features,
         "frozen_dtype": parse_frozen_dtype(frozen_dtype),
+        "micro_batch": micro_batch or 0,
         **({} if loss is None else {"loss": loss}),
     }
     shapes = (input_shape, classes, target_shape)

@@ -42,7 +42,14 @@ def lower(request: Request, report: Report) -> Lowered:
             kept = kept_at(step.source.layout, width)
             file = f"executorch/step-{step.variant}-w{width:04d}-b{request.batch}.pte"
             program = Program(
-                file, "step", step.inputs, step.outputs, variant=step.variant, kept=kept, batch=request.batch
+                file,
+                "step",
+                step.inputs,
+                step.outputs,
+                variant=step.variant,
+                kept=kept,
+                batch=request.batch,
+                micro_batch=step.multiple,
             )
             lowered.append((program, _compiled(step, kept, request.batch)))
     full = request.evaluation.source.full

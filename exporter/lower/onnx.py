@@ -44,7 +44,12 @@ def lower(request: Request, report: Report) -> Lowered:
     for step in request.steps:
         report(f"train step '{step.variant}'")
         program = Program(
-            f"onnx/step-{step.variant}.onnx", "step", step.inputs, step.outputs, variant=step.variant
+            f"onnx/step-{step.variant}.onnx",
+            "step",
+            step.inputs,
+            step.outputs,
+            variant=step.variant,
+            micro_batch=step.multiple,
         )
         lowered.append((program, _model(step)))
     for kind, whole in request.whole(report):

@@ -8,6 +8,7 @@ from edge_fl.core.bundle import Program
 from exporter.lower import Lowered, Report, Request
 from exporter.recurrent import unrolled
 from exporter.source import Traceable
+from exporter.steps.micro_batches import whole_batches
 from exporter.trace import export_symbolic
 
 __all__ = ["lower"]
@@ -19,7 +20,12 @@ def lower(request: Request, report: Report) -> Lowered:
     for step in request.steps:
         report(f"train step '{step.variant}'")
         program = Program(
-            f"torch_eager/step-{step.variant}.pt2", "step", step.inputs, step.outputs, variant=step.variant
+            f"torch_eager/step-{step.variant}.pt2",
+            "step",
+            step.inputs,
+            step.outputs,
+            variant=step.variant,
+            micro_batch=step.multiple,
         )
         lowered.append((program, _saved(step)))
     for kind, whole in request.whole(report):
@@ -28,7 +34,7 @@ def lower(request: Request, report: Report) -> Lowered:
 
 
 def _saved(program: Traceable) -> bytes:
-    with unrolled():
+    with unrolled(), whole_batches():
         exported = export_symbolic(program, {})
     exported.example_inputs = None  # weights of no meaning, which would be saved along
     file = io.BytesIO()

@@ -21,8 +21,11 @@ def optimise(module: GraphModule) -> None:
     share_common(module.graph)
     separate_loop_inputs(module.graph)
     module.graph.eliminate_dead_code(_is_needed)
-    widen_at_each_use(module.graph)
-    module.recompile()
+    for part in module.modules():
+        if isinstance(part, GraphModule):  # the loops, too, whose micro-batches are forward and backward in one
+            share_common(part.graph)
+            widen_at_each_use(part.graph)
+            part.recompile()
 
 
 def _is_needed(node: Node) -> bool:

@@ -1,6 +1,6 @@
 """What every train step is made of: its ports, its arguments by name, and the update at its end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -21,6 +21,7 @@ from exporter.source import (
     scalar,
     tensor_ports,
 )
+from exporter.steps.micro_batches import accumulate, in_one_pass
 
 __all__ = ["Arguments", "Objective", "build"]
 
@@ -77,6 +78,13 @@ def build(
         *extra,
     )
 
+    alone = _alone(source, objective, (*trained, *extra))
+    passed, batched = alone.ports, [port.name for port in alone.ports if port.batched]
+
+    def of_part(values: tuple[Tensor, ...], inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        minimised, (loss, _) = objective(_arguments({**inputs, **dict(zip(names, values, strict=True))}))
+        return minimised, loss
+
     def step(*inputs: Tensor) -> tuple[Tensor, ...]:
         named = _named(ports, inputs)
 
@@ -84,7 +92,12 @@ def build(
             return objective(_arguments({**named, **dict(zip(names, values, strict=True))}))
 
         old = tuple(named[name] for name in names)
-        gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(old)
+        statistics: dict[str, Tensor] = {}
+        if in_one_pass(source.micro_batch):
+            gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(old)
+        else:  # of a model without statistics
+            besides = {port.name: named[port.name] for port in passed if port.name not in names}
+            gradients, loss = accumulate(of_part, old, besides, batched, source.micro_batch)
         new, kept = optimizers.apply(
             source.optimizer,
             old,
@@ -100,7 +113,6 @@ def build(
 
     given = [*(f"tensor.{tensor.name}" for tensor in _given(source)), *(port.name for port in trained)]
     outputs = ("loss", *(f"new.{name}" for name in (*given, *(port.name for port in slots))))
-    alone = _alone(source, objective, (*trained, *extra))
     return Step(source, "step", step, ports, outputs, variant, alone, tuple(names))
 
 
@@ -126,7 +138,7 @@ def _named(ports: tuple[Port, ...], inputs: tuple[Tensor, ...]) -> dict[str, Ten
     return {port.name: tensor for port, tensor in zip(ports, inputs, strict=True)}
 
 
-def _arguments(named: dict[str, Tensor]) -> Arguments:
+def _arguments(named: Mapping[str, Tensor]) -> Arguments:
     tensors, inputs = dict[str, Tensor](), dict[str, Tensor]()
     for name, tensor in named.items():
         kind, _, of = name.partition(".")

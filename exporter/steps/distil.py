@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from edge_fl.core.layout import Segment
 from edge_fl.core.layout import Tensor as Spec
-from exporter.forward import training_forward, weighted_mean
+from exporter.forward import mean_of, training_forward
 from exporter.source import Port, Source, Step, scalar, width_ports
 from exporter.steps._parts import Arguments
 from exporter.steps._parts import build as build_step
@@ -35,16 +35,15 @@ def build(source: Source) -> Step:
 
     def objective(arguments: Arguments) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
         inputs = arguments.inputs
-        weight, more = inputs["sample_weight"], arguments.loss_inputs(source)
+        more = arguments.loss_inputs(source)
         teacher, statistics = training_forward(source, arguments.tensors, inputs)
         narrow = {t.name: _masked(arguments.tensors[t.name], t, inputs) for t in source.layout.tensors}
         slim_inputs = {**inputs, **({"width": inputs["student_width"]} if source.statistic_widths else {})}
         student, after_both = training_forward(source, {**arguments.tensors, **narrow, **statistics}, slim_inputs)
         wide, slim = (
-            weighted_mean(source.loss.per_sample(outputs, inputs["y"], *more), weight)
-            for outputs in (teacher, student)
+            mean_of(source.loss.per_sample(outputs, inputs["y"], *more), inputs) for outputs in (teacher, student)
         )
-        distance = weighted_mean(_divergence(teacher, student, inputs), weight)
+        distance = mean_of(_divergence(teacher, student, inputs), inputs)
         alpha, temperature = inputs["alpha"], inputs["temperature"]
         total = wide + (1 - alpha) * slim + alpha * temperature * temperature * distance
         return total, (slim, after_both if source.statistic_widths else statistics)
