@@ -16,14 +16,14 @@ from broker.api import serve
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.frozen import FROZEN
+from edge_fl.core.frozen import FROZEN, count_frozen
 from edge_fl.core.inputs import Input
 from edge_fl.measure.table import Result, Row
 from edge_fl.runs.run import Run
 from edge_fl.transport.address import BrokerAddress
 from exporter.export import Target, check_model, export_bundle
 from exporter.fine_tuning import train_only
-from exporter.frozen_dtype import FrozenDType, scaled_tensor
+from exporter.frozen_dtype import FrozenDType
 
 __all__ = ["FrozenSetting", "bench_frozen"]
 
@@ -136,7 +136,7 @@ def _trained(setting: FrozenSetting, dtype: FrozenDType, root: Path, report: Cal
     run, peak = _run(setting, bundle, root)
     return _Found(
         bundle_frozen=(bundle.root / FROZEN).stat().st_size,
-        frozen=sum(tensor.size for tensor in bundle.layout.frozen if scaled_tensor(tensor.name) == tensor.name),
+        frozen=count_frozen(bundle.layout),
         trained=bundle.layout.size,
         said=said,
         peak=peak,

@@ -44,8 +44,9 @@ from broker.turned_away import TurnedAway
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.errors import BrokerError, BundleError, ConfigError, StateError, SubscriptionRefusedError
+from edge_fl.core.layout import Layout
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.methods.base import Method
+from edge_fl.methods.base import DropoutMethod, Method
 from edge_fl.methods.capabilities import ChecksBundle, MasksLabels, TrainsWidths
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
@@ -356,6 +357,11 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
             "export it with --loss masked_cross_entropy",
             method.name,
         )
+    if isinstance(method, DropoutMethod) and _drops_nothing(method, bundle.layout):
+        _log.warning(
+            "'%s' drops no unit of this model at its rates: it leaves recurrent blocks whole, or blocks are too small",
+            method.name,
+        )
     beyond = range(method.tiers if tiers is None else tiers, method.tiers)
     if any(method.counts(bundle.layout, tier) != method.counts(bundle.layout, 0) for tier in beyond):
         _log.warning(
@@ -364,6 +370,12 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
         )
     for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
         _check_tier(bundle, method, tier, config.batch)
+
+
+def _drops_nothing(method: DropoutMethod, layout: Layout) -> bool:
+    """Although it was asked to."""
+    tiers = range(method.tiers)
+    return any(map(method.dropout, tiers)) and all(method.counts(layout, tier) == layout.sizes for tier in tiers)
 
 
 def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int) -> None:

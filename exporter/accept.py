@@ -89,9 +89,10 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
             "--classes, --target-shape and --loss."
         )
     again = _forward(model, x, fit.inputs)
-    if not isinstance(again, Tensor) or not torch.equal(outputs, again):
+    if not isinstance(again, Tensor) or not _equal(outputs, again):
         raise UnsupportedModelError(
-            "The model gives two outputs for one input: remove what draws random numbers or keeps state."
+            "The model gives two outputs for one input in training: remove what draws random numbers or keeps state; "
+            "what drops as torch's dropout does may stay."
         )
     _no_side_effects(model, before)
     _same_in_evaluation(model, x)
@@ -99,11 +100,16 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
 
 
 def _same_in_evaluation(model: nn.Module, x: Tensor) -> None:
-    if not torch.equal(one_pass(model, x), one_pass(model, x)):
+    if not _equal(one_pass(model, x), one_pass(model, x)):
         raise UnsupportedModelError(
-            "The model draws random numbers in evaluation, too: let it drop in training alone, as in "
+            "The model draws random numbers in evaluation, too: remove them, or let it drop in training alone, as in "
             "dropout(x, p, training=self.training)."
         )
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    """Bit for bit, NaN among them."""
+    return torch.equal(first.nan_to_num(), second.nan_to_num())
 
 
 def _no_side_effects(model: nn.Module, before: State) -> None:
@@ -178,7 +184,7 @@ def _forward(model: nn.Module, x: Tensor, inputs: tuple[NamedInput, ...]) -> obj
         tokens = ":int64 behind the shape of an --input" if inputs else "--tokens"
         hint = f"; tokens are whole numbers: give {tokens}" if "'indices'" in str(error) else ""
         taken = ", ".join(f"'{each.name}' of shape {(len(x), *each.shape)}" for each in inputs)
-        shape = f"the inputs {taken}" if inputs else f"a batch of shape {tuple(x.shape)}"
+        shape = f"the inputs {taken}" if inputs else f"{len(x)} samples of shape {tuple(x.shape[1:])}"
         raise ModelError(f"The model's forward fails on {shape}{where}: {first_line(error)}{hint}.") from error
 
 

@@ -12,7 +12,6 @@ from edge_fl.core.bundle import BatchNormPolicy, Bundle, Optimizer
 from edge_fl.core.errors import ConfigError, ModelError, said
 from edge_fl.core.inputs import Input
 from edge_fl.core.share import parse_width
-from exporter.dropout import without_dropout
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
 from exporter.losses import find_loss
@@ -109,7 +108,6 @@ def export(
     EdgeFLError
         As :func:`exporter.export.export_bundle`; nothing is written then.
     """
-    model = model if dropout else without_dropout(model)
     model, sample, inputs = with_example_inputs(model, example_inputs)
     taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
     model = with_plain_outputs(model, sample)
@@ -144,6 +142,7 @@ def export(
             inputs=inputs,
             cache_features=cache_features,
             frozen_dtype=frozen_dtype,
+            dropout=dropout,
             micro_batch=micro_batch,
             tokenizer=None if tokenizer is None else read_tokenizer(Path(tokenizer)),
         ),

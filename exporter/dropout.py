@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 from torch import nn
 
 __all__ = ["without_dropout"]
@@ -21,6 +22,6 @@ def without_dropout(model: nn.Module) -> nn.Module:
         if isinstance(module, nn.modules.dropout._DropoutNd) or type(module).__name__ == _STOCHASTIC_DEPTH:
             module.p = 0.0  # type: ignore[assignment]  # torchvision's has one, too
         for name, value in vars(module).items():
-            if _NAMED in name and type(value) is float:
+            if _NAMED in name and isinstance(value, float | np.floating):
                 setattr(module, name, 0.0)
     return still

@@ -1,13 +1,14 @@
 """The places where a model drops, found by running it: of what axes their masks are."""
 
 import copy
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import permutations
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_fl.core.dropout import Dropout
@@ -26,7 +27,7 @@ from exporter.written_out import written_out
 
 __all__ = ["find_dropout"]
 
-_BATCHES = (2, 3)
+_FEW, _MANY = 2, 3  # samples
 _CLOSE = 1e-4  # of the largest number
 
 
@@ -38,46 +39,43 @@ def find_dropout(source: Source) -> tuple[DropoutPlace | None, ...]:
     Raises
     ------
     UnsupportedModelError
-        When the axes of a mask are not the batch, whole ones, and those of whole blocks.
+        When the axes of a mask are not the batch and others that are the same for every batch, or units of blocks.
     """
     runs = _Runs(source)
-    calls, more = (runs.calls(batch=batch) for batch in _BATCHES)
-    drafts = [_Draft(*pair) for pair in zip(calls, more, strict=True)]
+    drafts = [_Draft(*pair) for pair in _together(runs.calls(), runs.calls(samples=_MANY))]
+    if any(draft.merged for draft in drafts):
+        for draft, call in _together(drafts, runs.calls(alike=True, values=True)):
+            draft.find_order(call)
     for block in source.layout.blocks if drafts else ():
         if block.size > 1:
             _find_units(runs, block.name, drafts)
-    for number, draft in enumerate(drafts):
-        for axis in range(len(draft.shape)):
-            if draft.units[axis]:
-                _arrange(runs, number, draft, axis)
-    heard = runs.heard() if source.below and drafts else [True] * len(drafts)
-    return tuple(
-        draft.place(name) if read else None for draft, name, read in zip(drafts, _names(calls), heard, strict=True)
-    )
+    heard = runs.heard(len(drafts)) if source.below else [True] * len(drafts)
+    named = zip(drafts, _names([draft.call for draft in drafts]), heard, strict=True)
+    return tuple(draft.place(name, source.layout.sizes) if read else None for draft, name, read in named)
 
 
 @dataclass
 class _Call:
-    """One call of dropout: what it was given, the mask that it got, its probability, and the module that called."""
+    """One call of dropout: the shape of its mask, its probability, the module that called, and perhaps what it got."""
 
-    x: Tensor
-    mask: Tensor
+    shape: tuple[int, ...]
     p: float
     module: str
+    x: Tensor | None
 
 
 class _Noting(MaskedDropout):
-    """Notes every call, and drops nothing."""
+    """Notes every call, with what it drops where ``values`` are wanted; nothing is kept of the call ``muted``."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Running, *, values: bool, muted: int | None) -> None:
         super().__init__()
-        self._running = running
+        self._running, self._values, self._muted = running, values, muted
         self.calls: list[_Call] = []
 
-    def mask(self, x: Tensor, shape: Sequence[int], p: float) -> Tensor:
-        mask = torch.ones(tuple(shape), requires_grad=True)
-        self.calls.append(_Call(x.detach().clone(), mask, p, self._running.module))
-        return mask
+    def mask(self, x: Tensor, shape: Sequence[int], p: float) -> Tensor | None:
+        kept = x.detach().clone() if self._values else None
+        self.calls.append(_Call(tuple(shape), p, self._running.module, kept))
+        return x.new_zeros(tuple(shape)) if len(self.calls) - 1 == self._muted else None
 
 
 class _Runs:
@@ -87,144 +85,221 @@ class _Runs:
         self._source, self._module = source, copy.deepcopy(source.module)
         self._weights = random_weights((tensor.name, tensor.shape) for tensor in source.layout.tensors)
         self._frozen = arrays_of(source.original, source.layout)
-        self._both: dict[str, tuple[list[_Call], list[_Call]]] = {}
 
     @property
     def layout(self) -> Layout:
         """The source's."""
         return self._source.layout
 
-    def both(self, block: str) -> tuple[list[_Call], list[_Call]]:
-        """The calls without every other unit of ``block``: with these at zero, and without them."""
-        if block not in self._both:
-            pattern = every_other_unit(self.layout, block)
-            self._both[block] = self.calls(pattern, compact=False), self.calls(pattern)
-        return self._both[block]
-
     def calls(
-        self, pattern: Pattern | None = None, *, batch: int = _BATCHES[0], compact: bool = True
+        self,
+        pattern: Pattern | None = None,
+        *,
+        samples: int = _FEW,
+        alike: bool = False,
+        compact: bool = True,
+        values: bool = False,
     ) -> list[_Call]:
-        """The calls of one pass: of what ``pattern`` keeps if ``compact``, else with what it drops at zero."""
-        return self._run(pattern, batch, compact=compact)[1]
+        """The calls of one pass over ``samples``, which may be ``alike``.
 
-    def heard(self) -> list[bool]:
-        """Of each call, whether the outputs hang on its mask."""
-        outputs, calls = self._run(None, _BATCHES[0], compact=True)
-        given = torch.autograd.grad(outputs.sum(), [call.mask for call in calls], allow_unused=True)
-        return [gradient is not None for gradient in given]
+        It is of what ``pattern`` keeps if ``compact``, else with what the pattern drops at zero.
+        """
+        return self._run(pattern, self._samples(samples, alike=alike), compact=compact, values=values)[1]
 
-    def _run(self, pattern: Pattern | None, batch: int, *, compact: bool) -> tuple[Tensor, list[_Call]]:
-        source, weights, frozen = self._source, self._weights, self._frozen
-        if pattern is not None:
-            units, rows = Selection.of(pattern, "units"), Selection.of(pattern, "rows")
-            zeroed = {name: np.zeros_like(array) for name, array in weights.items()}
-            rows.scatter(rows.gather(weights), zeroed)
-            weights = units.gather(weights) if compact else zeroed
-            frozen = cut_frozen(frozen, pattern) if compact else frozen
-        arrays = {**weights, **frozen}
+    def heard(self, calls: int) -> list[bool]:
+        """Of each of so many calls, whether the outputs hang on what it keeps."""
+        whole, _ = self._run(None, self._samples(_FEW))
+        return [not torch.equal(whole, self._run(None, self._samples(_FEW), muted=n)[0]) for n in range(calls)]
+
+    def _run(
+        self,
+        pattern: Pattern | None,
+        x: Tensor,
+        *,
+        compact: bool = True,
+        values: bool = False,
+        muted: int | None = None,
+    ) -> tuple[Tensor, list[_Call]]:
+        weights, frozen = self._weights, self._frozen
+        if pattern is not None and compact:
+            weights, frozen = Selection.of(pattern, "units").gather(weights), cut_frozen(frozen, pattern)
+        elif pattern is not None:
+            weights = _zeroed(weights, pattern)
+        arrays: dict[str, NDArray[Any]] = {**weights, **frozen}
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
-        with Running(self._module) as running, written_out(), _Noting(running) as noting:
-            return source.outputs(self._module, tensors, _samples(source, batch)), noting.calls
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            running = stack.enter_context(Running(self._module))
+            stack.enter_context(written_out())
+            noting = stack.enter_context(_Noting(running, values=values, muted=muted))
+            return self._source.outputs(self._module, tensors, x), noting.calls
+
+    def _samples(self, number: int, *, alike: bool = False) -> Tensor:
+        x = next(port for port in batch_ports(self._source) if port.name == "x").example({}, number)
+        if x.is_floating_point() and not self._source.inputs:
+            x = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+        return x[:1].expand_as(x).clone() if alike else x
 
 
-def _samples(source: Source, batch: int) -> Tensor:
-    x = next(port for port in batch_ports(source) if port.name == "x").example({}, batch)
-    if not x.is_floating_point() or source.inputs:
-        return x
-    return torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+def _zeroed(weights: dict[str, NDArray[np.float32]], pattern: Pattern) -> dict[str, NDArray[np.float32]]:
+    rows = Selection.of(pattern, "rows")
+    zeroed = {name: np.zeros_like(array) for name, array in weights.items()}
+    rows.scatter(rows.gather(weights), zeroed)
+    return zeroed
 
 
 class _Draft:
-    """What is known of a place so far: the mask's shape without the batch, and of each axis how many indices a unit
-    of which blocks has there, and then its segments.
-    """
+    """What is known of a place so far: the mask's shape without the batch, and where units lie on its axes."""
 
     def __init__(self, call: _Call, more: _Call) -> None:
-        few, many = _BATCHES
-        lengths = list(zip(call.mask.shape, more.mask.shape, strict=True))
+        lengths = list(zip(call.shape, more.shape, strict=False))
         grown = [axis for axis, (short, long) in enumerate(lengths) if short != long]
         short, long = lengths[grown[0]] if len(grown) == 1 else (1, 1)
-        self.call, self._batch_axis, self._merged = call, grown[0] if grown else 0, short > few
-        if short % few or short // few * many != long or (self._merged and self._batch_axis):
-            raise self.refusal("the batch is not an axis of what it drops")
-        self.shape = self.of(call.mask).shape[1:]
-        self.units: list[dict[str, int]] = [{} for _ in self.shape]
-        self.axes: list[Axis] = [(Segment(None, inner=length),) for length in self.shape]
+        self.call, self._batch_axis, self.merged = call, grown[0] if grown else 0, short > _FEW
+        if short % _FEW or short // _FEW * _MANY != long or (self.merged and self._batch_axis):
+            raise self.refusal("what it drops has no axis of samples")
+        self.shape = self.shape_of(call)
+        self._units: list[list[tuple[int, Segment]]] = [[] for _ in self.shape]
 
-    def of(self, dropped: Tensor) -> Tensor:
-        """What is dropped, or a mask of it, with the batch as its first axis, and that alone."""
-        if self._merged:
-            return dropped.reshape(_BATCHES[0], -1, *dropped.shape[1:])
-        return dropped.movedim(self._batch_axis, 0)
+    def find_order(self, call: _Call) -> None:
+        """Of an axis that has the batch and another: which of them comes first, from samples that are alike."""
+        for axis in (0, 1) if self.merged else ():
+            self._batch_axis = axis
+            first, second = self.values(call)
+            if _close(first, second):
+                return
+        if self.merged:
+            raise self.refusal("what it drops has no axis of samples")
 
-    def place(self, name: str) -> DropoutPlace:
+    def shape_of(self, call: _Call) -> tuple[int, ...]:
+        """The shape of the mask of one sample."""
+        shape = list(call.shape)
+        length = shape.pop(self._batch_axis if not self.merged else 0)
+        return (length // _FEW, *shape) if self.merged else tuple(shape)
+
+    def values(self, call: _Call) -> Tensor:
+        """What a call dropped, ``[B, ...]``."""
+        assert call.x is not None
+        if not self.merged:
+            return call.x.movedim(self._batch_axis, 0)
+        if self._batch_axis:
+            return call.x.reshape(-1, _FEW, *call.x.shape[1:]).transpose(0, 1)
+        return call.x.reshape(_FEW, -1, *call.x.shape[1:])
+
+    def put(self, axis: int, start: int, segment: Segment) -> None:
+        """Note where units lie."""
+        self._units[axis].append((start, segment))
+
+    def place(self, name: str, sizes: dict[str, int]) -> DropoutPlace:
         """All of it."""
-        mask = Spec(name, tuple(self.shape), tuple(self.axes), tuple(self.axes))
-        return DropoutPlace(Dropout(mask, self.call.p), self._batch_axis, self._merged)
+        axes = tuple(
+            self._axis(units, length, sizes) for units, length in zip(self._units, self.shape, strict=True)
+        )
+        return DropoutPlace(
+            Dropout(Spec(name, self.shape, axes, axes), self.call.p), self._batch_axis, self.merged
+        )
+
+    def _axis(self, units: Iterable[tuple[int, Segment]], length: int, sizes: dict[str, int]) -> Axis:
+        segments, end = list[Segment](), 0
+        for start, segment in sorted(units, key=lambda unit: unit[0]):
+            if start < end:
+                raise self.refusal("two blocks have units in one place")
+            segments += [*([Segment(None, inner=start - end)] if start > end else []), segment]
+            end = start + segment.length(sizes)
+        return (*segments, *([Segment(None, inner=length - end)] if length > end else []))
 
     def refusal(self, reason: str) -> UnsupportedModelError:
         """Why it cannot be a program's input."""
         where = f"of '{self.call.module}'" if self.call.module else "of the model itself"
         return UnsupportedModelError(
-            f"The dropout {where} cannot be an input of a program, since {reason}: export with --no-dropout."
+            f"The dropout {where} cannot be drawn sample by sample, since {reason}: export with --no-dropout."
         )
 
 
 def _find_units(runs: _Runs, block: str, drafts: list[_Draft]) -> None:
-    """Find the axes that have units of ``block``: they get shorter without some of them."""
+    """Find the axes that have units of ``block``, which get shorter without some of them, and where these lie."""
     pattern = every_other_unit(runs.layout, block)
-    dropped = runs.layout.sizes[block] - pattern.counts[block]
-    for draft, call in zip(drafts, runs.calls(pattern), strict=True):
-        left = draft.of(call.mask).shape[1:]
-        for units, before, after in zip(draft.units, draft.shape, left, strict=True):
+    size, dropped = runs.layout.sizes[block], runs.layout.sizes[block] - pattern.counts[block]
+    unclear: list[tuple[int, int, int]] = []
+    for number, (draft, call) in enumerate(_together(drafts, runs.calls(pattern))):
+        for axis, (before, after) in enumerate(zip(draft.shape, draft.shape_of(call), strict=True)):
             each, rest = divmod(before - after, dropped)
             if rest:
                 raise draft.refusal(f"an axis of its mask does not shrink with the units of '{block}'")
-            if each:
-                units[block] = each
-
-
-def _arrange(runs: _Runs, number: int, draft: _Draft, axis: int) -> None:
-    """Find in which order the units of one axis of a place lie."""
-    units, length, sizes = draft.units[axis], draft.shape[axis], runs.layout.sizes
-    if sum(each * sizes[block] for block, each in units.items()) != length:
-        raise draft.refusal(f"an axis of its mask has more than the units of {sorted(units)}")
-    ways = list(_arrangements(units))
-    draft.axes[axis] = ways[0]
-    if len(ways) == 1:
+            if each == 1 and size == before:
+                draft.put(axis, 0, Segment(block))
+            elif each:
+                unclear.append((number, axis, each))
+    if not unclear:
         return
-    seen = {
-        block: [draft.of(calls[number].x).movedim(axis + 1, 0) for calls in runs.both(block)] for block in units
-    }
-    for way in ways:
-        draft.axes[axis] = way
-        if all(_fits(way, every_other_unit(runs.layout, block), *both) for block, both in seen.items()):
-            return
-    raise draft.refusal(f"the units of {sorted(units)} are in no order there")
+    among, alone = (runs.calls(pattern, compact=compact, values=True) for compact in (False, True))
+    for number, axis, each in unclear:
+        draft = drafts[number]
+        both = [draft.values(calls[number]).movedim(axis + 1, 0) for calls in (among, alone)]
+        found = _located(both[0], both[1], pattern, _Units(block, each))
+        if found is None:
+            raise draft.refusal(f"the units of '{block}' are in no order there")
+        draft.put(axis, *found)
 
 
-def _arrangements(units: Mapping[str, int]) -> Iterator[Axis]:
-    """The ways in which units may lie, of each as many indices as ``units`` says; most usual first."""
-    if len(units) > 1:
-        yield from permutations(Segment(block, inner=each) for block, each in units.items())
-        return
-    for block, each in units.items():
-        yield from ((Segment(block, outer, each // outer),) for outer in range(1, each + 1) if each % outer == 0)
+class _Units(NamedTuple):
+    """The units of a block on an axis, which have so many indices each there."""
+
+    block: str
+    each: int
 
 
-def _fits(way: Axis, pattern: Pattern, among: Tensor, alone: Tensor) -> bool:
-    """Whether what ``pattern`` keeps of the first axis, ``among`` units that are zero, is what it gives ``alone``."""
-    (kept,) = kept_axes(Spec("mask", (len(among),), (way,), (way,)), pattern, "units")
-    taken = among[torch.from_numpy(kept)]
-    return bool((taken - alone).abs().max() <= _CLOSE * (1 + alone.abs().max()))
+def _located(among: Tensor, alone: Tensor, pattern: Pattern, units: _Units) -> tuple[int, Segment] | None:
+    """Where the units begin on the first axis, and how they lie.
+
+    ``among`` the others, those that ``pattern`` drops are zero; ``alone`` is without them. As the pattern drops the
+    first unit, the axes part where the units begin, or behind units that are zero as well.
+    """
+    length = units.each * pattern.layout.sizes[units.block]
+    start = next((i for i, (a, b) in enumerate(zip(among, alone, strict=False)) if not _close(a, b)), len(alone))
+    while start >= 0:
+        for segment in _arrangements(units) if start + length <= len(among) else ():
+            rest = len(among) - start - length
+            axis = tuple(
+                part for part in (Segment(None, inner=start), segment, Segment(None, inner=rest)) if part.inner
+            )
+            (kept,) = kept_axes(Spec("mask", (len(among),), (axis,), (axis,)), pattern, "units")
+            assert kept is not None
+            if _close(among[torch.from_numpy(kept)], alone):
+                return start, segment
+        start -= 1
+        if start >= 0 and among[start].any():
+            return None
+    return None
 
 
-def _names(calls: Sequence[_Call]) -> list[str]:
-    """The calling modules' names, numbered from the second call of one on."""
-    seen = Counter[str]()
-    names = []
+def _arrangements(units: _Units) -> Iterator[Segment]:
+    """The ways in which they may lie, most usual first."""
+    for outer in range(1, units.each + 1):
+        if units.each % outer == 0:
+            yield Segment(units.block, outer, units.each // outer)
+
+
+def _close(first: Tensor, second: Tensor) -> bool:
+    return bool((first - second).abs().max() <= _CLOSE * (1 + second.abs().max()))
+
+
+def _together(*calls: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
+    """The calls of several passes side by side."""
+    if len({len(each) for each in calls}) > 1:
+        raise UnsupportedModelError(
+            "The model drops more often in one forward pass than in another: let it drop in the same places each time, "
+            "or export with --no-dropout."
+        )
+    return zip(*calls, strict=True)
+
+
+def _names(calls: Iterable[_Call]) -> list[str]:
+    """The calling modules' names, numbered where one is taken."""
+    names: dict[str, None] = {}
     for call in calls:
-        seen[call.module] += 1
-        name = call.module or "model"
-        names.append(name if seen[call.module] == 1 else f"{name}#{seen[call.module]}")
-    return names
+        name, number = call.module or "model", 1
+        while (numbered := name if number == 1 else f"{name}#{number}") in names:
+            number += 1
+        names[numbered] = None
+    return list(names)

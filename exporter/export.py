@@ -1,5 +1,6 @@
 """From a model to a bundle: accept, derive, trace, lower, prove, and only then write."""
 
+import copy
 import importlib.metadata
 import platform
 import re
@@ -32,6 +33,7 @@ from edge_fl.core.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt, momenta
 from exporter.derive import Derivation, derive
+from exporter.dropout import without_dropout
 from exporter.dropout_places import find_dropout
 from exporter.extract.forward import FORWARD, save_forward
 from exporter.features import FEATURE_BATCH, Below, Cut, above, build_features, find_cut
@@ -100,7 +102,7 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     Parameters
     ----------
     model
-        In training mode, as it is to be trained.
+        As it is to be trained; every module is taken to be in training mode.
     root
         The folder to write; untouched when anything fails.
     report
@@ -143,7 +145,9 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
 
 def _stored(model: nn.Module, target: Target) -> nn.Module:
     """The model with every tensor that it reads registered, and of the numbers that the bundle holds."""
-    model = with_registered_tensors(model)
+    if not all(module.training for module in model.modules()):  # as those of from_pretrained are not
+        model = copy.deepcopy(model).train()
+    model = with_registered_tensors(model if target.dropout else without_dropout(model))
     return round_frozen(model, target.frozen_dtype)
 
 
@@ -219,7 +223,7 @@ def _with_vocabularies(model: nn.Module, target: Target) -> tuple[Target, int]:
 def _cut(whole: Source, target: Target) -> tuple[Source, Cut | None]:
     """What steps are made of, and where it was cut: the model as it is where no features are kept."""
     if not target.cache_features:
-        return replace(whole, dropout=find_dropout(whole)), None
+        return _dropping(whole, target), None
     held = {tensor.name: scaled_tensor(tensor.name) for tensor in whole.layout.frozen}
     cut = find_cut(whole.original, example_inputs(target.fit, FEATURE_BATCH), target.input, set(held.values()))
     top = replace(
@@ -230,7 +234,11 @@ def _cut(whole: Source, target: Target) -> tuple[Source, Cut | None]:
         inputs=cut.parts,
         below=frozenset(name for name, of in held.items() if of in cut.below),
     )
-    return replace(top, dropout=find_dropout(top)), cut
+    return _dropping(top, target), cut
+
+
+def _dropping(source: Source, target: Target) -> Source:
+    return replace(source, dropout=find_dropout(source)) if target.dropout else source
 
 
 def _lowered(source: Source, target: Target, features: Traceable | None, report: Report) -> dict[str, Lowered]:
@@ -315,7 +323,7 @@ def _manifest(target: Target, compiled: _Compiled) -> Manifest:
         parity={},
         tools=_tools(),
         output_noise=noisy,
-        dropout=tuple(place.dropout for place in source.dropout if place is not None),
+        dropout=source.dropped,
         momenta=momenta(source.module, source.tracked),
         costs=costs_at(whole.original, found.layout, target.input, target.widths, cut=compiled.cut),
         adapters=adapter_gains(source.original),

@@ -32,7 +32,7 @@ def training_forward(
 
     hooks = [source.module.get_submodule(name).register_forward_hook(multiply) for name in source.scaled]
     try:
-        with GivenMasks(source.dropout, inputs) if source.dropout else nullcontext():
+        with nullcontext() if source.dropout is None else GivenMasks(source.dropout, inputs):
             outputs = source.outputs(source.module, tensors, x)
     finally:
         for hook in hooks:

@@ -1,6 +1,6 @@
 """What frozen matrices are stored as: the model is rounded to that first, and programs widen what they read.
 
-In int8 each row is whole numbers of -127 to 127 times a scale. The scales are a frozen tensor, ``NAME_int8_scale``.
+In int8 each row is whole numbers of -127 to 127 times a scale. The scales are a frozen tensor, ``NAME/int8_scale``.
 """
 
 import copy
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.frozen import INT8_SCALE
 from edge_fl.core.layout import Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
 
@@ -21,7 +22,6 @@ __all__ = ["FrozenDType", "arrays_of", "round_frozen", "scaled_tensor", "store_f
 
 FrozenDType = Literal["float32", "float16", "int8"]
 
-_SCALE = "_int8_scale"
 _MOST = 127
 _SCALE_BITS = 16  # with the 7 of a whole number no more than float32 has, so that their product is exact
 _LEAST_SCALE = 2.0**-100
@@ -45,6 +45,8 @@ def round_frozen(model: nn.Module, dtype: FrozenDType) -> nn.Module:
             "or leave --frozen-dtype out."
         )
     for name, parameter in matrices.items():
+        if not parameter.isfinite().all():
+            continue  # whoever reads the model says so
         parameter.data = _in_half(name, parameter.data) if dtype == "float16" else _in_int8(parameter.data)
     return rounded
 
@@ -78,7 +80,7 @@ def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors as float32, without the scales of those in int8; others are as they were."""
     found = {}
     for name, tensor in tensors.items():
-        scale = tensors.get(f"{name}{_SCALE}")
+        scale = tensors.get(f"{name}{INT8_SCALE}")
         if scale is not None:
             found[name] = tensor.float() * scale
         elif scaled_tensor(name) == name or scaled_tensor(name) not in tensors:
@@ -88,12 +90,13 @@ def widened(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def scaled_tensor(name: str) -> str:
     """The name of the tensor that a scale of that ``name`` is of; of another tensor, its own."""
-    return name.removesuffix(_SCALE)
+    return name.removesuffix(INT8_SCALE)
 
 
 def _is_matrix(parameter: Tensor) -> bool:
     """Whether it is frozen, and large enough to matter: factors, biases and statistics stay as they are."""
-    return not parameter.requires_grad and parameter.ndim > 1
+    floats = parameter.is_floating_point() and parameter.numel() > 0
+    return floats and parameter.ndim > 1 and not parameter.requires_grad
 
 
 def _in_half(name: str, weight: Tensor) -> Tensor:
@@ -111,8 +114,9 @@ def _in_int8(weight: Tensor) -> Tensor:
 
 def _scales(weight: NDArray[np.float32]) -> NDArray[np.float32]:
     """``[rows, 1, ...]``: the largest number of each row over 127, rounded up. What they round has the same scales."""
-    largest = np.abs(weight).astype(np.float64).max(axis=tuple(range(1, weight.ndim)), keepdims=True)
-    part, exponent = np.frexp(np.maximum(largest / _MOST, _LEAST_SCALE))
+    axes = tuple(range(1, weight.ndim))
+    largest = np.maximum(weight.max(axis=axes, keepdims=True), -weight.min(axis=axes, keepdims=True))
+    part, exponent = np.frexp(np.maximum(largest.astype(np.float64) / _MOST, _LEAST_SCALE))
     scales: NDArray[np.float64] = np.ldexp(np.ceil(part * 2.0**_SCALE_BITS) / 2.0**_SCALE_BITS, exponent)
     return scales.astype(np.float32)
 
@@ -120,4 +124,4 @@ def _scales(weight: NDArray[np.float32]) -> NDArray[np.float32]:
 def _scale_of(tensor: Spec) -> Spec:
     alone = ((Segment(None),),) * (len(tensor.shape) - 1)
     axes, free = (tensor.units[0], *alone), (tensor.rows[0], *alone)
-    return Spec(f"{tensor.name}{_SCALE}", (tensor.shape[0], *[1] * len(alone)), free, axes, role="frozen")
+    return Spec(f"{tensor.name}{INT8_SCALE}", (tensor.shape[0], *[1] * len(alone)), free, axes, role="frozen")

@@ -82,6 +82,8 @@ class _Layer:
 def _child(module: nn.Module, path: str, names: Iterable[str]) -> _Layer | None:
     for name in names:
         child = getattr(module, name, None)
+        if isinstance(child, nn.Linear) and child._parameters.get("weight") is None:
+            continue  # computed anew from other parameters
         if isinstance(child, nn.Linear) or (isinstance(child, nn.Module) and is_transposed(child)):
             return _Layer(within(path, name), child)
     return None

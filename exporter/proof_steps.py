@@ -183,10 +183,9 @@ def made_up_noise(
 def made_up_masks(source: Source, rng: np.random.Generator, batch: int) -> dict[str, NDArray[np.float32]]:
     """Full-size ``dropout.NAME`` of every place where the model drops."""
     masks = {}
-    for place in source.dropout:
-        if place is not None:
-            kept = rng.random((batch, *place.dropout.mask.shape)) >= place.dropout.p
-            masks[place.dropout.input] = (kept / (1 - place.dropout.p)).astype(np.float32)
+    for place in source.dropped:
+        kept = rng.random((batch, *place.mask.shape)) >= place.p
+        masks[place.input] = (kept / (1 - place.p)).astype(np.float32)
     return masks
 
 

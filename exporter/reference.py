@@ -7,7 +7,7 @@ nothing here knows of compact execution, padding or the traced step.
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from edge_fl.core.errors import ModelError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_at
+from exporter.dropout_calls import Undropped
 from exporter.frozen import is_frozen
 from exporter.reference_dropout import DrawnMasks
 from exporter.sentence import first_line
@@ -127,7 +128,8 @@ class Reference:
             minimised.backward()  # type: ignore[no-untyped-call]
         except RuntimeError as error:  # such as a layer that writes over what another's gradient needs
             raise ModelError(
-                f"torch cannot train the model ({first_line(error)}): try it with backward()."
+                f"torch itself cannot train the model ({first_line(error)}): leave out inplace=True where a gradient "
+                "needs what was there."
             ) from error
         for tensor in self._optimizer.param_groups[0]["params"]:
             tensor.grad = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
@@ -242,8 +244,8 @@ class Reference:
     def _masks(self, real: NDArray[np.bool_], given: Given) -> AbstractContextManager[object]:
         """What the model's own dropout draws."""
         places = self._source.dropout
-        if not places:
-            return nullcontext()
+        if places is None:
+            return Undropped()
         masks = {
             p.dropout.input: torch.from_numpy(given.extra[p.dropout.input][real]) for p in places if p is not None
         }

@@ -42,14 +42,15 @@ class DrawnMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call ``func``, or write what it would have drawn."""
-        if func is not _DRAW:
+        share = args[1] if len(args) > 1 else 0.5  # torch leaves out what is the default
+        if func is not _DRAW or not 0 < share < 1:
             return func(*args, **(kwargs or {}))
         if not self._places:
             raise self._unknown()
         place = self._places.pop(0)
         if place is None:
             return func(*args, **(kwargs or {}))
-        drawn, share = args[0], args[1] if len(args) > 1 else 0.5  # torch leaves out what is the default
+        drawn = args[0]
         mask = place.arranged(self._masks[place.dropout.input] > 0)
         if mask.numel() != drawn.numel() or abs(1 - share - place.dropout.p) > _CLOSE:
             raise self._unknown()
@@ -63,5 +64,6 @@ class DrawnMasks(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch l
     @staticmethod
     def _unknown() -> UnsupportedModelError:
         return UnsupportedModelError(
-            "The model's forward draws random numbers beside its dropout: remove them, or export with --no-dropout."
+            "The model draws other random numbers in training than its dropout's: remove them, or export with "
+            "--no-dropout."
         )

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from edge_fl.core.bundle import BatchNormPolicy, Cost
+from edge_fl.core.dropout import Dropout
 from edge_fl.core.pattern import prefix_counts
 from exporter.derive import Derivation
 from exporter.frozen import BATCH_NORMS
@@ -50,6 +51,8 @@ class Findings:
         For each runtime the operations that it cannot train; None where nothing is known of its kernels.
     memory
         Bytes of a train step in onnxruntime by width (thousandths); empty where ``onnx`` is not among the runtimes.
+    dropout
+        Where the model itself drops.
     """
 
     derivation: Derivation
@@ -57,6 +60,7 @@ class Findings:
     costs: tuple[Cost, ...]
     missing: dict[str, tuple[MissingKernel, ...] | None]
     memory: dict[int, int]
+    dropout: tuple[Dropout, ...] = ()
 
 
 def examine(
@@ -72,7 +76,12 @@ def examine(
         missing[runtime] = _missing(runtime, source, target)
     widths = [cost.width for cost in costs] if "onnx" in target.runtimes else []
     return Findings(
-        derivation, _batch_norm(source, target), costs, missing, _memory(source, target, widths, report)
+        derivation,
+        _batch_norm(source, target),
+        costs,
+        missing,
+        _memory(source, target, widths, report),
+        source.dropped,
     )
 
 

@@ -37,8 +37,8 @@ __all__ = [
 class DropoutPlace:
     """One call of dropout in a forward pass, and how its mask ``[B, *shape]`` lies in what the call drops.
 
-    The batch is axis ``batch_axis`` there, or where ``merged``, the first axis is that of the batch and of the mask's
-    first, as one.
+    The batch is axis ``batch_axis`` there. Where ``merged``, the first axis there is the batch and the mask's
+    first, and ``batch_axis`` says which of them is the outer one.
     """
 
     dropout: Dropout
@@ -47,7 +47,8 @@ class DropoutPlace:
 
     def arranged(self, mask: Tensor) -> Tensor:
         """``mask`` as the call needs it."""
-        return mask.flatten(0, 1) if self.merged else mask.movedim(0, self.batch_axis)
+        moved = mask.movedim(0, self.batch_axis)
+        return moved.flatten(0, 1) if self.merged else moved
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class Source:
     ``inputs`` are those of a model that takes several by name (:mod:`exporter.named_inputs`); of one without a name
     ``vocabulary`` says how many tokens there are (0: it is none, or nobody knows). ``below`` are frozen tensors that no
     step reads, since it takes features (:mod:`exporter.features`). ``dropout`` are the calls of dropout of ``module``'s
-    forward pass in training, in order; of one that is None every entry is kept (:mod:`exporter.dropout_places`).
+    forward pass in training, in order; of one that is None every entry is kept (:mod:`exporter.dropout_places`). Where
+    ``dropout`` itself is None, nothing is dropped.
     ``micro_batch`` is how many samples a step looks at together (0: all of its batch).
     """
 
@@ -78,7 +80,7 @@ class Source:
     inputs: tuple[NamedInput, ...] = ()
     vocabulary: int = 0
     below: frozenset[str] = frozenset()
-    dropout: tuple[DropoutPlace | None, ...] = ()
+    dropout: tuple[DropoutPlace | None, ...] | None = None
     micro_batch: int = 0
 
     @property
@@ -98,6 +100,11 @@ class Source:
         unread = {t.name: x.new_zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in below}
         outputs: Tensor = functional_call(module, widened({**unread, **tensors}), (x,))
         return outputs
+
+    @property
+    def dropped(self) -> tuple[Dropout, ...]:
+        """Where the model drops, and a step takes a mask."""
+        return tuple(place.dropout for place in self.dropout or () if place is not None)
 
     @property
     def full(self) -> dict[str, int]:
@@ -149,8 +156,7 @@ def batch_ports(source: Source) -> tuple[Port, ...]:
 
 def dropout_ports(source: Source) -> tuple[Port, ...]:
     """One port ``dropout.NAME`` for the masks of every place where the model drops."""
-    places = (place.dropout for place in source.dropout if place is not None)
-    return tuple(Port(each.input, each.mask.units, batched=True) for each in places)
+    return tuple(Port(each.input, each.mask.units, batched=True) for each in source.dropped)
 
 
 def width_ports(source: Source, name: str) -> tuple[Port, ...]:

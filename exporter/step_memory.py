@@ -28,6 +28,8 @@ _OPERATION = 2_500
 """Bytes that a session holds for each operation, as seen with programs of 60 to 1,000 of them."""
 _GAPS = 1.5
 """What lies unused in the arena between what lives, in multiples of the largest tensor: as seen."""
+_ENTRY_DRAWN = 3
+"""Bytes: 16 bits of random numbers, and whether it is kept."""
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 _VIEWS = frozenset(
     {"view", "reshape", "_unsafe_view", "squeeze", "unsqueeze", "alias", "detach", "getitem", "lift_fresh_copy"}
@@ -41,12 +43,17 @@ def step_memory(step: Traceable, counts: Mapping[str, int], batch: int) -> int:
     """
     with quiet():
         graph = export_static(step, counts, batch, onnx_decompositions()).graph
-    given = sum(_size(tensor) for tensor in step.example(counts, batch))
+    given = sum(_size(tensor) for tensor in step.example(counts, batch)) + _drawing(step, batch)
     results = next(node for node in graph.nodes if node.op == "output").all_input_nodes
     # Weights are there as they were, as the program gives them, and as numpy has them.
     after = sum(_bytes(node) for node in results)
     gaps = int(_GAPS * max(_bytes(node) for node in graph.nodes))
     return _SESSION + _OPERATION * len(graph.nodes) + given + _most_at_once(graph) + gaps + after
+
+
+def _drawing(step: Traceable, batch: int) -> int:
+    """What a device has of a full mask while it draws the largest one."""
+    return max((_ENTRY_DRAWN * batch * each.mask.size for each in step.source.dropped), default=0)
 
 
 def _most_at_once(graph: Graph) -> int:
@@ -55,11 +62,10 @@ def _most_at_once(graph: Graph) -> int:
     held = most = 0
     for place, node in enumerate(nodes):
         made = _bytes(node) if _allocates(node, memory) else 0
-        most = max(most, held + made + _within(node))
         sources = {memory[source] for source in node.all_input_nodes} | {memory[node]}
         ending = [first for first in sources if _allocates(first, memory) and last.get(first, place) == place]
         in_place = _is_pointwise(node) and any(_bytes(first) == made for first in ending if first is not node)
-        most = max(most, held if in_place else held + made)
+        most = max(most, held if in_place else held + made + _within(node))
         held += made - sum(map(_bytes, ending))
     return most
 

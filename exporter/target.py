@@ -62,6 +62,8 @@ class Target:
         Whether devices compute what lies below the first trained layer once a sample (:mod:`exporter.features`).
     frozen_dtype
         What the bundle stores frozen matrices as; all but float32 rounds them (:mod:`exporter.frozen_dtype`).
+    dropout
+        Whether the model's own dropout trains (:mod:`exporter.dropout_places`), or nothing drops.
     micro_batch
         How many samples a step looks at together; 0 for its whole batch (:mod:`exporter.steps.micro_batches`).
     """
@@ -87,6 +89,7 @@ class Target:
     tokenizer: TokenizerFile | None = None
     cache_features: bool = False
     frozen_dtype: FrozenDType = "float32"
+    dropout: bool = True
     micro_batch: int = 0
 
     @classmethod

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
+from edge_fl.commands.dropout import dropout_text
 from edge_fl.commands.masking import masking, masking_text
 from edge_fl.commands.tables import show_table
 from edge_fl.commands.widths import describe_widths, show_widths
@@ -57,6 +58,8 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
         "layout": manifest.layout.digest,
         "blocks": {block.name: block.size for block in manifest.layout.blocks},
         "tensors": [_tensor(tensor) for tensor in manifest.layout.trained.tensors],
+        "frozen": _frozen(bundle),
+        "dropout": {place.mask.name: place.p for place in manifest.dropout},
         "personal": [tensor.name for tensor in manifest.layout.personal],
         "programs": [
             {
@@ -66,6 +69,7 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
                 "variant": program.variant if program.kind == "step" else None,
                 "kept": program.kept,
                 "batch": program.batch,
+                "micro_batch": program.micro_batch,
                 "bytes": manifest.files[program.file].size,
             }
             for runtime, programs in manifest.programs.items()
@@ -85,6 +89,19 @@ def describe(bundle: "Bundle") -> dict[str, Any]:
         "metadata": manifest.metadata,
         "tools": manifest.tools,
         "notes": list(manifest.notes),
+    }
+
+
+def _frozen(bundle: "Bundle") -> dict[str, Any] | None:
+    from edge_fl.core.frozen import FROZEN, count_frozen
+
+    if not bundle.layout.frozen:
+        return None
+    dtypes = sorted({tensor.dtype for tensor in bundle.layout.frozen})
+    return {
+        "numbers": count_frozen(bundle.layout),
+        "dtypes": dtypes,
+        "bytes": bundle.manifest.files[FROZEN].size,
     }
 
 
@@ -112,6 +129,13 @@ def _show(found: dict[str, Any]) -> None:
             for t in found["tensors"]
         ],
     )
+    if found["frozen"]:
+        numbers, dtypes, size = found["frozen"].values()
+        typer.echo(
+            f"{numbers:,} numbers are frozen, as {', '.join(dtypes)}: devices fetch {size / 1e3:.4g} kB once."
+        )
+    if found["dropout"]:
+        typer.echo(dropout_text(found["dropout"]))
     if found["personal"]:
         typer.echo(f"Each device keeps to itself: {', '.join(found['personal'])}.")
     show_widths(found["widths"])

@@ -1,6 +1,7 @@
 """A model's own dropout: train steps take its masks as inputs, so that every runtime drops the same."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +16,8 @@ __all__ = ["DROPOUT", "Dropout", "drawn_masks", "kept_masks", "masks_of_nothing_
 DROPOUT = "dropout."
 """What the names of such inputs begin with."""
 
+_Entry = TypeVar("_Entry", bound=np.generic)
+_MOST_AXES = 16
 _LEVELS = 1 << 16  # probabilities are rounded to one part of so many
 
 
@@ -31,6 +34,8 @@ class Dropout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not 0 < self.p < 1:
             raise ValueError("a model drops with a probability between 0 and 1")
+        if len(self.mask.shape) > _MOST_AXES:
+            raise ValueError(f"a mask has {_MOST_AXES} axes at the most")
 
     @property
     def input(self) -> str:
@@ -53,10 +58,14 @@ def drawn_masks(
         64 bits, of :func:`edge_fl.core.randomness.stream_key`.
     """
     words = np.random.Philox(key=key)  # a draw for each activation of a step: numpy's own is in C
-    return {place.input: kept_masks(place, pattern, _drawn(place, batch, words)) for place in dropout}
+    masks = {}
+    for place in dropout:
+        kept = kept_masks(place, pattern, _drawn(place, batch, words))
+        masks[place.input] = np.where(kept, np.float32(1 / (1 - place.p)), np.float32(0))
+    return masks
 
 
-def kept_masks(place: Dropout, pattern: Pattern, full: NDArray[np.float32]) -> NDArray[np.float32]:
+def kept_masks(place: Dropout, pattern: Pattern, full: NDArray[_Entry]) -> NDArray[_Entry]:
     """What ``pattern`` keeps of masks ``[B, *shape]``."""
     for axis, indices in enumerate(kept_axes(place.mask, pattern, "units"), start=1):
         full = full if indices is None else full.take(indices, axis=axis)
@@ -70,9 +79,9 @@ def masks_of_nothing_dropped(
     return {place.input: np.ones((batch, *kept_shape(place.mask, pattern)), dtype=np.float32) for place in dropout}
 
 
-def _drawn(place: Dropout, batch: int, words: np.random.Philox) -> NDArray[np.float32]:
+def _drawn(place: Dropout, batch: int, words: np.random.Philox) -> NDArray[np.bool_]:
+    """What is kept of the full mask."""
     shape = (batch, *place.mask.shape)
     size = batch * place.mask.size
     parts = words.random_raw(-(-size // 4)).astype("<u8", copy=False).view("<u2")[:size].reshape(shape)
-    kept = np.float32(1 / (1 - place.p))
-    return np.where(parts < round((1 - place.p) * _LEVELS), kept, np.float32(0))
+    return parts < round((1 - place.p) * _LEVELS)

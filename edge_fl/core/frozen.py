@@ -16,10 +16,12 @@ from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import kept_axes
 
-__all__ = ["FROZEN", "FrozenTensors", "cut_frozen", "frozen_size", "pack_frozen"]
+__all__ = ["FROZEN", "INT8_SCALE", "FrozenTensors", "count_frozen", "cut_frozen", "frozen_size", "pack_frozen"]
 
 FROZEN = "frozen.bin"
 """The file's path in a bundle."""
+INT8_SCALE = "/int8_scale"
+"""What the name of a tensor ends in that has the scales of the rows of one in int8; no module gives such a name."""
 _ALIGNED = 64  # what vector units read at once
 
 
@@ -90,6 +92,11 @@ def pack_frozen(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> bytes:
         array = np.ascontiguousarray(arrays[tensor.name], dtype=_dtype(tensor))
         packed[start : start + _bytes(tensor)] = array.tobytes()
     return bytes(packed)
+
+
+def count_frozen(layout: Layout) -> int:
+    """How many numbers of the model are frozen: scales are none of them."""
+    return sum(tensor.size for tensor in layout.frozen if not tensor.name.endswith(INT8_SCALE))
 
 
 def frozen_size(layout: Layout) -> int:

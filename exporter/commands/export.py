@@ -202,7 +202,7 @@ def export(
     Example: edge-fl export zoo:femnist-cnn --weights pretrained.safetensors --train 'lora:*:r=8' -o bundle/
     """
     module, default = _built(model, seed)
-    module = _prepared(module, weights, train or [], no_dropout=no_dropout)
+    module = _prepared(module, weights, train or [])
     options: dict[str, Any] = {
         "widths": parse_widths(widths),
         "batch": batch,
@@ -218,6 +218,7 @@ def export(
         "cache_features": cache_features,
         "frozen_dtype": parse_frozen_dtype(frozen_dtype),
         "micro_batch": micro_batch or 0,
+        "dropout": not no_dropout,
         **({} if loss is None else {"loss": loss}),
     }
     shapes = (input_shape, classes, target_shape)
@@ -260,15 +261,14 @@ def _built(model: str, seed: int) -> "tuple[nn.Module, str | None]":
     return load_model(model), None
 
 
-def _prepared(model: "nn.Module", weights: Path | None, train: list[str], *, no_dropout: bool) -> "nn.Module":
+def _prepared(model: "nn.Module", weights: Path | None, train: list[str]) -> "nn.Module":
     """The model with pretrained weights, of which ``train`` is trained."""
-    from exporter.dropout import without_dropout
     from exporter.fine_tuning import train_only
     from exporter.pretrained import load_weights
 
     if weights is not None:
         load_weights(model, weights)
-    return train_only(without_dropout(model) if no_dropout else model, train)
+    return train_only(model, train)
 
 
 def _with_one_input(
@@ -315,6 +315,9 @@ def _named(model: str) -> str:
 
 
 def _written(bundle: "Bundle", *, as_json: bool) -> str:
+    from edge_fl.commands.dropout import dropout_text
+    from edge_fl.core.frozen import FROZEN, count_frozen
+
     layout, manifest = bundle.layout, bundle.manifest
     parity = {runtime: result.weights for runtime, result in manifest.parity.items()}
     programs = {runtime: len(made) for runtime, made in manifest.programs.items()}
@@ -323,7 +326,12 @@ def _written(bundle: "Bundle", *, as_json: bool) -> str:
         return json_module.dumps(found)
     lines = [f"{bundle.root}: {manifest.name}, {layout.size} numbers, {layout.units} droppable units"]
     if layout.frozen:
-        lines += [f"  {sum(tensor.size for tensor in layout.frozen)} more numbers are frozen"]
+        size = manifest.files[FROZEN].size
+        lines += [
+            f"  {count_frozen(layout)} more numbers are frozen, in {size / 1e3:.4g} kB that devices fetch once"
+        ]
+    if manifest.dropout:
+        lines += [f"  {dropout_text({place.mask.name: place.p for place in manifest.dropout})}"]
     if manifest.features is not None:
         lines += [f"  {manifest.features.shape[0]} features a sample are computed once"]
     if layout.personal:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from edge_fl.commands.dropout import dropout_text
 from edge_fl.commands.masking import masking, masking_text
 from edge_fl.commands.tables import show_table
 from edge_fl.commands.widths import describe_widths, show_widths
@@ -52,8 +53,12 @@ def show_findings(found: "Findings") -> None:
     )
     dense = [(some_names(layers, most=_SHOWN), why) for why, layers in found.derivation.dense_by_reason.items()]
     show_table("Dense", ["layers", "why"], dense)
-    trained, frozen = (sum(t.size for t in each) for each in (layout.trained.parameters, layout.frozen))
-    typer.echo(f"{trained:,} numbers are trained, {frozen:,} are frozen.")
+    from edge_fl.core.frozen import count_frozen
+
+    trained = sum(tensor.size for tensor in layout.trained.parameters)
+    typer.echo(f"{trained:,} numbers are trained, {count_frozen(layout):,} are frozen.")
+    if found.dropout:
+        typer.echo(dropout_text({place.mask.name: place.p for place in found.dropout}))
     if layout.personal:
         typer.echo(f"Each device keeps to itself: {some_names([t.name for t in layout.personal], most=_SHOWN)}.")
     show_widths(describe_widths(layout, found.costs))

@@ -10,6 +10,7 @@ import numpy as np
 
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Bundle
+from edge_fl.core.dropout import masks_of_nothing_dropped
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.runtimes.base import open_runtime
@@ -58,8 +59,10 @@ def _runtime(work: Work, bundle: Bundle, name: str) -> Callable[[Weights], Calla
     opened = open_runtime(name, bundle, threads=work.threads)
 
     def begin(tensors: Weights) -> Callable[[], object]:
-        program = opened.train_step(_pattern(bundle, work.width), len(work.batch.x))
-        return lambda: program(tensors, work.batch, lr=1e-3)
+        pattern = _pattern(bundle, work.width)
+        program = opened.train_step(pattern, len(work.batch.x))
+        masks = masks_of_nothing_dropped(bundle.manifest.dropout, pattern, batch=len(work.batch.x))
+        return lambda: program(tensors, work.batch, lr=1e-3, extra=masks)
 
     return begin
 

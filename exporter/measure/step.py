@@ -8,6 +8,7 @@ from statistics import median
 import torch
 
 from edge_fl.core.bundle import Bundle
+from edge_fl.core.dropout import masks_of_nothing_dropped
 from edge_fl.core.errors import EdgeFLError, UnsupportedModelError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
@@ -181,8 +182,10 @@ def _eager(case: Case, bundles: Mapping[str, Bundle], width: int) -> Callable[[]
 
 def _step(case: Case, bundle: Bundle, runtime: str, width: int, threads: int) -> Callable[[], object]:
     kept, batch = _kept(bundle, width), case.batch()
-    program = open_runtime(runtime, bundle, threads=threads).train_step(_pattern(bundle, width), BATCH)
-    return lambda: program(kept, batch, lr=_LR)
+    pattern = _pattern(bundle, width)
+    program = open_runtime(runtime, bundle, threads=threads).train_step(pattern, BATCH)
+    masks = masks_of_nothing_dropped(bundle.manifest.dropout, pattern, batch=BATCH)
+    return lambda: program(kept, batch, lr=_LR, extra=masks)
 
 
 def _kept(bundle: Bundle, width: int) -> Weights:

@@ -22,8 +22,7 @@ def optimise(module: GraphModule) -> None:
     separate_loop_inputs(module.graph)
     module.graph.eliminate_dead_code(_is_needed)
     for part in module.modules():
-        if isinstance(part, GraphModule):  # the loops, too, whose micro-batches are forward and backward in one
-            share_common(part.graph)
+        if isinstance(part, GraphModule):  # loops, too, where a micro-batch is forward and backward in one
             widen_at_each_use(part.graph)
             part.recompile()
 

@@ -78,3 +78,9 @@ def _philox4x64(counter: tuple[int, ...], key: tuple[int, int]) -> list[int]:
         a, b, c, d = (second >> 64) ^ b ^ low, second & word, (first >> 64) ^ d ^ high, first & word
         low, high = (low + 0x9E3779B97F4A7C15) & word, (high + 0xBB67AE8584CAA73B) & word
     return [a, b, c, d]
+
+
+def test_a_mask_of_many_axes_is_refused() -> None:
+    axes = ((Segment(None),),) * 17
+    with pytest.raises(ValueError, match="16 axes at the most"):
+        Dropout(Tensor("drop", (1,) * 17, axes, axes), 0.5)

@@ -40,7 +40,7 @@ def frozen() -> nn.Module:
         (lambda: nn.Sequential(nn.Flatten()), UnsupportedModelError, "no parameters"),
         (models.Noisy, UnsupportedModelError, "two outputs for one input"),
         (models.Branching, UnsupportedModelError, "torch.where"),
-        (lambda: nn.Linear(7, 3), ModelError, "forward fails on a batch of shape"),
+        (lambda: nn.Linear(7, 3), ModelError, "forward fails on 3 samples of shape"),
         (lambda: nn.Linear(6, 4), DataError, "its classes or targets and its loss need"),
     ],
 )

@@ -7,6 +7,7 @@ from torch.nn import functional
 
 from exporter.attention import attend
 from exporter.derive import derive
+from exporter.heads import sibling_heads
 from exporter.multihead import MultiheadAttention, can_replace
 from tests.exporter.test_sub_networks import Vit
 
@@ -192,3 +193,9 @@ def test_whole_heads_are_units(model: type[nn.Module], x: Tensor, expected: dict
     assert dict(found.layout.sizes) == expected
     assert not any(name.endswith(("qkv", "q_proj", "k_proj", "v_proj", "self_attn")) for name in found.scaled)
     assert all(what not in found.dense for what in ("self_attn.q_proj", "self_attn.v_proj", "layers.0.attn.qkv"))
+
+
+def test_a_layer_whose_weight_is_computed_is_no_head() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    model.add_module("dense", nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))
+    assert list(sibling_heads(model, [2])) == []

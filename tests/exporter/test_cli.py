@@ -100,7 +100,7 @@ def model(tmp_path: Path) -> Path:
         ("broken", 10, "ValueError: no luck"),
         ("leaving", 10, "SystemExit"),
         ("missing", 10, "no function 'missing'"),
-        ("failing", 10, "forward fails on a batch of shape (3, 1, 8, 8) in '2'"),
+        ("failing", 10, "forward fails on 3 samples of shape (1, 8, 8) in '2'"),
         ("transposed", 11, "'0' is a ConvTranspose3d, which cannot be trained: use an upsampling"),
         ("branching", 11, "The forward of '2' cannot be traced at model.py:"),
         ("branching", 11, "use torch.where"),

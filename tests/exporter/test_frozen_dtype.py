@@ -1,5 +1,6 @@
 """Frozen matrices stored as float16 or int8: a part of the file, and what is trained is the rounded model."""
 
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 import edge_fl
 from edge_fl.cli.main import app
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, UnsupportedModelError
 from edge_fl.core.pattern import Pattern
 from edge_fl.data.registry import load_dataset
 from exporter.frozen_dtype import round_frozen
@@ -64,7 +65,7 @@ def dtype(bundle: Bundle) -> str:
 def test_matrices_alone_are_stored_so(bundle: Bundle, dtype: str) -> None:
     stored = {tensor.name: (tensor.shape, tensor.dtype) for tensor in bundle.layout.frozen}
     rest = dict.fromkeys(("3.bias", "4.weight", "4.bias"), ((24,), "float32"))
-    scales = {"3.weight_int8_scale": ((24, 1), "float32")} if dtype == "int8" else {}
+    scales = {"3.weight/int8_scale": ((24, 1), "float32")} if dtype == "int8" else {}
     assert stored == {"3.weight": ((24, 32), dtype), **rest, **scales}
     vectors = (len(stored) - 1) * 128 - 32  # each begins at a multiple of 64 bytes
     assert (bundle.root / "frozen.bin").stat().st_size == 32 * 24 * (2 if dtype == "float16" else 1) + vectors
@@ -74,7 +75,7 @@ def test_matrices_alone_are_stored_so(bundle: Bundle, dtype: str) -> None:
 def test_whole_numbers_times_scales_are_the_rounded_model(bundle: Bundle, dtype: str) -> None:
     held = bundle.frozen.whole
     kept = bundle.frozen.kept(Pattern.full(bundle.layout))
-    found = kept["3.weight"].astype(np.float32) * held.get("3.weight_int8_scale", np.float32(1))
+    found = kept["3.weight"].astype(np.float32) * held.get("3.weight/int8_scale", np.float32(1))
     np.testing.assert_allclose(found, rounded(dtype)[3].weight.detach(), rtol=2e-4, atol=1e-7)  # type: ignore[arg-type]
     if dtype == "int8":
         assert np.abs(kept["3.weight"]).max(axis=1).tolist() == [127] * 24
@@ -116,7 +117,7 @@ def test_each_use_widens_a_weight_of_its_own(bundle: Bundle, dtype: str) -> None
     made = [node.output[0] for node in graph.node if node.op_type == "Cast" and node.input[0] == "frozen.3.weight"]
     if dtype == "int8":
         made += [
-            n.output[0] for n in graph.node if n.op_type == "Mul" and n.input[1] == "frozen.3.weight_int8_scale"
+            n.output[0] for n in graph.node if n.op_type == "Mul" and n.input[1] == "frozen.3.weight/int8_scale"
         ]
     read = [name for node in graph.node for name in node.input]
     assert len(made) == (2 if dtype == "float16" else 4)  # forward and backward
@@ -175,3 +176,35 @@ def test_rounding_what_is_rounded_changes_nothing() -> None:
     for first, second in zip(once.parameters(), twice.parameters(), strict=True):
         assert torch.equal(first, second)
     assert (once[1].weight - wide[1].weight).abs().max() <= wide[1].weight.abs().max() / 250  # type: ignore[operator, union-attr]
+
+
+def test_tensors_of_the_users_own_are_left_alone(tmp_path: Path) -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(6, 4)
+            self.register_buffer("w", torch.arange(6, dtype=torch.int8))
+            self.register_buffer("w_int8_scale", torch.full((6,), 0.5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x * self.w.float() * self.w_int8_scale)  # type: ignore[operator, no-any-return]
+
+    found = edge_fl.export(Own(), torch.zeros(1, 6), output=tmp_path / "b")
+    assert {tensor.name: tensor.dtype for tensor in found.layout.frozen} == {
+        "w": "int8",
+        "w_int8_scale": "float32",
+    }
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int8"])
+def test_what_cannot_be_rounded_is_refused_as_without(dtype: Literal["float16", "int8"], tmp_path: Path) -> None:
+    broken = model()
+    broken[3].weight.data[0, 0] = float("inf")  # type: ignore[union-attr, operator, index]
+    with pytest.raises(UnsupportedModelError, match=r"'3\.weight' holds NaN or infinity"):
+        edge_fl.export(broken, torch.zeros(2, 1, 8, 8), train=TRAINED, frozen_dtype=dtype, output=tmp_path / "b")
+
+
+def test_a_bundle_says_what_is_frozen(bundle: Bundle, dtype: str) -> None:
+    found = json.loads(CliRunner().invoke(app, ["inspect", str(bundle.root), "--json"]).output)["frozen"]
+    assert (found["numbers"], found["bytes"]) == (24 * 32 + 3 * 24, (bundle.root / "frozen.bin").stat().st_size)
+    assert found["dtypes"] == sorted(["float32", dtype])
