@@ -113,3 +113,16 @@ def test_so_must_the_model_that_efd_trains() -> None:
     check(normalised(1000, 500), "efd", width=500, widths=[1000, 200])
     with pytest.raises(ConfigError, match=r"of the widths 0\.4 in tier 0"):
         check(normalised(1000, 500), "efd", width=400)
+
+
+def test_a_method_that_drops_nothing_of_a_recurrent_model_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    held = bundle(None)
+    blocks = tuple(msgspec.structs.replace(block, recurrent=True) for block in DENSE.blocks)
+    recurrent = msgspec.structs.replace(held.manifest, layout=msgspec.structs.replace(DENSE, blocks=blocks))
+    check(held, "feddrop", dropout=[500])
+    assert not caplog.text
+    check(Bundle(Path(), recurrent), "feddrop", dropout=[500])
+    assert "'feddrop' drops no unit of this model" in caplog.text
+    caplog.clear()
+    check(Bundle(Path(), recurrent), "feddrop", dropout=[0])
+    assert not caplog.text
