@@ -12,7 +12,7 @@ __all__ = ["missing_program"]
 
 def missing_program(bundle: Bundle, runtime: str, method: Method, tier: int, batch: int) -> str | None:
     """Say which program ``method`` needs at ``tier`` and ``runtime`` has not in ``bundle``; None when it has all."""
-    parts = {p.micro_batch for p in bundle.manifest.programs[runtime] if p.kind == "step"}
+    parts = {p.micro_batch for p in bundle.manifest.programs.get(runtime, ()) if p.kind == "step"}
     if uneven := [part for part in parts if batch % part]:
         return f"The bundle's steps take {uneven[0]} samples at a time: give a --batch that is a multiple, not {batch}."
     for variant, counts in method.programs(bundle.layout, tier):
