@@ -13,8 +13,10 @@ def test_a_step_of_all_of_half_of_adapters_and_of_the_head() -> None:
     ours = {row["trained"]: row for row in result.rows if row["runtime"] == "onnx"}
 
     uploads = [row["upload, units / all"] for row in ours.values()]
-    assert len(ours) == 4
-    assert uploads == sorted(uploads, reverse=True)  # all, half of it, adapters, the head
+    assert len(ours) == 5
+    assert uploads == sorted(
+        uploads, reverse=True
+    )  # all, half of it, adapters, the head, the head of kept features
     assert "edge-fl bench fine-tuning-step --runtime onnx --width 16" in result.command
 
 
