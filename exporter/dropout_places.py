@@ -19,7 +19,7 @@ from edge_fl.core.layout import Tensor as Spec
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, kept_axes
 from exporter.dropout_calls import MaskedDropout
-from exporter.equivalence import every_other_unit, random_weights
+from exporter.equivalence import every_other_unit, random_weights, with_rows_at_zero
 from exporter.frozen_dtype import arrays_of
 from exporter.source import DropoutPlace, Source, batch_ports
 from exporter.where import Running
@@ -124,7 +124,7 @@ class _Runs:
         if pattern is not None and compact:
             weights, frozen = Selection.of(pattern, "units").gather(weights), cut_frozen(frozen, pattern)
         elif pattern is not None:
-            weights = _zeroed(weights, pattern)
+            weights = with_rows_at_zero(weights, pattern)
         arrays: dict[str, NDArray[Any]] = {**weights, **frozen}
         tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
         with ExitStack() as stack:
@@ -139,13 +139,6 @@ class _Runs:
         if x.is_floating_point() and not self._source.inputs:
             x = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
         return x[:1].expand_as(x).clone() if alike else x
-
-
-def _zeroed(weights: dict[str, NDArray[np.float32]], pattern: Pattern) -> dict[str, NDArray[np.float32]]:
-    rows = Selection.of(pattern, "rows")
-    zeroed = {name: np.zeros_like(array) for name, array in weights.items()}
-    rows.scatter(rows.gather(weights), zeroed)
-    return zeroed
 
 
 class _Draft:

@@ -16,7 +16,15 @@ from edge_fl.core.selection import Selection
 from exporter.frozen import STATISTICS
 from exporter.written_out import written_out
 
-__all__ = ["every_other_unit", "layout_tensors", "random_weights", "role_of", "run_compact", "why_different"]
+__all__ = [
+    "every_other_unit",
+    "layout_tensors",
+    "random_weights",
+    "role_of",
+    "run_compact",
+    "why_different",
+    "with_rows_at_zero",
+]
 
 _TOLERANCE = 1e-5
 
@@ -56,10 +64,7 @@ def why_different(
         The module that normalises over these units, if one is known to.
     """
     weights = _weights_of(model)
-    rows = Selection.of(pattern, "rows")
-    zeroed = {n: np.zeros_like(w) for n, w in weights.items()}
-    rows.scatter(rows.gather(weights), zeroed)
-    full = _run(model, zeroed, x)
+    full = _run(model, with_rows_at_zero(weights, pattern), x)
     try:
         compact = run_compact(model, x, pattern)
     except Exception as error:  # the forward pass is the user's code
@@ -83,6 +88,14 @@ def _run(model: nn.Module, weights: dict[str, NDArray[np.float32]], x: Tensor) -
         tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
         outputs: Tensor = functional_call(model, tensors, (x,))
         return outputs
+
+
+def with_rows_at_zero(weights: dict[str, NDArray[np.float32]], pattern: Pattern) -> dict[str, NDArray[np.float32]]:
+    """The weights and statistics of the units that ``pattern`` keeps, and zeros for those that it drops."""
+    rows = Selection.of(pattern, "rows")
+    zeroed = {name: np.zeros_like(array) for name, array in weights.items()}
+    rows.scatter(rows.gather(weights), zeroed)
+    return zeroed
 
 
 def _weights_of(model: nn.Module) -> dict[str, NDArray[np.float32]]:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
+from exporter.graph_parts import graph_parts
 from exporter.quiet import quiet
 from exporter.recurrent import unrolled
 from exporter.sentence import first_line
@@ -187,7 +188,7 @@ def _note(module: str) -> None:
 
 def _operations(graph: fx.GraphModule, calls: Mapping[str, str]) -> Iterator[tuple[Any, str | None]]:
     """Every operation, and the module that called it or, of a gradient, its forward; None where nobody knows."""
-    for part in (module for module in graph.modules() if isinstance(module, fx.GraphModule)):
+    for part in graph_parts(graph):
         for node in part.graph.nodes:
             if node.op == "call_function":
                 forward = operation_name(node.target).removesuffix("_backward")

@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Bundle, Parity
-from edge_fl.core.dropout import kept_masks
 from edge_fl.core.errors import ParityError
 from edge_fl.core.inputs import places
 from edge_fl.core.layout import Tensor
 from edge_fl.core.pattern import Pattern
-from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.selection import Selection, Weights, kept_entries
 from edge_fl.core.width_statistics import one_hot
 from edge_fl.runtimes.base import Runtime, open_runtime
 from edge_fl.training.local_model import LocalModel
@@ -25,7 +24,6 @@ from exporter.features import Below
 from exporter.limits import ADAM_LIMIT, SMALLEST, DifferenceError, Limits, Rounding
 from exporter.lower import program_widths
 from exporter.proof_steps import (
-    kept_outputs,
     made_up_batch,
     made_up_extra,
     made_up_masks,
@@ -307,9 +305,9 @@ def _run(runtime: Runtime, model: LocalModel, given: Given, number: int) -> floa
     extra = {name: _kept(array, name, given.pattern, selection) for name, array in given.extra.items()}
     for outputs in runtime.bundle.manifest.output_noise if given.variant == "vardrop" else ():
         name = f"output_noise.{outputs.name}"
-        extra[name] = np.ascontiguousarray(given.extra[name][kept_outputs(outputs, given.pattern)])
+        extra[name] = kept_entries(outputs, given.pattern, given.extra[name], first=1)
     for place in runtime.bundle.manifest.dropout:
-        extra[place.input] = kept_masks(place, given.pattern, given.extra[place.input])
+        extra[place.input] = kept_entries(place.mask, given.pattern, given.extra[place.input], first=1)
     done = program(
         kept,
         given.batch,

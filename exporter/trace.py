@@ -21,13 +21,14 @@ from torch.export.graph_signature import (
     TensorArgument,
 )
 from torch.func import functionalize
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions
 from exporter.example_lengths import distinct_batch, distinct_counts
+from exporter.graph_parts import graph_parts
 from exporter.open_lengths import FixedUnitsError, Free, blocks_in, open_dims, stand_ins
 from exporter.passes import optimise
 from exporter.passes.mutations import remove_mutations, writes_in_place
@@ -172,15 +173,11 @@ def _traced(
 ) -> GraphModule:
     graph = _graph_of(function, example, table, free)
     # Once optimised, another call with the same arguments may share a buffer that is written to.
-    if not all(remove_mutations(part, table) for part in _parts(graph) if writes_in_place(part)):
+    written = [part.graph for part in graph_parts(graph) if writes_in_place(part.graph)]
+    if not all(remove_mutations(part, table) for part in written):
         graph = _graph_of(functionalize(graph, remove="mutations"), example, table, free)
     optimise(graph)
     return graph
-
-
-def _parts(graph: GraphModule) -> list[Graph]:
-    """The graph, and those of its loops."""
-    return [module.graph for module in graph.modules() if isinstance(module, GraphModule)]
 
 
 def _opened(

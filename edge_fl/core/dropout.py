@@ -1,7 +1,6 @@
 """A model's own dropout: train steps take its masks as inputs, so that every runtime drops the same."""
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -9,14 +8,13 @@ from numpy.typing import NDArray
 
 from edge_fl.core.layout import Tensor
 from edge_fl.core.pattern import Pattern
-from edge_fl.core.selection import kept_axes, kept_shape
+from edge_fl.core.selection import kept_entries, kept_shape
 
-__all__ = ["DROPOUT", "Dropout", "drawn_masks", "kept_masks", "masks_of_nothing_dropped"]
+__all__ = ["DROPOUT", "Dropout", "drawn_masks", "masks_of_nothing_dropped"]
 
 DROPOUT = "dropout."
 """What the names of such inputs begin with."""
 
-_Entry = TypeVar("_Entry", bound=np.generic)
 _MOST_AXES = 16
 _LEVELS = 1 << 16  # probabilities are rounded to one part of so many
 
@@ -60,16 +58,9 @@ def drawn_masks(
     words = np.random.Philox(key=key)  # a draw for each activation of a step: numpy's own is in C
     masks = {}
     for place in dropout:
-        kept = kept_masks(place, pattern, _drawn(place, batch, words))
+        kept = kept_entries(place.mask, pattern, _drawn(place, batch, words), first=1)
         masks[place.input] = np.where(kept, np.float32(1 / (1 - place.p)), np.float32(0))
     return masks
-
-
-def kept_masks(place: Dropout, pattern: Pattern, full: NDArray[_Entry]) -> NDArray[_Entry]:
-    """What ``pattern`` keeps of masks ``[B, *shape]``."""
-    for axis, indices in enumerate(kept_axes(place.mask, pattern, "units"), start=1):
-        full = full if indices is None else full.take(indices, axis=axis)
-    return full
 
 
 def masks_of_nothing_dropped(

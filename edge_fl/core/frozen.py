@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from edge_fl.core.errors import BundleError
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.pattern import Pattern
-from edge_fl.core.selection import kept_axes
+from edge_fl.core.selection import kept_entries
 
 __all__ = ["FROZEN", "INT8_SCALE", "FrozenTensors", "count_frozen", "cut_frozen", "frozen_size", "pack_frozen"]
 
@@ -76,13 +76,7 @@ class FrozenTensors:
 
 def cut_frozen(arrays: Mapping[str, NDArray[Any]], pattern: Pattern) -> dict[str, NDArray[Any]]:
     """The same of any ``arrays`` of the layout's frozen tensors, by name."""
-    found = {}
-    for tensor in pattern.layout.frozen:
-        array = arrays[tensor.name]
-        for axis, indices in enumerate(kept_axes(tensor, pattern, "units")):
-            array = array if indices is None else array.take(indices, axis=axis)
-        found[tensor.name] = array
-    return found
+    return {tensor.name: kept_entries(tensor, pattern, arrays[tensor.name]) for tensor in pattern.layout.frozen}
 
 
 def pack_frozen(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -6,6 +6,7 @@ method's own mode.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from edge_fl.core.layout import Axis, Layout, Mode, Tensor
 from edge_fl.core.pattern import Pattern
 
-__all__ = ["Index", "Kept", "Selection", "Weights", "kept_axes", "kept_shape", "masked"]
+__all__ = ["Index", "Kept", "Selection", "Weights", "kept_axes", "kept_entries", "kept_shape", "masked"]
+
+_Entry = TypeVar("_Entry", bound=np.generic)
 
 Weights = Mapping[str, NDArray[np.float32]]
 """Tensors by name, in the layout's order."""
@@ -109,6 +112,13 @@ def kept_shape(tensor: Tensor, pattern: Pattern) -> tuple[int, ...]:
 
 def _shape(tensor: Tensor, axes: tuple[Kept, ...]) -> tuple[int, ...]:
     return tuple(n if kept is None else len(kept) for n, kept in zip(tensor.shape, axes, strict=True))
+
+
+def kept_entries(tensor: Tensor, pattern: Pattern, full: NDArray[_Entry], *, first: int = 0) -> NDArray[_Entry]:
+    """What ``pattern`` keeps, in ``units`` mode, of an array whose axes from ``first`` on are those of ``tensor``."""
+    for axis, indices in enumerate(kept_axes(tensor, pattern, "units"), start=first):
+        full = full if indices is None else full.take(indices, axis=axis)
+    return full
 
 
 def kept_axes(tensor: Tensor, pattern: Pattern, mode: Mode) -> tuple[Kept, ...]:

@@ -4,6 +4,7 @@ from torch import Tag
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
+from exporter.graph_parts import graph_parts
 from exporter.passes.casts import widen_at_each_use
 from exporter.passes.common import share_common
 from exporter.passes.loops import separate_loop_inputs
@@ -21,10 +22,9 @@ def optimise(module: GraphModule) -> None:
     share_common(module.graph)
     separate_loop_inputs(module.graph)
     module.graph.eliminate_dead_code(_is_needed)
-    for part in module.modules():
-        if isinstance(part, GraphModule):  # loops, too, where a micro-batch is forward and backward in one
-            widen_at_each_use(part.graph)
-            part.recompile()
+    for part in graph_parts(module):  # loops, too, where a micro-batch is forward and backward in one
+        widen_at_each_use(part.graph)
+        part.recompile()
 
 
 def _is_needed(node: Node) -> bool:

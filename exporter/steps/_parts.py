@@ -81,23 +81,21 @@ def build(
     alone = _alone(source, objective, (*trained, *extra))
     passed, batched = alone.ports, [port.name for port in alone.ports if port.batched]
 
-    def of_part(values: tuple[Tensor, ...], inputs: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        minimised, (loss, _) = objective(_arguments({**inputs, **dict(zip(names, values, strict=True))}))
-        return minimised, loss
+    def minimised(
+        values: tuple[Tensor, ...], inputs: Mapping[str, Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
+        return objective(_arguments({**inputs, **dict(zip(names, values, strict=True))}))
 
     def step(*inputs: Tensor) -> tuple[Tensor, ...]:
         named = _named(ports, inputs)
 
-        def minimised(values: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-            return objective(_arguments({**named, **dict(zip(names, values, strict=True))}))
-
         old = tuple(named[name] for name in names)
         statistics: dict[str, Tensor] = {}
         if in_one_pass(source.micro_batch):
-            gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(old)
+            gradients, (_, (loss, statistics)) = grad_and_value(minimised, has_aux=True)(old, named)
         else:  # of a model without statistics
             besides = {port.name: named[port.name] for port in passed if port.name not in names}
-            gradients, loss = accumulate(of_part, old, besides, batched, source.micro_batch)
+            gradients, loss = accumulate(minimised, old, besides, batched, source.micro_batch)
         new, kept = optimizers.apply(
             source.optimizer,
             old,

@@ -36,7 +36,7 @@ def in_one_pass(size: int) -> bool:
 
 
 def accumulate(
-    objective: Callable[[Tensors, Mapping[str, Tensor]], tuple[Tensor, Tensor]],
+    objective: Callable[[Tensors, Mapping[str, Tensor]], tuple[Tensor, tuple[Tensor, object]]],
     values: Tensors,
     inputs: Mapping[str, Tensor],
     batched: Sequence[str],
@@ -47,7 +47,7 @@ def accumulate(
     Parameters
     ----------
     objective
-        Of ``values`` and the inputs of a micro-batch: what is minimised, and the loss.
+        Of ``values`` and the inputs of a micro-batch: what is minimised, and beside it the loss and what else there is.
     inputs
         By name; ``batched`` are ``[B, ...]``, with B a multiple of ``size``.
     """
@@ -61,7 +61,7 @@ def accumulate(
         at, others = given[-len(values) - len(rest) : -len(rest)], given[-len(rest) :]
         named = {**dict(zip(batched, parts, strict=True)), **dict(zip(rest, others, strict=True))}
         with written_out():  # torch leaves it before it traces a loop
-            gradients, (_, loss) = grad_and_value(lambda moved: objective(moved, named), has_aux=True)(tuple(at))
+            gradients, (_, (loss, _)) = grad_and_value(objective, has_aux=True)(tuple(at), named)
         return (*(before + more for before, more in zip(sums, gradients, strict=True)), total + loss)
 
     start = (*(torch.zeros_like(value) for value in values), torch.zeros_like(rest[WHOLE_WEIGHT]))
