@@ -17,6 +17,7 @@ from edge_fl.core.layout import Tensor as Spec
 from exporter.frozen import BATCH_NORMS, is_frozen
 from exporter.head_counts import count_heads_by_weights
 from exporter.multihead import MultiheadAttention, can_replace
+from exporter.one_pass import count_calls
 from exporter.own_forward import activates, has_torchs_forward
 from exporter.recurrent import replace_recurrent
 from exporter.replace_modules import replace_modules
@@ -56,26 +57,31 @@ def new_statistics(
     """
     new: dict[str, Tensor] = {}
     for name, module in model.named_modules():
-        if isinstance(module, _BatchNorm) and module.seen is not None:
-            mean, variance = module.seen
-            keep = 1 - module.momentum
-            for what, value in (("mean", mean), ("var", variance)):
-                old = tensors[f"{name}.running_{what}"]
-                moved = old * keep + value * module.momentum
+        if isinstance(module, _BatchNorm) and module.seen:
+            for what, values in zip(("mean", "var"), zip(*module.seen, strict=True), strict=True):
+                old = moved = tensors[f"{name}.running_{what}"]
+                for value in values:
+                    moved = moved * (1 - module.momentum) + value * module.momentum
                 new[f"{name}.running_{what}"] = (
                     moved if width is None else old + width.reshape(-1, 1) * (moved - old)
                 )
-            module.seen = None
+            module.seen = []
     return new
 
 
-def momenta(model: nn.Module, tracked: Iterable[Spec]) -> dict[str, float]:
-    """By how much a step of an adapted ``model`` moves each of the ``tracked`` statistics that it moves at all."""
+def momenta(model: nn.Module, x: Tensor, tracked: Iterable[Spec]) -> dict[str, float]:
+    """By how much a step of an adapted ``model`` moves each of the ``tracked`` statistics that it moves at all.
+
+    A layer that the forward pass of ``x`` calls several times moves its statistics each time.
+    """
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    calls = count_calls(model, x, layers) if layers else {}
     found = {}
     for tensor in tracked:
-        module = model.get_submodule(tensor.name.rpartition(".")[0])
-        if isinstance(module, _BatchNorm) and module.momentum:
-            found[tensor.name] = module.momentum
+        name = tensor.name.rpartition(".")[0]
+        if name in layers and layers[name].momentum and calls[name]:
+            momentum = layers[name].momentum
+            found[tensor.name] = momentum if calls[name] == 1 else 1 - (1 - momentum) ** calls[name]
     return found
 
 
@@ -116,7 +122,7 @@ class _Activated(nn.Module):
 
 
 class _BatchNorm(_Activated):
-    """BatchNorm as a function: what torch writes into its buffers is left in ``seen`` instead."""
+    """BatchNorm as a function: what torch writes into its buffers is left in ``seen`` instead, call by call."""
 
     def __init__(self, module: nn.BatchNorm1d | nn.BatchNorm2d, *, frozen: bool) -> None:
         super().__init__(module)
@@ -125,7 +131,7 @@ class _BatchNorm(_Activated):
         self.register_buffer("running_var", module.running_var)
         self.eps, self.momentum = module.eps, module.momentum or 0.0
         self.frozen = frozen
-        self.seen: tuple[Tensor, Tensor] | None = None
+        self.seen: list[tuple[Tensor, Tensor]] = []
         self.train(module.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -137,7 +143,7 @@ class _BatchNorm(_Activated):
         )
         count = math.prod(length for axis, length in enumerate(x.shape) if axis != 1)
         variance = (1 / (scale * scale) - self.eps) * (count / (count - 1))
-        self.seen = (mean.detach(), variance.detach())
+        self.seen.append((mean.detach(), variance.detach()))
         return self.behind(outputs)
 
 

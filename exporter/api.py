@@ -52,6 +52,7 @@ def export(
     cache_features: bool = False,
     frozen_dtype: Literal["float32", "float16", "int8"] = "float32",
     micro_batch: int = 0,
+    checkpoint: Sequence[str] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Bundle:
     """Write the bundle of a model with the weights that it has now, proven equal to torch in every runtime.
@@ -100,6 +101,9 @@ def export(
     micro_batch
         Samples that a step looks at together, which divide ``batch``: gradients are summed, and a step takes less
         memory. 0 for the whole batch.
+    checkpoint
+        Modules whose activations a step computes a second time for its backward pass, such as ``["layers.*"]``
+        (:func:`exporter.checkpoint.checkpoint_names`): less memory, and about a third more time.
     progress
         Told of each stage.
 
@@ -144,6 +148,7 @@ def export(
             frozen_dtype=frozen_dtype,
             dropout=dropout,
             micro_batch=micro_batch,
+            checkpoint=tuple(checkpoint),
             tokenizer=None if tokenizer is None else read_tokenizer(Path(tokenizer)),
         ),
         Path(output),

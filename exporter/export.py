@@ -32,6 +32,7 @@ from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.width_statistics import with_rows, without_rows
 from exporter.accept import accept, example_inputs
 from exporter.adapt import adapt, momenta
+from exporter.checkpoint import checkpoint_names
 from exporter.derive import Derivation, derive
 from exporter.dropout import without_dropout
 from exporter.dropout_places import find_dropout
@@ -282,6 +283,7 @@ def _source(model: nn.Module, target: Target, found: Derivation, vocabulary: int
         inputs=target.inputs,
         vocabulary=vocabulary,
         micro_batch=target.micro_batch,
+        checkpoint=checkpoint_names(model, example_inputs(target.fit, 3), target.checkpoint),
     )
 
 
@@ -324,7 +326,7 @@ def _manifest(target: Target, compiled: _Compiled) -> Manifest:
         tools=_tools(),
         output_noise=noisy,
         dropout=source.dropped,
-        momenta=momenta(source.module, source.tracked),
+        momenta=momenta(whole.module, example_inputs(target.fit, 3), whole.tracked),
         costs=costs_at(whole.original, found.layout, target.input, target.widths, cut=compiled.cut),
         adapters=adapter_gains(source.original),
         columns=target.columns,

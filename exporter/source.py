@@ -63,7 +63,8 @@ class Source:
     step reads, since it takes features (:mod:`exporter.features`). ``dropout`` are the calls of dropout of ``module``'s
     forward pass in training, in order; of one that is None every entry is kept (:mod:`exporter.dropout_places`). Where
     ``dropout`` itself is None, nothing is dropped.
-    ``micro_batch`` is how many samples a step looks at together (0: all of its batch).
+    ``micro_batch`` is how many samples a step looks at together (0: all of its batch). ``checkpoint`` are the modules
+    whose activations a step computes anew (:mod:`exporter.checkpoint`).
     """
 
     module: nn.Module
@@ -82,6 +83,7 @@ class Source:
     below: frozenset[str] = frozenset()
     dropout: tuple[DropoutPlace | None, ...] | None = None
     micro_batch: int = 0
+    checkpoint: tuple[str, ...] = ()
 
     @property
     def lengths(self) -> tuple[int, ...]:

@@ -122,6 +122,8 @@ def _shows_its_input(node: Node) -> bool:
     match operation_name(node.target):
         case "expand":  # to the shape that it has: left out of the program
             return bool(node.meta["val"].shape == node.all_input_nodes[0].meta["val"].shape)
+        case "clone":  # what enters a loop: onnxruntime makes no copy
+            return all(isinstance(user.target, HigherOrderOperator) for user in node.users)
         case "permute":  # fused into the products
             return _swaps_the_last_two(node) and all(
                 operation_name(user.target) in _PRODUCTS for user in node.users

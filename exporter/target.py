@@ -18,7 +18,7 @@ from exporter.tokenizer_file import TokenizerFile
 __all__ = ["Target", "check_scores", "check_target"]
 
 
-_WITHOUT_MICRO_BATCHES = frozenset({"executorch_training", "ort_training"})
+_OWN_GRADIENTS = frozenset({"executorch_training", "ort_training"})
 """Runtimes that differentiate a batch in a way of their own."""
 
 
@@ -66,6 +66,8 @@ class Target:
         Whether the model's own dropout trains (:mod:`exporter.dropout_places`), or nothing drops.
     micro_batch
         How many samples a step looks at together; 0 for its whole batch (:mod:`exporter.steps.micro_batches`).
+    checkpoint
+        Patterns of modules whose activations a step computes anew (:func:`exporter.checkpoint.checkpoint_names`).
     """
 
     name: str
@@ -91,6 +93,7 @@ class Target:
     frozen_dtype: FrozenDType = "float32"
     dropout: bool = True
     micro_batch: int = 0
+    checkpoint: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, info: DatasetInfo, name: str, runtimes: tuple[str, ...], **options: Any) -> "Target":
@@ -144,6 +147,8 @@ def check_target(target: Target) -> None:
     _check_optimizer(target.optimizer)
     if target.micro_batch:
         _check_micro_batch(target)
+    if target.checkpoint and (without := _OWN_GRADIENTS.intersection(target.runtimes)):
+        raise ConfigError(f"The runtime '{min(without)}' keeps all activations: take onnx or executorch.")
 
 
 def check_scores(target: Target, manifest: Manifest) -> None:
@@ -152,7 +157,7 @@ def check_scores(target: Target, manifest: Manifest) -> None:
 
 
 def _check_micro_batch(target: Target) -> None:
-    size, without = target.micro_batch, _WITHOUT_MICRO_BATCHES.intersection(target.runtimes)
+    size, without = target.micro_batch, _OWN_GRADIENTS.intersection(target.runtimes)
     if size < 1 or target.batch % size or size == target.batch:
         raise ConfigError(
             f"Micro-batches of {size} samples do not divide a batch of {target.batch}: change --batch."

@@ -180,6 +180,13 @@ def export(
         int | None,
         typer.Option(min=1, help="Samples that a step looks at together, for less memory [default: the batch]."),
     ] = None,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Modules whose activations a step computes a second time, such as 'layers.*': less memory, a third "
+            "more time; repeat for several [default: none]."
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The bundle's folder.")] = Path("bundle"),
     check: Annotated[
         bool,
@@ -218,6 +225,7 @@ def export(
         "cache_features": cache_features,
         "frozen_dtype": parse_frozen_dtype(frozen_dtype),
         "micro_batch": micro_batch or 0,
+        "checkpoint": tuple(checkpoint or ()),
         "dropout": not no_dropout,
         **({} if loss is None else {"loss": loss}),
     }

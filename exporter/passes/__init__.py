@@ -9,6 +9,8 @@ from exporter.passes.casts import widen_at_each_use
 from exporter.passes.common import share_common
 from exporter.passes.loops import separate_loop_inputs
 from exporter.passes.permutes import sink_permutes
+from exporter.passes.recompute import recompute_blocks
+from exporter.passes.results import order_results
 from exporter.passes.sizes import multiply_lengths
 
 __all__ = ["optimise"]
@@ -16,6 +18,8 @@ __all__ = ["optimise"]
 
 def optimise(module: GraphModule) -> None:
     """Let permutations cancel, compute what is equal once, and drop what nobody reads; changes ``module``."""
+    for part in graph_parts(module):
+        recompute_blocks(part.graph)
     multiply_lengths(module.graph)
     share_common(module.graph)
     sink_permutes(module.graph)
@@ -24,6 +28,7 @@ def optimise(module: GraphModule) -> None:
     module.graph.eliminate_dead_code(_is_needed)
     for part in graph_parts(module):  # loops, too, where a micro-batch is forward and backward in one
         widen_at_each_use(part.graph)
+        order_results(part.graph)
         part.recompile()
 
 

@@ -9,6 +9,7 @@ from torch.func import grad_and_value
 from edge_fl.core.bundle import FROZEN_TENSOR, TENSOR, slot_name
 from edge_fl.core.layout import Tensor as Spec
 from exporter import optimizers
+from exporter.checkpoint import marked_forward
 from exporter.source import (
     Port,
     Source,
@@ -84,7 +85,8 @@ def build(
     def minimised(
         values: tuple[Tensor, ...], inputs: Mapping[str, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-        return objective(_arguments({**inputs, **dict(zip(names, values, strict=True))}))
+        with marked_forward(source.module, source.checkpoint):
+            return objective(_arguments({**inputs, **dict(zip(names, values, strict=True))}))
 
     def step(*inputs: Tensor) -> tuple[Tensor, ...]:
         named = _named(ports, inputs)
