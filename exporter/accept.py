@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from exporter.frozen import BATCH_NORMS
 from exporter.named_inputs import named_values
 from exporter.one_pass import one_pass
 from exporter.own_forward import activates, has_torchs_forward
+from exporter.own_outputs import Outputs, flat_outputs, predictions
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state
 from exporter.transposed_convolution import TRANSPOSED
@@ -82,14 +84,14 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
     model = copy.deepcopy(model)
     before = module_state(model)
     outputs = _forward(model, x, fit.inputs)
-    if not isinstance(outputs, Tensor) or outputs.shape != (3, *fit.outputs):
-        found = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not _are_plain(outputs) or predictions(outputs).shape != (3, *fit.outputs):
+        found = tuple(predictions(outputs).shape[1:]) if _are_plain(outputs) else type(outputs).__name__
         raise DataError(
             f"The model gives {found} for one sample, and its classes or targets and its loss need {fit.outputs}: see "
             "--classes, --target-shape and --loss."
         )
     again = _forward(model, x, fit.inputs)
-    if not isinstance(again, Tensor) or not _equal(outputs, again):
+    if not _are_plain(again) or not _equal(outputs, again):
         raise UnsupportedModelError(
             "The model gives two outputs for one input in training: remove what draws random numbers or keeps state; "
             "what drops as torch's dropout does may stay."
@@ -97,6 +99,10 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
     _no_side_effects(model, before)
     _same_in_evaluation(model, x)
     return _read(model, x)
+
+
+def _are_plain(outputs: object) -> TypeGuard[Outputs]:
+    return isinstance(outputs, Tensor) or type(outputs) is tuple
 
 
 def _same_in_evaluation(model: nn.Module, x: Tensor) -> None:
@@ -107,9 +113,9 @@ def _same_in_evaluation(model: nn.Module, x: Tensor) -> None:
         )
 
 
-def _equal(first: Tensor, second: Tensor) -> bool:
+def _equal(first: Outputs, second: Outputs) -> bool:
     """Bit for bit, NaN among them."""
-    return torch.equal(first.nan_to_num(), second.nan_to_num())
+    return torch.equal(flat_outputs(first).nan_to_num(), flat_outputs(second).nan_to_num())
 
 
 def _no_side_effects(model: nn.Module, before: State) -> None:
@@ -194,8 +200,7 @@ def _read(model: nn.Module, x: Tensor) -> frozenset[str]:
     held = {**dict(adapted.named_parameters()), **dict(adapted.named_buffers())}
 
     def forward(x: Tensor, *tensors: Tensor) -> Tensor:
-        outputs: Tensor = functional_call(adapted, dict(zip(held, tensors, strict=True)), (x,))
-        return outputs
+        return flat_outputs(functional_call(adapted, dict(zip(held, tensors, strict=True)), (x,)))
 
     running = Running(adapted)
     try:

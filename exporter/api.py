@@ -114,9 +114,8 @@ def export(
     """
     model, sample, inputs = with_example_inputs(model, example_inputs)
     taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
-    model = with_plain_outputs(model, sample)
-    outputs = _outputs(model, sample)
-    targets = find_loss(loss, target=target or "int64").target
+    found = find_loss(loss, target=target or "int64")
+    outputs, targets = _outputs(with_plain_outputs(model, sample, found.outputs), sample), found.target
     shape = outputs if targets == "float32" else outputs[:-1]
     model = train_only(model, train)
     if normalise is not None and inputs:
@@ -164,6 +163,7 @@ def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:
         raise ModelError(
             f"The model does not take the example inputs {tuple(sample.shape)}: {said(error)}."
         ) from error
+    given = given[0] if type(given) is tuple else given  # predictions
     if not isinstance(given, torch.Tensor) or given.ndim < 2 or len(given) != len(sample):
         shown = tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
         raise ModelError(f"The model gives {shown}, not one tensor [B, ...] for the {len(sample)} example inputs.")

@@ -21,6 +21,7 @@ from edge_fl.core.selection import Selection, kept_axes
 from exporter.dropout_calls import MaskedDropout
 from exporter.equivalence import every_other_unit, random_weights, with_rows_at_zero
 from exporter.frozen_dtype import arrays_of
+from exporter.own_outputs import flat_outputs
 from exporter.source import DropoutPlace, Source, batch_ports
 from exporter.where import Running
 from exporter.written_out import written_out
@@ -132,7 +133,7 @@ class _Runs:
             running = stack.enter_context(Running(self._module))
             stack.enter_context(written_out())
             noting = stack.enter_context(_Noting(running, values=values, muted=muted))
-            return self._source.outputs(self._module, tensors, x), noting.calls
+            return flat_outputs(self._source.outputs(self._module, tensors, x)), noting.calls
 
     def _samples(self, number: int, *, alike: bool = False) -> Tensor:
         x = next(port for port in batch_ports(self._source) if port.name == "x").example({}, number)

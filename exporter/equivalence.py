@@ -14,6 +14,7 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Bitmask, Pattern
 from edge_fl.core.selection import Selection
 from exporter.frozen import STATISTICS
+from exporter.own_outputs import flat_outputs
 from exporter.written_out import written_out
 
 __all__ = [
@@ -86,8 +87,7 @@ def run_compact(model: nn.Module, x: Tensor, pattern: Pattern) -> Tensor:
 def _run(model: nn.Module, weights: dict[str, NDArray[np.float32]], x: Tensor) -> Tensor:
     with torch.no_grad(), written_out():
         tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
-        outputs: Tensor = functional_call(model, tensors, (x,))
-        return outputs
+        return flat_outputs(functional_call(model, tensors, (x,)))
 
 
 def with_rows_at_zero(weights: dict[str, NDArray[np.float32]], pattern: Pattern) -> dict[str, NDArray[np.float32]]:

@@ -199,7 +199,8 @@ def _read(
     """The model as it is traced, and its layout; ``Source.original`` gives one tensor."""
     report("reading the model")
     check_target(target)
-    model = with_plain_outputs(model, example_inputs(target.fit, 3))
+    loss = find_loss(target.loss, target=target.target.dtype)
+    model = with_plain_outputs(model, example_inputs(target.fit, 3), loss.outputs)
     read = accept(model, target.fit)
     target, vocabulary = _with_vocabularies(model, target)
     personal = personal_names(model, target.personal)

@@ -22,6 +22,7 @@ from edge_fl.core.inputs import Input, NamedInput, packed_input, places
 from exporter.frozen_dtype import scaled_tensor, widened
 from exporter.named_inputs import as_one, as_taken, dtype_of
 from exporter.one_pass import one_pass
+from exporter.own_outputs import flat_outputs
 from exporter.source import Source, Traceable, batch_ports, frozen_ports
 from exporter.trace import trace_function
 
@@ -152,8 +153,7 @@ def _read_above(model: nn.Module, x: Tensor, cut: Cut, taken: Input) -> frozense
 
     def outputs(tensors: dict[str, Tensor], features: Tensor, samples: Tensor) -> Tensor:
         entry.samples = samples
-        given: Tensor = functional_call(top, tensors, (features,))
-        return given
+        return flat_outputs(functional_call(top, tensors, (features,)))
 
     features = torch.zeros(len(x), *cut.features.shape, dtype=getattr(torch, cut.features.dtype))
     read, (_, samples) = _read(top, outputs, (features, x))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from exporter.adapt import new_statistics
 from exporter.dropout_calls import GivenMasks
+from exporter.own_outputs import Outputs, predictions
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
 
 __all__ = ["WHOLE_WEIGHT", "build_evaluation", "mean_of", "training_forward", "training_loss"]
@@ -18,7 +19,7 @@ WHOLE_WEIGHT = "whole_weight"
 
 def training_forward(
     source: Source, tensors: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
-) -> tuple[Tensor, dict[str, Tensor]]:
+) -> tuple[Outputs, dict[str, Tensor]]:
     """The outputs under kept entries for the ``x`` of a step's ``inputs``, and the tracked statistics anew.
 
     The outputs of every module whose units can be dropped are multiplied by ``scale``.
@@ -75,8 +76,9 @@ def build_evaluation(source: Source) -> Traceable:
         x, y, sample_weight, *width = inputs[len(names) :]
         tensors = _at_width(source, dict(zip(names, inputs, strict=False)), *width)
         outputs = source.outputs(module, tensors, x)
-        ones = [outputs.new_ones(source.classes) for _ in free]
-        return weighted_mean(source.loss.per_sample(outputs, y, *ones), sample_weight), outputs
+        ones = [sample_weight.new_ones(source.classes) for _ in free]
+        loss = weighted_mean(source.loss.per_sample(outputs, y, *ones), sample_weight)
+        return loss, predictions(outputs)
 
     ports = (*tensor_ports(source.layout), *frozen_ports(source), *batch_ports(source))
     return Traceable(source, "eval", evaluate, ports, ("loss", "outputs"))

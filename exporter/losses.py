@@ -1,5 +1,6 @@
 """Losses by name, each a value per sample, so that a padded sample can weigh nothing."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,7 @@ from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import LABEL_MASK
 from edge_fl.core.errors import ConfigError
 from exporter.model_file import load_function
+from exporter.own_outputs import Outputs
 
 __all__ = ["Loss", "find_loss"]
 
@@ -21,7 +23,8 @@ class Loss:
 
     ``per_sample`` takes the outputs ``[B, ...]``, the targets ``[B, ...]`` of dtype ``target`` and one tensor for
     each of ``inputs``, and gives ``[B]``. ``leaves_out`` says that targets may be
-    :data:`edge_fl.core.batch.LEFT_OUT`.
+    :data:`edge_fl.core.batch.LEFT_OUT`. ``outputs`` are the names of those that a user's function takes, of a model
+    that gives several (:mod:`exporter.own_outputs`); none where it takes predictions.
     """
 
     name: str
@@ -29,6 +32,7 @@ class Loss:
     per_sample: Callable[..., Tensor]
     inputs: tuple[str, ...] = ()
     leaves_out: bool = False
+    outputs: tuple[str, ...] = ()
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
@@ -93,7 +97,7 @@ def find_loss(name: str, *, target: Literal["float32", "int64"] = "int64") -> Lo
     ----------
     name
         One of this module's, or ``path/to/file.py:function``, a function of outputs ``[B, ...]`` and targets
-        ``[B, ...]`` that gives ``[B]``.
+        ``[B, ...]`` that gives ``[B]``; or of several outputs, by the names of its parameters, and targets.
     target
         The dtype of the targets of a user's function.
 
@@ -105,7 +109,8 @@ def find_loss(name: str, *, target: Literal["float32", "int64"] = "int64") -> Lo
         When the user's file or function cannot be had.
     """
     if ":" in name:
-        return Loss(name.rpartition(":")[2], target, load_function(name))
+        function = load_function(name)
+        return Loss(name.rpartition(":")[2], target, _of_outputs(function), outputs=_output_names(function))
     for loss in _LOSSES:
         if loss.name == name:
             return loss
@@ -113,3 +118,26 @@ def find_loss(name: str, *, target: Literal["float32", "int64"] = "int64") -> Lo
         f"There is no loss '{name}'; there are {', '.join(loss.name for loss in _LOSSES)}, or write your own as "
         "path/to/file.py:function."
     )
+
+
+def _output_names(function: Callable[..., Tensor]) -> tuple[str, ...]:
+    """The parameters of a user's loss but the last, which are targets."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function written in C
+        return ()
+    positional = [
+        p.name
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
+    ]
+    return tuple(positional[:-1])
+
+
+def _of_outputs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """``function`` of the outputs it takes, which come behind the predictions where they are others."""
+
+    def per_sample(outputs: Outputs, y: Tensor) -> Tensor:
+        return function(outputs, y) if isinstance(outputs, Tensor) else function(*outputs[1:], y)
+
+    return per_sample

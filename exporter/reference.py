@@ -26,6 +26,7 @@ from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_at
 from exporter.dropout_calls import Undropped
 from exporter.frozen import is_frozen
+from exporter.own_outputs import Outputs, predictions
 from exporter.reference_dropout import DrawnMasks
 from exporter.sentence import first_line
 from exporter.source import Source
@@ -154,7 +155,7 @@ class Reference:
             ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
             losses = self._source.loss.per_sample(outputs, self._input(batch.y), *ones)
         self._module.train()
-        return float(losses[torch.from_numpy(batch.weight > 0)].mean()), outputs.numpy()
+        return float(losses[torch.from_numpy(batch.weight > 0)].mean()), predictions(outputs).numpy()
 
     def _buffers(self, statistics: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
         """The running buffers of a width, or the only ones: what is written there is written in ``statistics``."""
@@ -189,7 +190,8 @@ class Reference:
         apart = self._students(statistics, given)
         slim = self._outputs({**{n: t * narrow[n] for n, t in self._tensors.items()}, **apart}, given)
         alpha, temperature, forward = (float(given.extra[n]) for n in ("alpha", "temperature", "forward"))
-        wide, thin = (functional.softmax(o / temperature, dim=-1).flatten(0, -2) for o in (outputs, slim))
+        guesses = predictions(outputs), predictions(slim)
+        wide, thin = (functional.softmax(each / temperature, dim=-1).flatten(0, -2) for each in guesses)
         target, guess = (wide, thin) if forward else (thin, wide)
         distance = functional.kl_div(guess.log(), target, reduction="batchmean")
         hard = self._mean_loss(slim, given)
@@ -218,7 +220,7 @@ class Reference:
 
         return add
 
-    def _outputs(self, tensors: dict[str, Tensor], given: Given) -> Tensor:
+    def _outputs(self, tensors: dict[str, Tensor], given: Given) -> Outputs:
         def multiply(_: nn.Module, __: tuple[Tensor, ...], outputs: Any) -> Any:
             if isinstance(outputs, tuple):
                 return (outputs[0] * given.scale, *outputs[1:])
@@ -234,7 +236,7 @@ class Reference:
         hooks += [self._module.get_submodule(n).register_forward_hook(multiply) for n in self._source.scaled]
         x = self._input(given.batch.x[real])
         with self._masks(real, given) as masks:
-            outputs: Tensor = functional_call(self._module, tensors, (x,))
+            outputs: Outputs = functional_call(self._module, tensors, (x,))
         if isinstance(masks, DrawnMasks):
             masks.require_all_drawn()
         for hook in hooks:
@@ -251,7 +253,7 @@ class Reference:
         }
         return DrawnMasks(places, masks)
 
-    def _mean_loss(self, outputs: Tensor, given: Given) -> Tensor:
+    def _mean_loss(self, outputs: Outputs, given: Given) -> Tensor:
         y = self._input(given.batch.y[given.batch.weight > 0])
         more = [torch.from_numpy(given.extra[name]).to(self._dtype) for name in self._source.loss.inputs]
         return self._source.loss.per_sample(outputs, y, *more).mean()

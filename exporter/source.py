@@ -16,6 +16,7 @@ from edge_fl.core.layout import Tensor as Spec
 from exporter.frozen_dtype import widened
 from exporter.losses import Loss
 from exporter.open_lengths import BATCH, Length, length_of
+from exporter.own_outputs import Outputs
 
 __all__ = [
     "DropoutPlace",
@@ -95,12 +96,12 @@ class Source:
         """The frozen tensors that programs read."""
         return tuple(tensor for tensor in self.layout.frozen if tensor.name not in self.below)
 
-    def outputs(self, module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def outputs(self, module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Outputs:
         """What ``module``, this source's own or a copy, gives for ``x`` with ``tensors`` in the place of its own."""
         # Of no meaning, and read by nothing that is returned: a trace would take the module's own for constants.
         below = [tensor for tensor in self.layout.frozen if tensor.name in self.below]
         unread = {t.name: x.new_zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in below}
-        outputs: Tensor = functional_call(module, widened({**unread, **tensors}), (x,))
+        outputs: Outputs = functional_call(module, widened({**unread, **tensors}), (x,))
         return outputs
 
     @property

@@ -22,6 +22,7 @@ from edge_fl.runtimes.torch_eager import load_program
 from exporter.accept import Fit, example_inputs
 from exporter.frozen_dtype import arrays_of
 from exporter.limits import LIMIT, SMALLEST
+from exporter.own_outputs import predictions
 from exporter.quiet import quiet
 from exporter.sentence import first_line
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
@@ -80,7 +81,7 @@ def _function(source: Source) -> Callable[..., Tensor]:
     names = [tensor.name for tensor in (*source.layout.tensors, *source.layout.frozen)]
 
     def forward(x: Tensor, *tensors: Tensor) -> Tensor:
-        return source.outputs(module, dict(zip(names, tensors, strict=True)), x)
+        return predictions(source.outputs(module, dict(zip(names, tensors, strict=True)), x))
 
     return forward
 
