@@ -24,7 +24,7 @@ from exporter.replace_modules import replace_modules
 from exporter.transposed import TransposedLinear, is_transposed
 from exporter.transposed_convolution import TransposedConvolution, can_transpose
 
-__all__ = ["adapt", "momenta", "new_statistics"]
+__all__ = ["adapt", "forget_statistics", "momenta", "new_statistics"]
 
 
 def adapt(model: nn.Module, *, batch_norm: BatchNormPolicy = "tracked") -> nn.Module:
@@ -65,8 +65,15 @@ def new_statistics(
                 new[f"{name}.running_{what}"] = (
                     moved if width is None else old + width.reshape(-1, 1) * (moved - old)
                 )
-            module.seen = []
+    forget_statistics(model)
     return new
+
+
+def forget_statistics(model: nn.Module) -> None:
+    """Forget what passes have left, of which one may have ended in the middle."""
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            module.seen = []
 
 
 def momenta(model: nn.Module, x: Tensor, tracked: Iterable[Spec]) -> dict[str, float]:

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 from torch import Tensor, nn
 
-from exporter.adapt import new_statistics
+from exporter.adapt import forget_statistics, new_statistics
 from exporter.dropout_calls import GivenMasks
 from exporter.own_outputs import Outputs, predictions
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
@@ -32,6 +32,7 @@ def training_forward(
         return (outputs[0] * scale, *outputs[1:])  # a recurrent layer; its last state is not scaled
 
     hooks = [source.module.get_submodule(name).register_forward_hook(multiply) for name in source.scaled]
+    forget_statistics(source.module)
     try:
         with nullcontext() if source.dropout is None else GivenMasks(source.dropout, inputs):
             outputs = source.outputs(source.module, tensors, x)

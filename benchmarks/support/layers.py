@@ -247,7 +247,7 @@ _STRUCTURES = (
     SupportCase("Attention, written out", lambda: _attention(fused=False), _SERIES),
     SupportCase("scaled_dot_product_attention", lambda: _attention(fused=True), _SERIES),
     SupportCase("MultiheadAttention", _multihead, _SERIES),
-    SupportCase("Dropout, p = 0", lambda: _dense(nn.ReLU(), nn.Dropout(0.0))),
+    SupportCase("Dropout", lambda: _dense(nn.ReLU(), nn.Dropout(0.2))),
 )
 
 LAYERS = (*_LAYERS, *_NORMALISATIONS, *_RECURRENT, *_POOLINGS, *_ACTIVATIONS, *_STRUCTURES)
