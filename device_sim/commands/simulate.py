@@ -105,8 +105,27 @@ def simulate(
     device: Annotated[str, typer.Option(help="With --trainer stacked: cpu or cuda.")] = "cpu",
     threads: Annotated[int, typer.Option(help="CPU threads, in training and in evaluation.")] = 1,
     processes: Annotated[
-        int, typer.Option(help="Processes that share a round's clients, each training on --threads.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            help="Workers that share a round's clients, each on --threads [default: 1, or with --engine ray as many as "
+            "fit].",
+            show_default=False,
+        ),
+    ] = None,
+    engine: Annotated[
+        Literal["processes", "ray"],
+        typer.Option(help="What workers are: processes of this machine, or actors of a Ray cluster."),
+    ] = "processes",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            help="With --engine ray: the cluster's head, such as 10.0.0.5:6379 [default: a cluster is started here].",
+            show_default=False,
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="With --ray-address: join a cluster without a token.")
+    ] = False,
     method: Recipe = "fedavg",
     dropout: Dropout = None,
     widths: Widths = None,
@@ -247,6 +266,9 @@ def simulate(
             device=device,
             threads=threads,
             processes=processes,
+            engine=engine,
+            ray_address=ray_address,
+            insecure=insecure,
             rounds=rounds,
             local_steps=local_steps,
             batch=batch,

@@ -6,9 +6,10 @@ from typing import Any, Literal
 
 from broker.observer import Observer
 from broker.session import new_run_id
-from device_sim.simulation.settings import Population, TrainerSettings, World
+from device_sim.simulation.settings import Population, RayCluster, TrainerSettings, World
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError
 from edge_fl.data.given import samples_of
 from edge_fl.data.partition import Kind
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
@@ -45,7 +46,10 @@ def begin(
     runtime: str | None = None,
     device: str = "cpu",
     threads: int = 1,
-    processes: int = 1,
+    processes: int | None = None,
+    engine: Literal["processes", "ray"] = "processes",
+    ray_address: str | None = None,
+    insecure: bool = False,
     rounds: int = 20,
     local_steps: int = 20,
     batch: int = 20,
@@ -93,6 +97,11 @@ def begin(
         Metrics by name; none for the bundle's, or what is usual for its loss.
     fraction
         Share of the clients picked a round; None for a tenth, but at least one.
+    processes, engine
+        How many workers share a round's clients, and what they are: processes of this machine (None: one), or actors of
+        a Ray cluster (None: as many as fit).
+    ray_address, insecure
+        ``HOST:PORT`` of a cluster, None to start one here; and whether one off this machine needs no token.
     initial_weights
         A run that has ended, its folder, or a ``.safetensors`` file; None for the weights in the bundle.
     keep_best, patience
@@ -167,7 +176,14 @@ def begin(
         bundle=found,
         config=config,
         population=population,
-        trainer=TrainerSettings(trainer, runtime and runtime.replace("-", "_"), device, threads, processes),
+        trainer=TrainerSettings(
+            trainer,
+            runtime and runtime.replace("-", "_"),
+            device,
+            threads,
+            processes=1 if engine == "ray" or processes is None else processes,
+            ray=_cluster(engine, ray_address, processes, insecure=insecure),
+        ),
         root=Path("runs") / run if output is None else Path(output),
         observer=observer or Observer(),
         data=_spec(data) if data is None or _spec(data) else samples_of(data),
@@ -179,3 +195,13 @@ def begin(
 def _spec(given: Any) -> str | None:
     """What the record keeps of data: a spec's text, None of objects."""
     return str(given) if isinstance(given, str | Path) else None
+
+
+def _cluster(engine: str, address: str | None, workers: int | None, *, insecure: bool) -> RayCluster | None:
+    if engine == "ray":
+        return RayCluster(address, workers, insecure)
+    if engine != "processes":
+        raise ConfigError(f"There is no engine '{engine}'; there are processes and ray.")
+    if address is not None or insecure:
+        raise ConfigError("Only --engine ray has an address: give it, or leave --ray-address and --insecure out.")
+    return None

@@ -1,34 +1,30 @@
-"""A trainer whose clients are trained by several processes, each with a trainer of its own."""
+"""Workers that are processes of this machine."""
 
 import multiprocessing
 import os
 import signal
 import threading
-import traceback
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
+from device_sim.simulation.parts import Engine, Worker
 from device_sim.simulation.trainer import Call, Trainer, power_of_two
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import RunError
-from edge_fl.training.update import Update
 
-__all__ = ["ProcessesTrainer"]
+__all__ = ["ProcessEngine"]
 
 _PARTS = 4  # of a round for each process, so that all end at about the same time
-_AHEAD = 2  # parts a process that are trained, or whose updates wait to be taken
 
 
-class ProcessesTrainer(Trainer):
-    """Shares out the clients of a round, in parts that depend on nothing but how many there are of both.
+class ProcessEngine(Engine):
+    """A process has one part at a time and a pipe of its own.
 
-    A trainer that trains several clients at once sees those of one part alone, so that results depend on the number of
-    processes, by rounding; with one that trains one after another they are the same bits. A process has one part at a
-    time and a pipe of its own, so that one which is killed is seen at once and blocks nobody (of concurrent.futures a
-    killed process may block its pool for ever: https://github.com/python/cpython/issues/94777).
+    So one which is killed is seen at once and blocks nobody (of concurrent.futures a killed process may block its pool
+    for ever: https://github.com/python/cpython/issues/94777).
 
     Parameters
     ----------
@@ -50,42 +46,39 @@ class ProcessesTrainer(Trainer):
             theirs.close()  # so that the end of the process is the end of its pipe
             self._workers[ours] = process
         self._busy: dict[Connection, int] = {}  # the part that each is at, by number
-        self._begun = 0
 
-    def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
-        """Have parts of the calls done, a few ahead of the one whose updates are taken; RunError without a process.
+    @property
+    def workers(self) -> int:
+        """The processes."""
+        return len(self._workers)
 
-        What is not taken of an earlier round's is forgotten when it comes, as its numbers are lower.
-        """
-        size = power_of_two(max(count // (_PARTS * len(self._workers)), 1))
-        waiting, idle = iter(calls), [worker for worker in self._workers if worker not in self._busy]
-        done: dict[int, list[Update]] = {}
-        first = taken = self._begun
-        while True:
-            while idle and self._begun - taken < _AHEAD * len(self._workers):
-                if not (part := list(islice(waiting, size))):
-                    break
-                self._begin(idle.pop(), (model, part))
-            if taken in done:
-                yield from done.pop(taken)
-                taken += 1
-            elif idle and taken == self._begun:
-                return
-            else:
-                for ready in cast("list[Connection]", wait(self._busy)):
-                    answer, number = _received(ready), self._busy.pop(ready)
-                    idle.append(ready)
-                    if number >= first:
-                        done[number] = _updates(answer)
+    @property
+    def idle(self) -> int:
+        """Those without a part."""
+        return len(self._workers) - len(self._busy)
 
-    def _begin(self, worker: Connection, work: tuple[bytes, list[Call]]) -> None:
-        """Have it do a part, which is given the next number."""
+    def part_size(self, count: int) -> int:
+        """A few parts for each process."""
+        return power_of_two(max(count // (_PARTS * len(self._workers)), 1))
+
+    def share(self, model: bytes) -> bytes:
+        """Itself: it is sent with every part."""
+        return model
+
+    def begin(self, number: int, model: Any, part: list[Call]) -> None:
+        """Send it to an idle process."""
+        worker = next(each for each in self._workers if each not in self._busy)
         try:
-            worker.send(work)
+            worker.send((model, part))
         except OSError as error:
             raise _ended() from error
-        self._busy[worker] = self._begun
-        self._begun += 1
+        self._busy[worker] = number
+
+    def finished(self) -> list[tuple[int, Any]]:
+        """Answers that have come, at least one; RunError where a process was ended."""
+        ready = cast("list[Connection]", wait(self._busy))
+        answers = [(worker, _received(worker)) for worker in ready]
+        return [(self._busy.pop(worker), answer) for worker, answer in answers]
 
     def close(self) -> None:
         """End the processes, whatever they do."""
@@ -104,13 +97,6 @@ def _received(worker: Connection) -> Any:
         raise _ended() from error
 
 
-def _updates(answer: Any) -> list[Update]:
-    """Those that were answered; raises what the trainer raised."""
-    if isinstance(answer, Exception):
-        raise answer
-    return cast("list[Update]", answer)
-
-
 def _ended() -> RunError:
     return RunError(
         "A process that trained clients was ended from outside, perhaps for want of memory; continue the run with "
@@ -122,19 +108,13 @@ def _serve(parent: Connection, root: Path, open: Callable[[Bundle], Trainer]) ->
     """Train what comes, until the parent is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    trainer: Trainer | None = None
+    worker = Worker(partial(Bundle.load, root), open)
     while True:
         try:
-            model, calls = parent.recv()
+            model, part = parent.recv()
         except EOFError:
             return
-        answer: Any
-        try:
-            trainer = trainer or open(Bundle.load(root))
-            answer = list(trainer.updates(model, calls, len(calls)))
-        except Exception as error:  # the parent's to raise
-            error.add_note(traceback.format_exc())
-            answer = error
+        answer = worker.train(model, part)
         try:
             parent.send(answer)
         except OSError:

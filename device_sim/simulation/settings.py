@@ -4,7 +4,9 @@ import msgspec
 
 from broker.settings import RunSettings
 from device_sim.simulation.links import find_link
-from device_sim.simulation.processes import ProcessesTrainer
+from device_sim.simulation.parts import PartsTrainer
+from device_sim.simulation.processes import ProcessEngine
+from device_sim.simulation.ray_engine import RayEngine, check_address
 from device_sim.simulation.stacked import RUNTIME as STACKED
 from device_sim.simulation.stacked import StackedTrainer
 from device_sim.simulation.time_model import TIER_SLOWDOWNS
@@ -15,7 +17,7 @@ from edge_fl.data.partition import IID, Kind
 from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import open_runtime
 
-__all__ = ["Population", "SimulationSettings", "TrainerSettings", "World"]
+__all__ = ["Population", "RayCluster", "SimulationSettings", "TrainerSettings", "World"]
 
 
 class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,11 +62,28 @@ class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return count
 
 
+class RayCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a round's clients are trained: on the cluster at ``address``, ``HOST:PORT``, or one that is started here.
+
+    ``workers`` is how many actors there are (None: as many as fit). A cluster off this machine needs a token, or
+    ``insecure``.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise ConfigError(f"Training takes at least 1 process, not {self.workers}.")
+
+
 class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How clients are trained: many at once (``stacked``), or each through ``runtime`` (None: onnx) as its agent would.
 
     ``device`` (``cpu`` or ``cuda``) is the stacked trainer's; ``threads`` are CPU threads, of training and evaluation.
-    With several ``processes`` each trains some of a round's clients, on as many threads. ``code`` is the run's.
+    With several ``processes``, or on a ``ray`` cluster, each worker trains some of a round's clients, on as many
+    threads. ``code`` is the run's.
     """
 
     kind: str
@@ -73,6 +92,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: int = 1
     processes: int = 1
     code: tuple[str, ...] = ()
+    ray: RayCluster | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in ("stacked", "runtime"):
@@ -101,7 +121,22 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.processes > 1:
             self._in_this_process(bundle)  # refuses here what each of them would
             alone = msgspec.structs.replace(self, processes=1)
-            return ProcessesTrainer(bundle, alone.open, self.processes)
+            return PartsTrainer(ProcessEngine(bundle, alone.open, self.processes))
+        if self.ray is not None:
+            if self.ray.address is not None:
+                check_address(self.ray.address, insecure=self.ray.insecure)
+            if self.device == "cpu":
+                self._in_this_process(bundle)  # as above
+            alone = msgspec.structs.replace(self, ray=None)
+            engine = RayEngine(
+                bundle,
+                alone.open,
+                address=self.ray.address,
+                workers=self.ray.workers,
+                cpus=self.threads,
+                gpu=self.device != "cpu",
+            )
+            return PartsTrainer(engine)
         return self._in_this_process(bundle)
 
     def _in_this_process(self, bundle: Bundle) -> LocalTrainer:

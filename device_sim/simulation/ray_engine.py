@@ -1,0 +1,246 @@
+"""Workers that are actors of a Ray cluster: on every core of its hosts, or on its GPUs.
+
+Nothing else imports Ray, and this file only where it is asked for.
+"""
+
+import contextlib
+import ipaddress
+import logging
+import os
+import secrets
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from device_sim.simulation.parts import Engine, Worker
+from device_sim.simulation.trainer import Call, Trainer, power_of_two
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError, RunError, RuntimeMissingError, said
+
+__all__ = ["RayEngine", "check_address"]
+
+_log = logging.getLogger(__name__)
+
+_PARTS = 16  # of a round, however many workers there are: results do not depend on those
+_LARGEST = 64  # clients of a part
+_CONNECTION_SECONDS = 5.0
+_ACTOR_SECONDS = 120.0  # until a cluster has room for the first worker
+_SHOWN = 200  # characters of what Ray says
+_AUTH_MODE, _TOKEN = "RAY_AUTH_MODE", "token"
+
+
+class RayEngine(Engine):
+    """Actors, each with a part at a time.
+
+    It joins the cluster at an address, or starts one on this machine that ends with it. The bundle goes through the
+    object store once, and a round's model once a round. A part whose actor or host is lost goes to another actor, and
+    its updates are the same bits there. Where no actor is left, the round fails.
+
+    Parameters
+    ----------
+    bundle
+        What is trained: actors write it to a folder of theirs.
+    open
+        Opens an actor's trainer; can be pickled.
+    address
+        ``HOST:PORT`` of a cluster, or None to start one here.
+    workers
+        How many actors: None for one on every so many ``cpus``, or every GPU, of the cluster.
+    cpus
+        Cores of an actor.
+    gpu
+        Whether an actor needs a GPU.
+
+    Raises
+    ------
+    RuntimeMissingError
+        When Ray is not installed.
+    ConfigError
+        When there is no cluster at the address, or none that this version of Ray can join.
+    RunError
+        When the cluster has no room for an actor.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        open: Callable[[Bundle], Trainer],
+        *,
+        address: str | None,
+        workers: int | None,
+        cpus: int,
+        gpu: bool,
+    ) -> None:
+        self._ray = _ray(own=address is None)
+        self._idle: list[Any] = []
+        try:
+            _join(self._ray, address, cores=cpus * workers if workers else None)
+            files = self._ray.put(_files(bundle.root))
+            kind = self._ray.remote(_Actor).options(
+                num_cpus=cpus, num_gpus=1 if gpu else 0, scheduling_strategy="SPREAD", max_restarts=0
+            )
+            count = workers or _room(self._ray, cpus, gpu=gpu)
+            self._idle = self._ready([kind.remote(files, open) for _ in range(count)])
+        except BaseException:
+            self.close()
+            raise
+        self._busy: dict[Any, tuple[Any, int, Any, list[Call]]] = {}  # by what will be the answer
+        self._lost: list[tuple[int, Any, list[Call]]] = []  # parts that nobody trains now
+
+    def _ready(self, actors: list[Any]) -> list[Any]:
+        """Those that the cluster has begun; a few more may begin later, and are not waited for."""
+        begun = {actor.ready.remote(): actor for actor in actors}
+        done, _ = self._ray.wait(list(begun), timeout=_ACTOR_SECONDS)
+        if done:
+            done, _ = self._ray.wait(list(begun), num_returns=len(begun), timeout=_ACTOR_SECONDS / 4)
+        else:
+            raise RunError(
+                f"The Ray cluster has had no room for a worker in {_ACTOR_SECONDS:g} s: free some of its cores, or "
+                "give fewer --threads."
+            )
+        return [begun[answer] for answer in done]
+
+    @property
+    def workers(self) -> int:
+        """The actors that are left."""
+        return len(self._idle) + len(self._busy)
+
+    @property
+    def idle(self) -> int:
+        """Those without a part."""
+        return len(self._idle)
+
+    def part_size(self, count: int) -> int:
+        """The same whatever the cluster."""
+        return power_of_two(min(max(count // _PARTS, 1), _LARGEST))
+
+    def share(self, model: bytes) -> Any:
+        """A reference to it in the object store, which each host fetches once."""
+        return self._ray.put(model)
+
+    def begin(self, number: int, model: Any, part: list[Call]) -> None:
+        """Give it to an idle actor."""
+        actor = self._idle.pop()
+        self._busy[actor.train.remote(model, part)] = actor, number, model, part
+
+    def finished(self) -> list[tuple[int, Any]]:
+        """Answers that have come, at least one; what a lost actor had is given to another meanwhile."""
+        found: list[tuple[int, Any]] = []
+        while not found:
+            while self._lost and self._idle:
+                self.begin(*self._lost.pop())
+            if not self._busy:
+                raise RunError(
+                    "No worker of the Ray cluster is left to train the round; continue the run with --resume when "
+                    "hosts are there."
+                )
+            ready, _ = self._ray.wait(list(self._busy))
+            for answer in ready:
+                actor, number, model, part = self._busy.pop(answer)
+                try:
+                    found.append((number, self._ray.get(answer)))
+                    self._idle.append(actor)
+                except self._ray.exceptions.RayError as error:
+                    _log.warning("a Ray worker is lost (%s): another trains its clients", type(error).__name__)
+                    self._lost.append((number, model, part))
+        return found
+
+    def close(self) -> None:
+        """End the actors, and leave the cluster."""
+        self._ray.shutdown()
+
+
+class _Actor:
+    """A worker of the cluster."""
+
+    def __init__(self, files: dict[str, bytes], open: Callable[[Bundle], Trainer]) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="edge-fl-")
+        root = Path(self._folder.name)
+        for name, content in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes(content)
+        self._worker = Worker(partial(Bundle.load, root), open)
+
+    def ready(self) -> bool:
+        """Whether it is there."""
+        return True
+
+    def train(self, model: bytes, part: list[Call]) -> Any:
+        """As :meth:`Worker.train`."""
+        return self._worker.train(model, part)
+
+
+def check_address(address: str, *, insecure: bool) -> None:
+    """Refuse an address that is none, or a cluster off this machine without a token.
+
+    Whoever reaches a cluster without one runs what they like on it, and on its drivers.
+
+    Raises ConfigError.
+    """
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(
+            f"A Ray cluster's address is HOST:PORT of its head, such as 10.0.0.5:6379, not '{address}'."
+        )
+    if insecure or _is_loopback(host) or os.environ.get(_AUTH_MODE) == _TOKEN:
+        return
+    raise ConfigError(
+        f"The Ray cluster at '{address}' is not on this machine: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN on every "
+        "host, or give --insecure on a network that you trust."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
+
+
+def _ray(*, own: bool) -> Any:
+    """Ray, which reads its settings when it is imported; where it is to start a cluster, with a token for that."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # else it reports to its maker
+    if own and os.environ.get(_AUTH_MODE) != _TOKEN:
+        if "ray" in sys.modules:
+            raise ConfigError(
+                "Ray was imported without a token, so anyone could use the cluster that it starts: set "
+                "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before, or start no cluster and give its address."
+            )
+        os.environ |= {_AUTH_MODE: _TOKEN, "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    try:
+        import ray
+    except ImportError as error:
+        raise RuntimeMissingError("--engine ray needs Ray: pip install 'edge-fl[ray]'.") from error
+    return ray
+
+
+def _join(ray: Any, address: str | None, *, cores: int | None) -> None:
+    """Connect to a cluster, or start one."""
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        ray.init(num_cpus=cores, include_dashboard=False, **quiet)
+        return
+    host, _, port = address.rpartition(":")
+    try:  # for minutes Ray would ask an address that is not there
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECTION_SECONDS).close()
+        ray.init(address=address, **quiet)
+    except (OSError, RuntimeError, ray.exceptions.RayError) as error:
+        raise ConfigError(
+            f"The Ray cluster at '{address}' cannot be joined ({said(error)[:_SHOWN]}): see `ray status` on its head, "
+            "its versions of Python and Ray, and its token."
+        ) from error
+
+
+def _room(ray: Any, cpus: int, *, gpu: bool) -> int:
+    """How many workers fit the cluster."""
+    resources = ray.cluster_resources()
+    room = int(resources.get("CPU", 0)) // cpus
+    return max(min(room, int(resources.get("GPU", 0))) if gpu else room, 1)
+
+
+def _files(root: Path) -> dict[str, bytes]:
+    """A bundle's files by their names."""
+    return {str(file.relative_to(root)): file.read_bytes() for file in sorted(root.rglob("*")) if file.is_file()}

@@ -1,0 +1,238 @@
+"""Clients trained by the actors of a Ray cluster."""
+
+import importlib.util
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from safetensors.numpy import load_file
+
+from broker.observer import Observer
+from device_sim.simulation.settings import Population, RayCluster, TrainerSettings
+from device_sim.simulation.simulate import Simulation
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError, RunError
+from edge_fl.runs.config import RunConfig
+
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed", allow_module_level=True)
+# Read when Ray is imported, by whichever of these tests comes first.
+os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+CONFIG = RunConfig(
+    run="test",
+    method="fedbiad+dgc",
+    parameters={},
+    rounds=3,
+    clients_per_round=9,
+    local_steps=5,
+    batch=20,
+    lr=0.1,
+    seed=3,
+)
+
+
+def trained(
+    bundle: Bundle, root: Path, trainer: TrainerSettings, observer: Observer | None = None, **changes: Any
+) -> dict[str, bytes]:
+    simulation = Simulation(
+        bundle=bundle,
+        config=msgspec.structs.replace(CONFIG, **changes),
+        population=Population(9),
+        trainer=trainer,
+        root=root,
+        observer=observer or Observer(),
+    )
+    return {name: array.tobytes() for name, array in load_file(simulation.run().weights).items()}
+
+
+@pytest.fixture(scope="module")
+def alone(torch_bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return trained(torch_bundle, tmp_path_factory.mktemp("alone") / "run", TrainerSettings("runtime"))
+
+
+def ray_settings(workers: int | None = 2, address: str | None = None, kind: str = "runtime") -> TrainerSettings:
+    return TrainerSettings(kind, ray=RayCluster(address, workers))
+
+
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.matrix), 3])
+def test_any_number_of_workers_trains_what_one_process_does(
+    torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes], workers: int
+) -> None:
+    assert trained(torch_bundle, tmp_path / "run", ray_settings(workers)) == alone
+
+
+@pytest.mark.matrix
+def test_stacks_do_not_depend_on_how_many_workers_there_are(torch_bundle: Bundle, tmp_path: Path) -> None:
+    found = [trained(torch_bundle, tmp_path / str(n), ray_settings(n, kind="stacked")) for n in (1, 2)]
+    assert found[0] == found[1]
+
+
+class Killer(Observer):
+    """Kills an actor once the first client is done, and all of them if told so."""
+
+    def __init__(self, *, everyone: bool = False) -> None:
+        self.killed: list[int] = []
+        self._everyone = everyone
+
+    def device(self, client: str, status: str) -> None:
+        if self.killed:
+            return
+        for process in actors()[: None if self._everyone else 1]:
+            os.kill(process, signal.SIGKILL)
+            self.killed.append(process)
+
+
+def actors() -> list[int]:
+    """The processes of our actors on this machine, which Ray names after their class."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            title = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if title.startswith(b"ray::_Actor"):
+            found.append(int(folder.name))
+    return found
+
+
+def test_what_a_killed_actor_had_is_trained_by_another(
+    torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes]
+) -> None:
+    killer = Killer()
+    assert trained(torch_bundle, tmp_path / "run", ray_settings(2), killer) == alone
+    assert len(killer.killed) == 1
+
+
+def test_without_an_actor_the_round_fails_and_goes_on_later(
+    torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes]
+) -> None:
+    root = tmp_path / "run"
+    with pytest.raises(RunError, match="No worker of the Ray cluster is left"):
+        trained(torch_bundle, root, ray_settings(2), Killer(everyone=True))
+    weights = Simulation.resume(root, observer=Observer()).run().weights
+    assert {name: array.tobytes() for name, array in load_file(weights).items()} == alone
+
+
+def test_what_goes_wrong_in_an_actor_is_told_as_it_is(torch_bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="lower the step size"):
+        trained(torch_bundle, tmp_path / "run", ray_settings(2), lr=1e30)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Two nodes of a core each, beside a head without."""
+    from ray.cluster_utils import Cluster
+
+    local = {"object_store_memory": 100 << 20, "include_dashboard": False}
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **local})
+    made.ours = [made.add_node(num_cpus=1, **local) for _ in range(2)]
+    yield made
+    made.shutdown()
+
+
+class NodeKiller(Observer):
+    """Takes a node away once the first client is done: one that is not this process's own."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    def device(self, client: str, status: str) -> None:
+        import ray
+
+        if len(self._cluster.ours) == 2:
+            own = ray.get_runtime_context().get_node_id()
+            victim = next(node for node in self._cluster.ours if node.node_id != own)
+            self._cluster.ours.remove(victim)
+            self._cluster.remove_node(victim, allow_graceful=False)
+
+
+def test_a_host_that_is_lost_costs_no_bit(
+    torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes], cluster: Any
+) -> None:
+    trainer = TrainerSettings("runtime", ray=RayCluster(cluster.address, insecure=True))
+    assert trained(torch_bundle, tmp_path / "run", trainer, NodeKiller(cluster)) == alone
+    assert len(cluster.ours) == 1
+
+
+def test_an_address_without_a_cluster_is_told(torch_bundle: Bundle, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    trainer = TrainerSettings("runtime", ray=RayCluster(f"127.0.0.1:{port}"))
+    with pytest.raises(ConfigError, match=f"at '127.0.0.1:{port}' cannot be joined .*refused"):
+        trained(torch_bundle, tmp_path / "run", trainer)
+
+
+def without_token() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--engine=ray", "--ray-address=ray://127.0.0.1:10001"], "is HOST:PORT of its head"),
+        (["--engine=ray", "--ray-address=head:70000"], "is HOST:PORT of its head"),
+        (["--engine=ray", "--ray-address=10.0.0.5:6379"], "is not on this machine: set RAY_AUTH_MODE=token"),
+        (["--engine=ray", "--processes=0"], "at least 1 process"),
+        (["--ray-address=127.0.0.1:6379"], "Only --engine ray has an address"),
+    ],
+)
+def test_bad_addresses_are_told(torch_bundle: Bundle, tmp_path: Path, options: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "edge_fl", "simulate", str(torch_bundle.root), "-o", str(tmp_path / "run")]
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, check=False, timeout=120, env=without_token()
+    )
+    assert says in " ".join(done.stderr.split())
+    assert done.returncode not in (0, 1)
+
+
+def test_nothing_imports_ray_unasked() -> None:
+    code = "import sys, device_sim.simulation.simulate, edge_fl; assert 'ray' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+_STRANGER = """
+import os, sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False)
+except ConnectionError:
+    sys.exit(3)
+"""
+_OWNER = """
+import subprocess, sys
+from pathlib import Path
+from device_sim.simulation.settings import RayCluster, TrainerSettings
+from edge_fl.core.bundle import Bundle
+trainer = TrainerSettings("runtime", ray=RayCluster(workers=1)).open(Bundle.load(Path(sys.argv[1])))
+import ray, os
+address = ray.get_runtime_context().gcs_address
+env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+done = subprocess.run([sys.executable, "-c", sys.argv[2], address], env=env)
+trainer.close()
+sys.exit(done.returncode)
+"""
+
+
+@pytest.mark.matrix
+def test_strangers_cannot_use_the_cluster_that_a_simulation_starts(torch_bundle: Bundle) -> None:
+    env = without_token()
+    command = [sys.executable, "-c", _OWNER, str(torch_bundle.root), _STRANGER]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 3
+    assert "InvalidAuthToken" in done.stderr
+
+
+def test_ray_that_was_imported_without_a_token_starts_no_cluster(torch_bundle: Bundle) -> None:
+    env = without_token()
+    command = [sys.executable, "-c", "import ray\n" + _OWNER, str(torch_bundle.root), _STRANGER]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180, check=False)
+    assert "Ray was imported without a token" in done.stderr
