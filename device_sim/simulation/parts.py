@@ -42,7 +42,7 @@ class Engine(ABC):
 
     @abstractmethod
     def finished(self) -> list[tuple[int, Any]]:
-        """Wait for parts: the number of each, and its updates or the exception that training raised.
+        """Wait until something happens: of parts that are done, the number, and updates or what training raised.
 
         Raises RunError where nobody is left to train a part that was begun.
         """

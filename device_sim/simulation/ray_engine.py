@@ -12,6 +12,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,8 @@ class RayEngine(Engine):
 
     It joins the cluster at an address, or starts one on this machine that ends with it. The bundle goes through the
     object store once, and a round's model once a round. A part whose actor or host is lost goes to another actor, and
-    its updates are the same bits there. Where no actor is left, the round fails.
+    its updates are the same bits there. Where no actor is left, the round fails. Before each round it fills what room
+    the cluster has with actors: a host that comes back, or is new, has work again.
 
     Parameters
     ----------
@@ -76,38 +78,27 @@ class RayEngine(Engine):
         gpu: bool,
     ) -> None:
         self._ray = _ray(own=address is None)
+        self._wanted, self._cpus, self._gpu, self._open = workers, cpus, gpu, open
         self._idle: list[Any] = []
+        self._awaited: dict[Any, tuple[Any, _Part | None]] = {}  # an actor by its answer; no part: it begins
+        self._lost: list[_Part] = []  # that nobody trains now
         try:
             _join(self._ray, address, cores=cpus * workers if workers else None)
-            files = self._ray.put(_files(bundle.root))
-            kind = self._ray.remote(_Actor).options(
+            self._files = self._ray.put(_files(bundle.root))
+            self._kind = self._ray.remote(_Actor).options(
                 num_cpus=cpus, num_gpus=1 if gpu else 0, scheduling_strategy="SPREAD", max_restarts=0
             )
-            count = workers or _room(self._ray, cpus, gpu=gpu)
-            self._idle = self._ready([kind.remote(files, open) for _ in range(count)])
+            self._hire()
+            while not self._idle:
+                self.finished()
         except BaseException:
             self.close()
             raise
-        self._busy: dict[Any, tuple[Any, int, Any, list[Call]]] = {}  # by what will be the answer
-        self._lost: list[tuple[int, Any, list[Call]]] = []  # parts that nobody trains now
-
-    def _ready(self, actors: list[Any]) -> list[Any]:
-        """Those that the cluster has begun; a few more may begin later, and are not waited for."""
-        begun = {actor.ready.remote(): actor for actor in actors}
-        done, _ = self._ray.wait(list(begun), timeout=_ACTOR_SECONDS)
-        if done:
-            done, _ = self._ray.wait(list(begun), num_returns=len(begun), timeout=_ACTOR_SECONDS / 4)
-        else:
-            raise RunError(
-                f"The Ray cluster has had no room for a worker in {_ACTOR_SECONDS:g} s: free some of its cores, or "
-                "give fewer --threads."
-            )
-        return [begun[answer] for answer in done]
 
     @property
     def workers(self) -> int:
-        """The actors that are left."""
-        return len(self._idle) + len(self._busy)
+        """The actors that are left, and those that begin."""
+        return len(self._idle) + len(self._awaited)
 
     @property
     def idle(self) -> int:
@@ -120,38 +111,61 @@ class RayEngine(Engine):
 
     def share(self, model: bytes) -> Any:
         """A reference to it in the object store, which each host fetches once."""
+        self._hire()
         return self._ray.put(model)
+
+    def _hire(self) -> None:
+        """Begin as many actors as the cluster has room for, or as are wanted; nobody waits for them."""
+        room = self._wanted or _room(self._ray, self._cpus, gpu=self._gpu)
+        for _ in range(room - self.workers):
+            actor = self._kind.remote(self._files, self._open)
+            self._awaited[actor.ready.remote()] = actor, None
 
     def begin(self, number: int, model: Any, part: list[Call]) -> None:
         """Give it to an idle actor."""
+        self._begin(_Part(number, model, part))
+
+    def _begin(self, part: "_Part") -> None:
         actor = self._idle.pop()
-        self._busy[actor.train.remote(model, part)] = actor, number, model, part
+        self._awaited[actor.train.remote(part.model, part.calls)] = actor, part
 
     def finished(self) -> list[tuple[int, Any]]:
-        """Answers that have come, at least one; what a lost actor had is given to another meanwhile."""
+        """Answers that have come; none where an actor has begun, or is lost and another gets its part next time."""
+        while self._lost and self._idle:
+            self._begin(self._lost.pop())
+        busy = any(part is not None for _, part in self._awaited.values())
+        timeout = None if busy else _ACTOR_SECONDS
+        ready, _ = self._ray.wait(list(self._awaited), timeout=timeout) if self._awaited else ([], [])
+        if not ready:
+            raise RunError(
+                "The Ray cluster has no worker to train the round: start hosts, or free some of their cores, and "
+                "continue the run with --resume."
+            )
         found: list[tuple[int, Any]] = []
-        while not found:
-            while self._lost and self._idle:
-                self.begin(*self._lost.pop())
-            if not self._busy:
-                raise RunError(
-                    "No worker of the Ray cluster is left to train the round; continue the run with --resume when "
-                    "hosts are there."
-                )
-            ready, _ = self._ray.wait(list(self._busy))
-            for answer in ready:
-                actor, number, model, part = self._busy.pop(answer)
-                try:
-                    found.append((number, self._ray.get(answer)))
-                    self._idle.append(actor)
-                except self._ray.exceptions.RayError as error:
-                    _log.warning("a Ray worker is lost (%s): another trains its clients", type(error).__name__)
-                    self._lost.append((number, model, part))
+        for answer in ready:
+            actor, part = self._awaited.pop(answer)
+            try:
+                came = self._ray.get(answer)
+            except self._ray.exceptions.RayError as error:
+                _log.warning("a Ray worker is lost (%s)", type(error).__name__)
+                self._lost += [part] if part else []
+                continue
+            self._idle.append(actor)
+            found += [(part.number, came)] if part else []
         return found
 
     def close(self) -> None:
         """End the actors, and leave the cluster."""
         self._ray.shutdown()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Calls that an actor is given together, with a reference to their model."""
+
+    number: int
+    model: Any
+    calls: list[Call]
 
 
 class _Actor:

@@ -21,6 +21,7 @@ from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.runs.config import RunConfig
+from edge_fl.runs.metrics import RoundMetrics
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
@@ -40,10 +41,13 @@ CONFIG = RunConfig(
 )
 
 
-def trained(
+LOCAL = {"object_store_memory": 100 << 20, "include_dashboard": False}
+
+
+def simulation(
     bundle: Bundle, root: Path, trainer: TrainerSettings, observer: Observer | None = None, **changes: Any
-) -> dict[str, bytes]:
-    simulation = Simulation(
+) -> Simulation:
+    return Simulation(
         bundle=bundle,
         config=msgspec.structs.replace(CONFIG, **changes),
         population=Population(9),
@@ -51,7 +55,11 @@ def trained(
         root=root,
         observer=observer or Observer(),
     )
-    return {name: array.tobytes() for name, array in load_file(simulation.run().weights).items()}
+
+
+def trained(*arguments: Any, **changes: Any) -> dict[str, bytes]:
+    weights = load_file(simulation(*arguments, **changes).run().weights)
+    return {name: array.tobytes() for name, array in weights.items()}
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +124,7 @@ def test_without_an_actor_the_round_fails_and_goes_on_later(
     torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes]
 ) -> None:
     root = tmp_path / "run"
-    with pytest.raises(RunError, match="No worker of the Ray cluster is left"):
+    with pytest.raises(RunError, match="The Ray cluster has no worker to train the round"):
         trained(torch_bundle, root, ray_settings(2), Killer(everyone=True))
     weights = Simulation.resume(root, observer=Observer()).run().weights
     assert {name: array.tobytes() for name, array in load_file(weights).items()} == alone
@@ -132,36 +140,48 @@ def cluster() -> Iterator[Any]:
     """Two nodes of a core each, beside a head without."""
     from ray.cluster_utils import Cluster
 
-    local = {"object_store_memory": 100 << 20, "include_dashboard": False}
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **local})
-    made.ours = [made.add_node(num_cpus=1, **local) for _ in range(2)]
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **LOCAL})
+    made.ours = [made.add_node(num_cpus=1, **LOCAL) for _ in range(2)]
     yield made
     made.shutdown()
 
 
-class NodeKiller(Observer):
-    """Takes a node away once the first client is done: one that is not this process's own."""
+class NodeChanger(Observer):
+    """Takes a node away once the first client is done, one that is not this process's own; a round later, gives one."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
+        self.workers: list[int] = []
+        self.simulation: Simulation | None = None
 
     def device(self, client: str, status: str) -> None:
         import ray
 
-        if len(self._cluster.ours) == 2:
+        if len(self._cluster.ours) == 2 and not self.workers:
             own = ray.get_runtime_context().get_node_id()
             victim = next(node for node in self._cluster.ours if node.node_id != own)
             self._cluster.ours.remove(victim)
             self._cluster.remove_node(victim, allow_graceful=False)
 
+    def round_closed(self, metrics: RoundMetrics) -> None:
+        assert self.simulation is not None
+        self.workers.append(self.simulation._trainer._engine.workers)
+        if len(self._cluster.ours) == 1:
+            self._cluster.ours.append(self._cluster.add_node(num_cpus=1, **LOCAL))
+            self._cluster.wait_for_nodes()
 
-def test_a_host_that_is_lost_costs_no_bit(
+
+def test_a_host_that_is_lost_costs_no_bit_and_a_new_one_has_work(
     torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes], cluster: Any
 ) -> None:
     trainer = TrainerSettings("runtime", ray=RayCluster(cluster.address, insecure=True))
-    assert trained(torch_bundle, tmp_path / "run", trainer, NodeKiller(cluster)) == alone
-    assert len(cluster.ours) == 1
+    observer = NodeChanger(cluster)
+    observer.simulation = simulation(torch_bundle, tmp_path / "run", trainer, observer)
+    weights = load_file(observer.simulation.run().weights)
+    assert {name: array.tobytes() for name, array in weights.items()} == alone
+    assert observer.workers[0] == 1
+    assert observer.workers[-1] == 2
 
 
 def test_an_address_without_a_cluster_is_told(torch_bundle: Bundle, tmp_path: Path) -> None:
