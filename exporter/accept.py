@@ -18,7 +18,7 @@ from exporter.frozen import BATCH_NORMS
 from exporter.named_inputs import named_values
 from exporter.one_pass import one_pass
 from exporter.own_forward import activates, has_torchs_forward
-from exporter.own_outputs import Outputs, flat_outputs, predictions
+from exporter.own_outputs import Outputs, Several, flat_outputs, predictions
 from exporter.sentence import first_line
 from exporter.side_effects import State, changed_attribute, module_state
 from exporter.transposed_convolution import TRANSPOSED
@@ -102,7 +102,7 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
 
 
 def _are_plain(outputs: object) -> TypeGuard[Outputs]:
-    return isinstance(outputs, Tensor) or type(outputs) is tuple
+    return isinstance(outputs, Tensor | Several)
 
 
 def _same_in_evaluation(model: nn.Module, x: Tensor) -> None:

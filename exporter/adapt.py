@@ -17,12 +17,12 @@ from edge_fl.core.layout import Tensor as Spec
 from exporter.frozen import BATCH_NORMS, is_frozen
 from exporter.head_counts import count_heads_by_weights
 from exporter.multihead import MultiheadAttention, can_replace
-from exporter.one_pass import count_calls
 from exporter.own_forward import activates, has_torchs_forward
 from exporter.recurrent import replace_recurrent
 from exporter.replace_modules import replace_modules
 from exporter.transposed import TransposedLinear, is_transposed
 from exporter.transposed_convolution import TransposedConvolution, can_transpose
+from exporter.written_out import written_out
 
 __all__ = ["adapt", "forget_statistics", "momenta", "new_statistics"]
 
@@ -79,10 +79,16 @@ def forget_statistics(model: nn.Module) -> None:
 def momenta(model: nn.Module, x: Tensor, tracked: Iterable[Spec]) -> dict[str, float]:
     """By how much a step of an adapted ``model`` moves each of the ``tracked`` statistics that it moves at all.
 
-    A layer that the forward pass of ``x`` calls several times moves its statistics each time.
+    A layer that the forward pass of ``x`` in training calls several times moves its statistics each time.
     """
+    if not (tracked := tuple(tracked)):
+        return {}
     layers = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
-    calls = count_calls(model, x, layers) if layers else {}
+    forget_statistics(model)
+    with torch.no_grad(), written_out():
+        model(x)
+    calls = {name: len(module.seen) for name, module in layers.items()}
+    forget_statistics(model)
     found = {}
     for tensor in tracked:
         name = tensor.name.rpartition(".")[0]

@@ -18,7 +18,7 @@ from exporter.losses import find_loss
 from exporter.named_inputs import with_example_inputs
 from exporter.normalise import with_normalised_input
 from exporter.one_pass import one_pass
-from exporter.own_outputs import with_plain_outputs
+from exporter.own_outputs import Several, predictions, with_plain_outputs
 from exporter.target import Target
 from exporter.tokenizer_file import read_tokenizer
 
@@ -112,6 +112,14 @@ def export(
     EdgeFLError
         As :func:`exporter.export.export_bundle`; nothing is written then.
     """
+    for option, names in (
+        ("train", train),
+        ("personal", personal),
+        ("checkpoint", checkpoint),
+        ("scores", scores),
+    ):
+        if isinstance(names, str):
+            raise ConfigError(f"'{option}' takes a list, such as ['{names}'], not '{names}' alone.")
     model, sample, inputs = with_example_inputs(model, example_inputs)
     taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
     found = find_loss(loss, target=target or "int64")
@@ -163,7 +171,7 @@ def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:
         raise ModelError(
             f"The model does not take the example inputs {tuple(sample.shape)}: {said(error)}."
         ) from error
-    given = given[0] if type(given) is tuple else given  # predictions
+    given = predictions(given) if isinstance(given, Several) else given
     if not isinstance(given, torch.Tensor) or given.ndim < 2 or len(given) != len(sample):
         shown = tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
         raise ModelError(f"The model gives {shown}, not one tensor [B, ...] for the {len(sample)} example inputs.")

@@ -6,56 +6,34 @@
 import contextlib
 import difflib
 import fnmatch
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.utils import _pytree as pytree
 
 from edge_fl.core.errors import ConfigError, ModelError
-from exporter.one_pass import count_calls
+from exporter.sentence import some_names
+from exporter.written_out import written_out
 
-__all__ = ["Mark", "checkpoint_names", "mark_of", "marked_forward"]
+__all__ = ["Mark", "checkpoint_names", "mark_of", "marked_forward", "with_marks"]
 
 _META = "checkpoint"
+_SHOWN = 8  # names in an error
 
 
 class Mark(NamedTuple):
-    """Of an operation of the forward pass: the ``block`` it belongs to (None: to none), or that it ``enters`` one."""
+    """Of an operation of a forward pass: which ``forward`` pass it is, and the ``block`` that it belongs to, if any.
 
+    Both are numbers of no meaning. ``enters`` says that what the model is given passes through it.
+    """
+
+    forward: int
     block: int | None = None
     enters: bool = False
-
-
-def checkpoint_names(model: nn.Module, x: Tensor, choices: Sequence[str]) -> tuple[str, ...]:
-    """The names of the modules that ``choices`` say, patterns as in a shell (``layers.*``); none within another.
-
-    Raises
-    ------
-    ModelError
-        When a choice names no module.
-    ConfigError
-        When it names a module that the model, run on ``x``, does not call.
-    """
-    if not choices:
-        return ()
-    modules = {name: module for name, module in model.named_modules() if name}
-    called = count_calls(model, x, modules)
-    chosen: dict[str, None] = {}
-    for choice in choices:
-        found = fnmatch.filter(modules, choice)
-        if not found:
-            near = difflib.get_close_matches(choice, modules, 1)
-            hint = f"did you mean '{near[0]}'?" if near else "name them as named_modules() does."
-            raise ModelError(f"No module is called '{choice}', whose activations were to be computed anew: {hint}")
-        if not any(name in called for name in found):
-            advice = f"such as '{found[0]}.*'" if isinstance(modules[found[0]], nn.ModuleList) else "not its parts"
-            raise ConfigError(f"The model does not call '{found[0]}': checkpoint modules that it calls, {advice}.")
-        chosen.update((name, None) for name in found if name in called)
-    return tuple(name for name in chosen if not any(name.startswith(f"{other}.") for other in chosen))
 
 
 def mark_of(node: Node) -> Mark | None:
@@ -64,57 +42,113 @@ def mark_of(node: Node) -> Mark | None:
     return found
 
 
-@contextlib.contextmanager
-def marked_forward(module: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Mark what is traced inside as forward, and every call of the modules called ``names`` as a block.
+def checkpoint_names(model: nn.Module, x: Tensor, choices: Sequence[str]) -> tuple[str, ...]:
+    """The names of the modules that ``choices`` say, patterns as in a shell (``layers.*``); none within another.
 
-    What a block is given passes through a view, so that it can be told from what the block computes.
+    Parameters
+    ----------
+    model
+        As :func:`exporter.adapt.adapt` makes it, in training; it is run on ``x``.
+
+    Raises
+    ------
+    ModelError
+        When a choice names no module.
+    ConfigError
+        When it names a module that the model does not call.
+    """
+    if not choices:
+        return ()
+    modules = {name: module for name, module in model.named_modules() if name}
+    calls = _count_calls(model, x, modules)
+    chosen: dict[str, None] = {}
+    for choice in choices:
+        found = fnmatch.filter(modules, choice)
+        if not found:
+            near = difflib.get_close_matches(choice, modules, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {some_names(list(modules), most=_SHOWN)}."
+            raise ModelError(f"No module is called '{choice}', whose activations were to be computed anew: {hint}")
+        if not any(calls[name] for name in found):
+            inner = any(calls[name] for name in modules if name.startswith(f"{found[0]}."))
+            advice = f"checkpoint its parts, '{found[0]}.*'." if inner else "leave it out."
+            raise ConfigError(f"The model's forward does not call '{found[0]}' in training: {advice}")
+        chosen.update((name, None) for name in found if calls[name])
+    return tuple(name for name in chosen if not any(name.startswith(f"{other}.") for other in chosen))
+
+
+def _count_calls(model: nn.Module, x: Tensor, modules: Mapping[str, nn.Module]) -> Counter[str]:
+    calls = Counter[str]()
+    with contextlib.ExitStack() as stack:
+        for name, module in modules.items():
+            handle = module.register_forward_pre_hook(lambda *_, name=name: calls.update([name]))
+            stack.callback(handle.remove)
+        with torch.no_grad(), written_out():
+            model(x)
+    return calls
+
+
+@contextlib.contextmanager
+def marked_forward(module: nn.Module, names: Sequence[str]) -> Iterator[Callable[[Tensor], Tensor]]:
+    """Mark what is traced inside as one forward pass, and every call of the modules called ``names`` as a block.
+
+    Gives what the model's input has to pass through.
     """
     if not names or (graph := _graph()) is None:
-        yield
+        yield lambda x: x
         return
-    blocks = _Blocks()
-    hooks: list[Any] = []
+    before, forward = _last(graph), len(graph.nodes)
+
+    def enter(x: Tensor) -> Tensor:
+        last = _last(graph)
+        entered: Tensor = torch.ops.aten.alias.default(x)
+        _mark(graph, last, Mark(forward, enters=True))
+        return entered
+
+    blocks, hooks = _Blocks(graph, forward), list[Any]()
     for name in names:
         each = module.get_submodule(name)
-        hooks.append(each.register_forward_pre_hook(blocks.enter, with_kwargs=True))
+        hooks.append(each.register_forward_pre_hook(blocks.enter))
         hooks.append(each.register_forward_hook(blocks.leave, always_call=True))
     try:
-        yield
+        yield enter
     finally:
         for hook in hooks:
             hook.remove()
-    _mark(graph, None, Mark())
+    _mark(graph, before, Mark(forward))
 
 
 class _Blocks:
     """The calls of modules as they are made; a call within another belongs to the outer one."""
 
-    def __init__(self) -> None:
+    def __init__(self, graph: Graph, forward: int) -> None:
+        self._graph, self._forward = graph, forward
         self._calls: list[Node] = []
 
-    def enter(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-        graph = _graph()
-        assert graph is not None
-        last = _last(graph)
-        self._calls.append(last)
-        if len(self._calls) > 1:
-            return None
-        given: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(_viewed, (args, kwargs))
-        _mark(graph, last, Mark(enters=True))
-        self._calls[-1] = _last(graph)
-        return given
+    def enter(self, *_: Any) -> None:
+        self._calls.append(_last(self._graph))
 
     def leave(self, *_: Any) -> None:
-        graph, first = _graph(), self._calls.pop()
-        if graph is not None and not self._calls:
-            _mark(graph, first, Mark(len(graph.nodes)))
+        first = self._calls.pop()
+        if not self._calls:
+            _mark(self._graph, first, Mark(self._forward, len(self._graph.nodes)))
 
 
-def _viewed(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype == torch.float32:
-        return torch.ops.aten.alias.default(value)
-    return value
+def with_marks(graph: GraphModule) -> Callable[..., Any]:
+    """``graph`` as a function that gives its marks to what is traced of it."""
+    if any(mark_of(node) for node in graph.graph.nodes):
+        return _Marking(graph).run
+    return graph
+
+
+class _Marking(Interpreter):
+    def run_node(self, n: Node) -> Any:
+        """Run it, and mark what has been traced by it as it is."""
+        graph, mark = _graph(), mark_of(n)
+        last = None if graph is None else _last(graph)
+        result = super().run_node(n)
+        if graph is not None and mark is not None:
+            _mark(graph, last, mark)
+        return result
 
 
 def _graph() -> Graph | None:

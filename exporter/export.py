@@ -269,8 +269,9 @@ def _source(model: nn.Module, target: Target, found: Derivation, vocabulary: int
             "BatchNorm normalises by whole batches: give --batch-norm frozen, or leave --micro-batch out."
         )
     rows = any(tensor.per_width for tensor in found.layout.tensors)
+    module = adapt(model, batch_norm=target.batch_norm).train()
     return Source(
-        module=adapt(model, batch_norm=target.batch_norm).train(),
+        module=module,
         original=model,
         layout=found.layout,
         scaled=found.scaled,
@@ -284,7 +285,7 @@ def _source(model: nn.Module, target: Target, found: Derivation, vocabulary: int
         inputs=target.inputs,
         vocabulary=vocabulary,
         micro_batch=target.micro_batch,
-        checkpoint=checkpoint_names(model, example_inputs(target.fit, 3), target.checkpoint),
+        checkpoint=checkpoint_names(module, example_inputs(target.fit, 3), target.checkpoint),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from edge_fl.core.batch import LEFT_OUT
@@ -110,7 +110,7 @@ def find_loss(name: str, *, target: Literal["float32", "int64"] = "int64") -> Lo
     """
     if ":" in name:
         function = load_function(name)
-        return Loss(name.rpartition(":")[2], target, _of_outputs(function), outputs=_output_names(function))
+        return Loss(name.rpartition(":")[2], target, _of_outputs(function), outputs=_output_names(name, function))
     for loss in _LOSSES:
         if loss.name == name:
             return loss
@@ -120,24 +120,28 @@ def find_loss(name: str, *, target: Literal["float32", "int64"] = "int64") -> Lo
     )
 
 
-def _output_names(function: Callable[..., Tensor]) -> tuple[str, ...]:
-    """The parameters of a user's loss but the last, which are targets."""
+def _output_names(name: str, function: Callable[..., Tensor]) -> tuple[str, ...]:
+    """The parameters of a user's loss but the last, which are targets; none of one whose parameters nobody can read."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        called = function.forward if isinstance(function, nn.Module) else function
+        parameters = inspect.signature(called).parameters.values()
     except (TypeError, ValueError):  # a function written in C
         return ()
-    positional = [
-        p.name
-        for p in parameters
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty
-    ]
-    return tuple(positional[:-1])
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return ()
+    needed = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    if len(needed) < 2 or any(p.kind is p.KEYWORD_ONLY for p in needed):
+        raise ConfigError(
+            f"The loss '{name}' takes {inspect.signature(called)}: let it take the model's outputs and then targets, "
+            "without defaults, as in loss(outputs, targets)."
+        )
+    return tuple(p.name for p in needed)[:-1]
 
 
 def _of_outputs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """``function`` of the outputs it takes, which come behind the predictions where they are others."""
+    """``function`` of the outputs it takes."""
 
     def per_sample(outputs: Outputs, y: Tensor) -> Tensor:
-        return function(outputs, y) if isinstance(outputs, Tensor) else function(*outputs[1:], y)
+        return function(outputs, y) if isinstance(outputs, Tensor) else function(*outputs.taken, y)
 
     return per_sample

@@ -5,8 +5,9 @@ more by its parameters: ``loss(logits, hidden, targets)``.
 """
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +16,18 @@ from edge_fl.core.errors import ModelError
 from exporter.one_pass import one_pass
 from exporter.sentence import some_names
 
-__all__ = ["Outputs", "flat_outputs", "predictions", "with_plain_outputs"]
+__all__ = ["Outputs", "Several", "flat_outputs", "predictions", "with_plain_outputs"]
 
-Outputs = Tensor | tuple[Tensor, ...]
-"""Predictions ``[B, ...]``; or those, and then what the loss takes, ``[B, ...]`` each."""
+
+class Several(NamedTuple):
+    """``predictions`` ``[B, ...]``, and what a loss takes, ``[B, ...]`` each."""
+
+    predictions: Tensor
+    taken: tuple[Tensor, ...]
+
+
+Outputs = Tensor | Several
+"""Predictions alone, which the loss takes, too; or several outputs."""
 
 _LOGITS = "logits"
 _SHOWN = 8  # names in an error
@@ -26,12 +35,14 @@ _SHOWN = 8  # names in an error
 
 def predictions(outputs: Outputs) -> Tensor:
     """What is scored, predicted and delivered."""
-    return outputs if isinstance(outputs, Tensor) else outputs[0]
+    return outputs if isinstance(outputs, Tensor) else outputs.predictions
 
 
 def flat_outputs(outputs: Outputs) -> Tensor:
     """All that the loss hangs on, as one tensor: the outputs themselves where there is one."""
-    return outputs if isinstance(outputs, Tensor) else torch.cat([each.flatten(1) for each in outputs], dim=1)
+    if isinstance(outputs, Tensor):
+        return outputs
+    return torch.cat([each.reshape(each.shape[0], -1) for each in (outputs.predictions, *outputs.taken)], dim=1)
 
 
 def with_plain_outputs(model: nn.Module, x: Tensor, names: Sequence[str]) -> nn.Module:
@@ -40,7 +51,7 @@ def with_plain_outputs(model: nn.Module, x: Tensor, names: Sequence[str]) -> nn.
     Parameters
     ----------
     x
-        A batch of samples.
+        A batch of samples; the model is run on it in evaluation.
     names
         The outputs that the loss takes, as its parameters call them; none of a loss that takes predictions.
 
@@ -53,65 +64,76 @@ def with_plain_outputs(model: nn.Module, x: Tensor, names: Sequence[str]) -> nn.
         outputs = one_pass(model, x)
     except Exception:  # whoever calls the model next says what is wrong with it
         return model
-    taken = _taken(outputs, names)
-    if taken is None:
+    if isinstance(outputs, Tensor) and len(names) <= 1:
         return model
-    if odd := [name for name in taken if _read(outputs, name).shape[:1] != x.shape[:1]]:
-        raise ModelError(
-            f"The output '{odd[0]}' is not one value or tensor a sample, [B, ...]: the loss takes those."
-        )
+    predicted, taken = _chosen(outputs, names)
+    for name in (predicted, *taken):
+        if _read(outputs, name).shape[:1] != x.shape[:1]:
+            raise ModelError(
+                f"The output '{name}' is not of each sample, [B, ...]: the loss takes only such outputs."
+            )
     plain = copy.deepcopy(model)
-    plain.register_forward_hook(_Give(taken))
+    plain.register_forward_hook(_Give(predicted, () if taken == (predicted,) else taken))
     return plain
 
 
 class _Give:
-    """Gives what is called by these names in place of what forward gives: the first alone where there is one."""
+    """Gives what is called so in place of what forward gives."""
 
-    def __init__(self, names: Sequence[str | int]) -> None:
-        self._names = tuple(names)
+    def __init__(self, predicted: str | int, taken: Sequence[str | int]) -> None:
+        self._predicted, self._taken = predicted, tuple(taken)
 
     def __call__(self, _: nn.Module, __: Any, outputs: Any) -> Outputs:
-        given = tuple(_read(outputs, name) for name in self._names)
-        return given if len(given) > 1 else given[0]
-
-
-def _taken(outputs: Any, names: Sequence[str]) -> tuple[str | int, ...] | None:
-    """Predictions, and then what the loss takes; None of outputs that are left as they are."""
-    several = len(names) > 1
-    if isinstance(outputs, Tensor) and not several:
-        return None
-    if names and not isinstance(outputs, Tensor) and all(_is_there(outputs, name) for name in names):
-        first = _LOGITS if _is_there(outputs, _LOGITS) else names[0]
-        return (first,) if tuple(names) == (first,) else (first, *names)
-    if not several and _is_there(outputs, _LOGITS):
-        return (_LOGITS,)
-    if not several:
-        raise ModelError(
-            f"The model gives {_described(outputs)}: call what is trained '{_LOGITS}', or give a loss of your own that "
-            "names the outputs it takes, and targets last."
+        predicted: Tensor = _read(outputs, self._predicted)
+        return (
+            Several(predicted, tuple(_read(outputs, each) for each in self._taken)) if self._taken else predicted
         )
-    if type(outputs) in (tuple, list) and len(outputs) == len(names):
-        return (0, *range(len(names)))
+
+
+def _chosen(outputs: Any, names: Sequence[str]) -> tuple[str | int, tuple[str | int, ...]]:
+    """What is predicted, and what the loss takes: outputs by name, or of a tuple without names by place."""
+    several, logits = len(names) > 1, isinstance(_read(outputs, _LOGITS), Tensor)
+    if names and all(isinstance(_read(outputs, name), Tensor) for name in names):
+        return _LOGITS if logits else names[0], tuple(names)
+    if logits and not several:
+        return _LOGITS, (_LOGITS,)
+    in_order = type(outputs) in (tuple, list) and all(isinstance(each, Tensor) for each in outputs)
+    if in_order and len(outputs) == max(len(names), 1):
+        return 0, tuple(range(len(outputs)))
+    if several:
+        raise ModelError(
+            f"The loss takes the outputs {some_names(names, most=_SHOWN)}, and the model gives in evaluation "
+            f"{_described(outputs)}: name the loss's parameters as tensors that the model gives, and targets last."
+        )
     raise ModelError(
-        f"The loss takes the outputs {some_names(names, most=_SHOWN)}, and the model gives {_described(outputs)}: name "
-        "the loss's parameters as the model's outputs, and targets last."
+        f"The model gives {_described(outputs)}: give what is trained the name '{_LOGITS}', or have a loss of your own "
+        "take outputs by their names, and targets last."
     )
-
-
-def _is_there(outputs: Any, name: str | int) -> bool:
-    return isinstance(_read(outputs, name), Tensor)
 
 
 def _read(outputs: Any, name: str | int) -> Any:
     if isinstance(name, int):
         return outputs[name]
+    if isinstance(outputs, Tensor):
+        return None
     return outputs.get(name) if isinstance(outputs, Mapping) else getattr(outputs, name, None)
 
 
 def _described(outputs: Any) -> str:
+    """Its parts, and of those that are no tensors what they are."""
     if isinstance(outputs, Tensor):
         return "one tensor"
     if isinstance(outputs, Mapping):
-        return some_names([str(name) for name in outputs], most=_SHOWN)
-    return f"{len(outputs)} without names" if isinstance(outputs, tuple | list) else f"a {type(outputs).__name__}"
+        parts = {str(name): value for name, value in outputs.items()}
+    elif hasattr(outputs, "_fields"):
+        parts = outputs._asdict()
+    elif dataclasses.is_dataclass(outputs):
+        parts = {field.name: getattr(outputs, field.name) for field in dataclasses.fields(outputs)}
+    elif isinstance(outputs, tuple | list):
+        parts = {f"number {place}": value for place, value in enumerate(outputs)}
+    else:
+        return f"a {type(outputs).__name__}"
+    odd = [
+        f"'{name}' is a {type(value).__name__}" for name, value in parts.items() if not isinstance(value, Tensor)
+    ]
+    return some_names(list(parts), most=_SHOWN) + (f", of which {', '.join(odd[:_SHOWN])}" if odd else "")

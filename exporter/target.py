@@ -15,10 +15,10 @@ from exporter.losses import find_loss
 from exporter.lower import LOWERINGS
 from exporter.tokenizer_file import TokenizerFile
 
-__all__ = ["Target", "check_scores", "check_target"]
+__all__ = ["OWN_GRADIENTS", "Target", "check_scores", "check_target"]
 
 
-_OWN_GRADIENTS = frozenset({"executorch_training", "ort_training"})
+OWN_GRADIENTS = frozenset({"executorch_training", "ort_training"})
 """Runtimes that differentiate a batch in a way of their own."""
 
 
@@ -147,7 +147,7 @@ def check_target(target: Target) -> None:
     _check_optimizer(target.optimizer)
     if target.micro_batch:
         _check_micro_batch(target)
-    if target.checkpoint and (without := _OWN_GRADIENTS.intersection(target.runtimes)):
+    if target.checkpoint and (without := OWN_GRADIENTS.intersection(target.runtimes)):
         raise ConfigError(f"The runtime '{min(without)}' keeps all activations: take onnx or executorch.")
 
 
@@ -157,7 +157,7 @@ def check_scores(target: Target, manifest: Manifest) -> None:
 
 
 def _check_micro_batch(target: Target) -> None:
-    size, without = target.micro_batch, _OWN_GRADIENTS.intersection(target.runtimes)
+    size, without = target.micro_batch, OWN_GRADIENTS.intersection(target.runtimes)
     if size < 1 or target.batch % size or size == target.batch:
         raise ConfigError(
             f"Micro-batches of {size} samples do not divide a batch of {target.batch}: change --batch."

@@ -26,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from edge_fl.core.errors import UnsupportedModelError
+from exporter.checkpoint import with_marks
 from exporter.decompositions import Decompositions
 from exporter.example_lengths import distinct_batch, distinct_counts
 from exporter.graph_parts import graph_parts
@@ -175,7 +176,7 @@ def _traced(
     # Once optimised, another call with the same arguments may share a buffer that is written to.
     written = [part.graph for part in graph_parts(graph) if writes_in_place(part.graph)]
     if not all(remove_mutations(part, table) for part in written):
-        graph = _graph_of(functionalize(graph, remove="mutations"), example, table, free)
+        graph = _graph_of(functionalize(with_marks(graph), remove="mutations"), example, table, free)
     optimise(graph)
     return graph
 

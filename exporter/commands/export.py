@@ -234,8 +234,10 @@ def export(
     data = (dataset if of_its_own else default, *shapes)
     from exporter.export import check_model, count_programs, export_bundle
     from exporter.lower import LOWERINGS
+    from exporter.target import OWN_GRADIENTS
 
-    runtimes = tuple(dict.fromkeys(runtime or (LOWERINGS.names() if check else ["onnx"])))
+    able = [each for each in LOWERINGS.names() if not (checkpoint or micro_batch) or each not in OWN_GRADIENTS]
+    runtimes = tuple(dict.fromkeys(runtime or (able if check else ["onnx"])))
     target = target_for(data, name or _named(model), runtimes, options, tokens=tokens, inputs=input_ or ())
     module, target = _with_one_input(module, target, (mean, std, normalise_by), channel_axis)
     if check:

@@ -22,14 +22,9 @@ def order_results(graph: Graph) -> None:
 
 def _known(result: Node, places: Mapping[Node, int]) -> int:
     """The last place of what the result and others are computed from."""
-    own, waiting, shared = {result}, [result], -1
-    while waiting:
-        for source in waiting.pop().all_input_nodes:
-            if source.op != "call_function" or source in own:
-                continue
-            if all(user in own or user.op == "output" for user in source.users):
-                own.add(source)
-                waiting.append(source)
-            else:
-                shared = max(shared, places[source])
-    return shared
+    own, more = {result}, {result}
+    while more:
+        sources = {source for node in own for source in node.all_input_nodes if source.op == "call_function"} - own
+        more = {each for each in sources if all(user in own or user.op == "output" for user in each.users)}
+        own |= more
+    return max((places[source] for source in sources), default=-1)

@@ -85,8 +85,9 @@ def build(
     def minimised(
         values: tuple[Tensor, ...], inputs: Mapping[str, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, dict[str, Tensor]]]:
-        with marked_forward(source.module, source.checkpoint):
-            return objective(_arguments({**inputs, **dict(zip(names, values, strict=True))}))
+        with marked_forward(source.module, source.checkpoint) as enter:
+            given = {**inputs, "x": enter(inputs["x"])}
+            return objective(_arguments({**given, **dict(zip(names, values, strict=True))}))
 
     def step(*inputs: Tensor) -> tuple[Tensor, ...]:
         named = _named(ports, inputs)

@@ -1,7 +1,7 @@
 """Models that give several outputs, and losses that name them."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.runtimes.base import open_runtime
 
 LOSSES = """
+import torch
 from torch.nn import functional
 
 def with_hidden(logits, hidden, targets):
@@ -31,9 +32,31 @@ def in_order(first, second, targets):
 def alone(outputs, targets):
     return functional.cross_entropy(outputs, targets, reduction="none")
 
+def with_number(logits, number, targets):
+    return functional.cross_entropy(logits, targets, reduction="none") + number.pow(2)
+
+class Module(torch.nn.Module):
+    def forward(self, logits, hidden, targets):
+        return with_hidden(logits, hidden, targets)
+
+module = Module()
+
+def with_default(logits, hidden=None, targets=None):
+    return logits.mean(1)
+
+def with_keyword(logits, hidden, *, targets):
+    return logits.mean(1)
+
 def with_more(logits, attention, targets):
     return logits.mean(1)
 """
+
+
+class Named(NamedTuple):
+    """Of two outputs."""
+
+    logits: Tensor
+    hidden: Tensor
 
 
 class Model(nn.Module):
@@ -47,17 +70,19 @@ class Model(nn.Module):
     def forward(self, x: Tensor) -> Any:
         hidden = self.tail(functional.relu(self.body(x)))
         logits = self.head(functional.gelu(hidden).mean(1))
-        match self.kind:
-            case "dict":
-                return {"hidden": hidden, "logits": logits}
-            case "tuple":
-                return logits, hidden
-            case "unnamed":
-                return {"hidden": hidden, "scores": logits}
-            case "scalar":
-                return {"logits": logits, "hidden": hidden.mean()}
-            case _:
-                return logits
+        given: dict[str, Any] = {
+            "dict": {"hidden": hidden, "logits": logits},
+            "tuple": (logits, hidden),
+            "unnamed": {"hidden": hidden, "scores": logits},
+            "named": Named(logits, hidden),
+            "numbers": {"logits": logits, "hidden": hidden, "number": hidden.mean((1, 2))},
+            "nested": (logits, (hidden, hidden)),
+            "list": [logits],
+            "in training": (logits, hidden) if self.training else logits,
+            "scalar": {"logits": logits, "hidden": hidden.mean()},
+            "plain": logits,
+        }
+        return given[self.kind]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +103,7 @@ def data() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return rng.standard_normal((40, 4, 6)).astype("f4"), rng.integers(0, 3, 40)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("dict", "with_hidden"), ("tuple", "in_order")])
+@pytest.mark.parametrize(("kind", "name"), [("dict", "with_hidden"), ("tuple", "in_order"), ("named", "module")])
 def test_a_loss_of_named_outputs_trains_by_all(kind: str, name: str, losses: Path, tmp_path: Path) -> None:
     bundle = exported(tmp_path / "b", kind, f"{losses}:{name}")
     x, y = data()
@@ -136,22 +161,27 @@ def test_a_loss_of_one_output_may_name_another_than_the_logits(losses: Path, tmp
     assert bundle.manifest.classes == 3  # what it predicts are logits
 
 
+@pytest.mark.parametrize(("kind", "name"), [("numbers", "with_number"), ("list", "alone")])
+def test_other_shapes_of_outputs(kind: str, name: str, losses: Path, tmp_path: Path) -> None:
+    assert exported(tmp_path / "b", kind, f"{losses}:{name}").manifest.parity["onnx"].weights < 1e-5
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "says"),
     [
         (
             "dict",
             "with_more",
-            "takes the outputs 'logits', 'attention', and the model gives 'hidden', 'logits': name",
+            "'logits', 'attention', and the model gives in evaluation 'hidden', 'logits': name",
         ),
-        ("plain", "with_hidden", "takes the outputs 'logits', 'hidden', and the model gives one tensor"),
-        (
-            "unnamed",
-            "alone",
-            "gives 'hidden', 'scores': call what is trained 'logits', or give a loss of your own",
-        ),
-        ("tuple", "alone", "gives 2 without names: call what is trained 'logits'"),
-        ("scalar", "with_hidden", "The output 'hidden' is not one value or tensor a sample"),
+        ("plain", "with_hidden", "the model gives in evaluation one tensor: name"),
+        ("unnamed", "alone", "gives 'hidden', 'scores': give what is trained the name 'logits'"),
+        ("tuple", "alone", "gives 'number 0', 'number 1': give what is trained the name 'logits'"),
+        ("nested", "in_order", "of which 'number 1' is a tuple: name"),
+        ("in training", "alone", "The model gives tuple for one sample"),
+        ("scalar", "with_hidden", "The output 'hidden' is not of each sample"),
+        ("dict", "with_default", r"takes \(logits, hidden=None, targets=None\): let it take"),
+        ("dict", "with_keyword", r"takes \(logits, hidden, \*, targets\): let it take"),
     ],
 )
 def test_what_does_not_fit_is_refused(kind: str, name: str, says: str, losses: Path, tmp_path: Path) -> None:

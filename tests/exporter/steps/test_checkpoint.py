@@ -9,6 +9,7 @@ import onnx
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import edge_fl
 from edge_fl.core.batch import Batch
@@ -19,8 +20,12 @@ from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.runtimes.base import open_runtime
-from exporter.export import Target, check_model, export_bundle
+from exporter.export import Target, _cut, _read, _stored, check_model, export_bundle
+from exporter.lower.executorch import executorch_decompositions
 from exporter.measure.memory import Work, peak_memory
+from exporter.recurrent import unrolled
+from exporter.steps import STEPS
+from exporter.trace import export_static
 
 
 class Blocks(nn.Module):
@@ -143,6 +148,105 @@ def test_beside_other_ways_of_training(options: dict[str, Any], tmp_path: Path) 
     assert exported(tmp_path / "b", "blocks.*", **options).manifest.parity["onnx"].weights < 1e-5
 
 
+class Odd(nn.Module):
+    """A block that a second pass must leave as it is, behind a layer and before a head."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.head = kind, nn.Linear(64, 8), nn.Linear(8, 4)
+        self.block = OddBlock(kind)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.gelu(self.first(x.flatten(1)))
+        match self.kind:
+            case "appends":
+                seen: list[torch.Tensor] = []
+                x = self.block(x, seen) + sum(seen)
+            case "in place":
+                x = x + self.block(x)
+            case "same":
+                x = self.block(x, x)
+            case "scalar":
+                x = self.block(x, self.scale)
+            case _:
+                x = self.block(x)
+        if self.kind == "writes a slice":
+            mask = torch.ones_like(x)
+            mask[:, 0] = 0.5
+            x = x * mask
+        return self.head(x)
+
+
+class OddBlock(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.a, self.b = kind, nn.Linear(8, 6), nn.Linear(6, 8)
+
+    def forward(self, x: torch.Tensor, other: Any = None) -> torch.Tensor:
+        if self.kind == "in place":
+            x += 1.0
+        if self.kind == "same":
+            x = x if x is other else x * 2
+        hidden = functional.gelu(self.a(x))
+        if self.kind == "appends":
+            other.append(x * 0.5)
+        if self.kind == "scalar":
+            hidden = hidden * torch.stack([other, other * 2]).sum()
+        return x + self.b(hidden)
+
+
+@pytest.mark.parametrize("kind", ["appends", "in place", "same", "scalar", "writes a slice"])
+def test_a_block_runs_as_it_would(kind: str, tmp_path: Path) -> None:
+    """Whatever it does to what it is given, and whatever is written elsewhere."""
+    torch.manual_seed(0)
+    bundle = exported(tmp_path / "b", "block", model=Odd(kind))
+    assert bundle.manifest.parity["onnx"].weights < 1e-5
+    assert _operations(bundle).count("GreaterOrEqual") == 1
+
+
+def test_a_first_block_of_tokens_runs_twice(tmp_path: Path) -> None:
+    zeros = []
+    for checkpoint in ((), ("0",)):
+        torch.manual_seed(0)
+        first = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 8), nn.GELU())
+        tokens = torch.zeros(1, 5, dtype=torch.int64)
+        bundle = edge_fl.export(
+            nn.Sequential(first, nn.Flatten(), nn.Linear(40, 4)),
+            tokens,
+            batch=4,
+            checkpoint=checkpoint,
+            output=tmp_path / f"b{len(checkpoint)}",
+        )
+        zeros.append(_operations(bundle).count("GreaterOrEqual"))
+    assert zeros[1] == zeros[0] + 1
+
+
+def test_of_kept_features_what_is_trained_runs_twice(tmp_path: Path) -> None:
+    """Also the block that the cut lies in."""
+    torch.manual_seed(0)
+    blocks = (nn.Sequential(nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 8)) for _ in range(3))
+    chain = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *blocks, nn.Linear(8, 4))
+    for number, train in enumerate((["4.*", "5.*"], ["3.2.*", "4.*", "5.*"])):
+        options = {"cache_features": True, "train": train, "model": chain}
+        bundle = exported(tmp_path / str(number), "[234]", **options)
+        assert bundle.manifest.features is not None
+        assert _operations(bundle).count("GreaterOrEqual") == 1 + number
+
+
+def test_each_micro_batch_runs_its_blocks_twice_where_there_are_no_loops() -> None:
+    """ExecuTorch's are one after another in one graph."""
+    target = Target(
+        "t", "", Input((1, 8, 8), "float32"), 4, ("executorch",), widths=(1000,), batch=12, micro_batch=4,
+        batch_norm="frozen", checkpoint=("blocks.*",),
+    )  # fmt: skip
+    source = _cut(_read(_stored(model(), target), target, lambda _: None)[0], target)[0]
+    step = STEPS.find("plain")(source)
+    with unrolled():
+        graph = export_static(step, source.full, 12, executorch_decompositions()).graph
+    assert sum("ge.Scalar" in str(node.target) for node in graph.nodes) == 3 * 4
+
+
 @pytest.mark.parametrize("runtime", ["executorch", "torch-eager"])
 def test_on_other_runtimes(runtime: str, tmp_path: Path) -> None:
     found = exported(tmp_path / "b", "blocks.*", runtimes=[runtime], widths=[0.5])
@@ -177,8 +281,8 @@ def test_names_are_those_of_the_model_beside_its_preparation(tmp_path: Path) -> 
     [
         ("block.*", {}, r"No module is called 'block.\*'"),
         ("blocks.9", {}, "did you mean 'blocks.[012]'"),
-        ("blocks", {}, r"does not call 'blocks': checkpoint modules that it calls, such as 'blocks.\*'"),
-        ("unused", {}, "does not call 'unused'"),
+        ("blocks", {}, r"does not call 'blocks' in training: checkpoint its parts, 'blocks.\*'"),
+        ("unused", {}, "does not call 'unused' in training: leave it out"),
         ("blocks.*", {"runtimes": ["executorch-training"]}, "keeps all activations: take onnx or executorch"),
     ],
 )
