@@ -1,7 +1,7 @@
 """How a broker is reached: its address, and what opens its door."""
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -14,6 +14,7 @@ Scheme = Literal["mqtt", "mqtts", "wss"]
 
 _PORTS: Final[dict[Scheme, int]] = {"mqtt": 1883, "mqtts": 8883, "wss": 443}
 _FORMS = "mqtt://host:1883, mqtts://host:8883 or wss://host:443/mqtt"
+_MOST_NODES = 16
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class BrokerAddress:
         Of a WebSocket, with its slash.
     access
         What the broker lets this side in by. Neither ``str`` nor ``repr`` shows any of it.
+    others
+        Of a cluster its other nodes, host and port each, which are reached in the same way.
     """
 
     host: str
@@ -35,10 +38,13 @@ class BrokerAddress:
     scheme: Scheme = "mqtt"
     path: str = ""
     access: Access = field(default=Access(), repr=False)
+    others: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def parse(cls, url: str, access: Access | None = None) -> "BrokerAddress":
         """Read ``mqtt://host[:port]``, ``mqtts://host[:port]`` or ``wss://host[:port][/path]``.
+
+        Of a cluster the nodes stand side by side: ``mqtts://host[:port],host[:port]``.
 
         Raises
         ------
@@ -51,6 +57,18 @@ class BrokerAddress:
                 "A broker's address holds no user or password, which lists of processes and logs would show: give "
                 "--user and --password-file, or EDGE_FL_PASSWORD."
             )
+        scheme, separator, rest = url.partition("://")
+        nodes, slash, path = rest.partition("/")
+        if "," in nodes:
+            each = [cls.parse(f"{scheme}{separator}{node}{slash}{path}", access) for node in nodes.split(",")]
+            others = tuple(dict.fromkeys((node.host, node.port) for node in each[1:]))
+            if len(each) > _MOST_NODES:
+                raise ConfigError(f"A broker's cluster has at most {_MOST_NODES} nodes, not {len(each)}.")
+            return replace(each[0], others=others)
+        return cls._parse_one(url, access)
+
+    @classmethod
+    def _parse_one(cls, url: str, access: Access | None) -> "BrokerAddress":
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -78,18 +96,25 @@ class BrokerAddress:
             )
 
     @property
+    def nodes(self) -> tuple["BrokerAddress", ...]:
+        """Each node by itself, in order: of a broker that is no cluster itself."""
+        places = ((self.host, self.port), *self.others)
+        return tuple(replace(self, host=host, port=port, others=()) for host, port in places)
+
+    @property
     def encrypted(self) -> bool:
         """Whether all that crosses the network is encrypted."""
         return self.scheme != "mqtt"
 
     @property
     def loopback(self) -> bool:
-        """Whether it is this very machine."""
-        return is_loopback(self.host)
+        """Whether it is this very machine, with every node."""
+        return all(is_loopback(host) for host, _ in ((self.host, self.port), *self.others))
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}{self.path}"
+        places = ((self.host, self.port), *self.others)
+        nodes = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in places)
+        return f"{self.scheme}://{nodes}{self.path}"
 
 
 def is_loopback(host: str) -> bool:

@@ -1,5 +1,7 @@
 """One MQTT session that heals itself: reconnects with backoff, resubscribes, hands everything to one queue.
 
+Of a cluster it goes round the nodes: after a session has ended, or no node has answered, it tries the next one.
+
 Only MQTT 3.1.1 semantics are used. Nothing is retained, and an acknowledged publish is not taken for a delivered
 one: whatever matters is repeated by the protocol above, so that publishing while offline is simply dropped.
 """
@@ -45,7 +47,8 @@ class Connection:
     address
         The broker, and what it lets this session in by.
     client_id
-        The MQTT client id; a second session with the same id ends the first.
+        The MQTT client id, in which a tilde stands for a dot, for not every broker takes dots; a second session with
+        the same id ends the first.
     subscriptions
         Topic filters, subscribed anew on every connect.
     optional
@@ -73,7 +76,9 @@ class Connection:
     ) -> None:
         self._inbox = Inbox()
         self._first: queue.SimpleQueue[BrokerError | None] = queue.SimpleQueue()
-        self._address, self._keepalive = address, keepalive
+        self._nodes, self._keepalive = address.nodes, keepalive
+        self._at = random.randrange(len(self._nodes))  # a fleet spreads over a cluster
+        self._heard = self._closed = False  # whether it was ever subscribed, and whether nobody wants it any more
         self._subscriptions = [(topic, _QOS) for topic in (*subscriptions, *optional)]
         self._needed = len(subscriptions)
         self._early_ends = 0  # sessions that ended; only those before the first answer matter
@@ -81,7 +86,7 @@ class Connection:
         self._refused = False  # whether that was a no
         self._client = client = mqtt.Client(
             CallbackAPIVersion.VERSION2,
-            client_id=client_id,
+            client_id=client_id.replace(".", "~"),
             protocol=mqtt.MQTTv311,
             clean_session=True,
             transport="websockets" if address.scheme == "wss" else "tcp",
@@ -95,6 +100,7 @@ class Connection:
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
         client.on_disconnect = self._on_disconnect
+        client.on_connect_fail = self._on_connect_fail
         client.max_queued_messages_set(_MOST_QUEUED)
         client.on_message = lambda _c, _u, m: self._inbox.put_message(m.topic, bytes(m.payload))
         client.on_socket_open = _no_delay
@@ -109,7 +115,7 @@ class Connection:
         it does not know the user or the password, SubscriptionRefusedError where it refuses a topic) or is not to be
         trusted.
         """
-        deadline, pause = time.monotonic() + timeout, 0.2
+        deadline, pause, tried = time.monotonic() + timeout, 0.2, 0
         while True:
             try:
                 self._client.connect(self._address.host, self._address.port, keepalive=self._keepalive)
@@ -119,8 +125,10 @@ class Connection:
             except (OSError, ValueError) as error:
                 if time.monotonic() + self._factor * pause > deadline:
                     raise BrokerError(_unanswered(self._address, error)) from error
-                time.sleep(self._factor * pause)
-                pause = min(2 * pause, 5.0)
+                self._at, tried = self._at + 1, tried + 1
+                if tried % len(self._nodes) == 0:  # all of them
+                    time.sleep(self._factor * pause)
+                    pause = min(2 * pause, 5.0)
         self._client.loop_start()
         try:
             refusal = self._first.get(timeout=max(deadline - time.monotonic(), 1.0))
@@ -153,8 +161,32 @@ class Connection:
 
     def close(self) -> None:
         """End the session cleanly: the will is not published."""
+        self._closed = True
         self._client.disconnect()
         self._client.loop_stop()
+
+    @property
+    def _address(self) -> BrokerAddress:
+        """The node that the session is with, or is to be."""
+        return self._nodes[self._at % len(self._nodes)]
+
+    def _connect_anew(self) -> None:
+        """Have paho try the next node, or the only one, once it has waited."""
+        if not self._closed:
+            self._at += 1
+            self._client.connect_async(self._address.host, self._address.port, keepalive=self._keepalive)
+
+    def _end_session(self) -> int:
+        """How many short sessions there were in a row, with the one that has ended."""
+        short = 0
+        if self._began is not None:
+            short = self._short_sessions + 1 if time.monotonic() - self._began < _SHORT_SECONDS else 0
+            self._began, self._short_sessions = None, short
+            self._pace()
+        return short
+
+    def _on_connect_fail(self, _client: Any, _userdata: Any) -> None:
+        self._connect_anew()
 
     def _pace(self) -> None:
         """Have paho wait before it connects anew, first the shorter pause, then ever longer, until a session begins.
@@ -189,18 +221,22 @@ class Connection:
                 )
             )
             self._inbox.put(Disconnected(refused[0]))
+            if self._heard:  # as a cluster may that has lost a node: a session that hears nothing is none
+                self._end_session()
+                self._connect_anew()
         else:
+            self._heard = True
             self._first.put(None)
             self._inbox.put(Connected())
 
     def _on_disconnect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        self._note_end(reason)
+        self._connect_anew()
+
+    def _note_end(self, reason: Any) -> None:
         answered, refused = self._answered, self._refused
         self._answered = self._refused = False
-        short = 0
-        if self._began is not None:
-            short = self._short_sessions + 1 if time.monotonic() - self._began < _SHORT_SECONDS else 0
-            self._began, self._short_sessions = None, short
-            self._pace()
+        short = self._end_session()
         self._early_ends += 1
         if self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
             likely = self._credential if self._address.encrypted else "it may want mqtts:// (TLS)"

@@ -29,6 +29,8 @@ from broker.provision.authority import Authority
         ("wss://host", "wss://host:443/mqtt"),
         ("wss://host:8884/a/b", "wss://host:8884/a/b"),
         ("mqtts://[::1]:1", "mqtts://[::1]:1"),
+        ("mqtts://a,b:1,[::1]", "mqtts://a:8883,b:1,[::1]:8883"),
+        ("wss://a,b/x", "wss://a:443,b:443/x"),
     ],
 )
 def test_addresses(url: str, text: str) -> None:
@@ -47,6 +49,9 @@ def test_addresses(url: str, text: str) -> None:
         "mqtt://host:0",
         "ws://host",
         "mqtts://h:99999",
+        "mqtts://a,",
+        "mqtts://a,b:0",
+        "mqtts://a,b?x",
     ],
 )
 def test_what_is_no_address(url: str) -> None:
