@@ -29,7 +29,7 @@ def export(
     model: nn.Module,
     example_inputs: Any,
     *,
-    loss: str = "cross_entropy",
+    loss: str | Callable[..., torch.Tensor] = "cross_entropy",
     runtimes: Sequence[str] = ("onnx",),
     output: str | Path = "bundle",
     name: str | None = None,
@@ -65,7 +65,8 @@ def export(
         ``[B, ...]``, a tensor or an array: a batch of samples, float32 or int64 tokens. Values do not matter. Of a
         model of several inputs a dict of them by the names of ``forward``, as a tokenizer of Hugging Face gives it.
     loss
-        A name such as ``cross_entropy``, ``sequence_cross_entropy``, ``mse`` or ``huber``, or ``file.py:function``.
+        A name such as ``cross_entropy``, ``sequence_cross_entropy``, ``mse`` or ``huber``, or ``file.py:function``; or
+        a function of outputs and targets that gives one value a sample, ``[B]``.
     runtimes
         As ``edge-fl export --runtime`` names them.
     output

@@ -42,7 +42,7 @@ from exporter.forward import build_evaluation
 from exporter.frozen_dtype import arrays_of, round_frozen, scaled_tensor, store_frozen
 from exporter.kernels import refuse_missing_kernels
 from exporter.lora import adapter_gains
-from exporter.losses import find_loss
+from exporter.losses import find_loss, try_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
 from exporter.open_lengths import FixedUnitsError
 from exporter.output_noise import describe_outputs
@@ -202,6 +202,7 @@ def _read(
     loss = find_loss(target.loss, target=target.target.dtype)
     model = with_plain_outputs(model, example_inputs(target.fit, 3), loss.outputs)
     read = accept(model, target.fit)
+    try_loss(loss, model, example_inputs(target.fit, 3), target.target)
     target, vocabulary = _with_vocabularies(model, target)
     personal = personal_names(model, target.personal)
     derivation = derive(model, example_inputs(target.fit, 3), read, closed, personal=personal)

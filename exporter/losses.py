@@ -5,16 +5,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import LABEL_MASK
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, ModelError
+from edge_fl.core.inputs import Input
 from exporter.model_file import load_function
+from exporter.one_pass import one_pass
 from exporter.own_outputs import Outputs
+from exporter.sentence import first_line
 
-__all__ = ["Loss", "find_loss"]
+__all__ = ["Loss", "find_loss", "try_loss"]
 
 
 @dataclass(frozen=True)
@@ -90,14 +94,14 @@ _LOSSES = (
 )
 
 
-def find_loss(name: str, *, target: Literal["float32", "int64"] = "int64") -> Loss:
+def find_loss(name: str | Callable[..., Tensor], *, target: Literal["float32", "int64"] = "int64") -> Loss:
     """The loss called ``name``, or the user's own.
 
     Parameters
     ----------
     name
-        One of this module's, or ``path/to/file.py:function``, a function of outputs ``[B, ...]`` and targets
-        ``[B, ...]`` that gives ``[B]``; or of several outputs, by the names of its parameters, and targets.
+        One of this module's, ``path/to/file.py:function``, or a function: of outputs ``[B, ...]`` and targets
+        ``[B, ...]`` it gives ``[B]``; or of several outputs, by the names of its parameters, and targets.
     target
         The dtype of the targets of a user's function.
 
@@ -108,8 +112,9 @@ def find_loss(name: str, *, target: Literal["float32", "int64"] = "int64") -> Lo
     ModelError
         When the user's file or function cannot be had.
     """
-    if ":" in name:
-        function = load_function(name)
+    if not isinstance(name, str) or ":" in name:
+        function = load_function(name) if isinstance(name, str) else name
+        name = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
         return Loss(name.rpartition(":")[2], target, _of_outputs(function), outputs=_output_names(name, function))
     for loss in _LOSSES:
         if loss.name == name:
@@ -118,6 +123,38 @@ def find_loss(name: str, *, target: Literal["float32", "int64"] = "int64") -> Lo
         f"There is no loss '{name}'; there are {', '.join(loss.name for loss in _LOSSES)}, or write your own as "
         "path/to/file.py:function."
     )
+
+
+def try_loss(loss: Loss, model: nn.Module, x: Tensor, target: Input) -> None:
+    """Refuse a user's loss that fails, or gives anything but one value a sample.
+
+    Parameters
+    ----------
+    model
+        Gives :data:`exporter.own_outputs.Outputs` of the samples ``x``.
+    target
+        What a sample's target is; zeros are tried.
+
+    Raises
+    ------
+    ModelError
+        When the loss fails, or what it gives is not ``[B]``.
+    """
+    if loss.name in (known.name for known in _LOSSES):
+        return
+    y = torch.zeros(len(x), *target.shape, dtype=getattr(torch, target.dtype))
+    try:
+        found = loss.per_sample(one_pass(model, x), y)
+    except Exception as error:  # it is the user's code
+        raise ModelError(
+            f"The loss '{loss.name}' fails on targets {tuple(y.shape)}: {first_line(error)}."
+        ) from error
+    if not isinstance(found, Tensor) or found.shape != (len(x),):
+        shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ModelError(
+            f"The loss '{loss.name}' gives {shown} for {len(x)} samples: give one value a sample, [B], as with "
+            'reduction="none".'
+        )
 
 
 def _output_names(name: str, function: Callable[..., Tensor]) -> tuple[str, ...]:

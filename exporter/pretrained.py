@@ -1,5 +1,6 @@
 """Pretrained weights into a model: a ``.safetensors`` file, or a folder as Hugging Face has it."""
 
+import fnmatch
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ _ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHOWN = 3  # names in an error
 
 
-def load_weights(model: nn.Module, source: Path) -> None:
+def load_weights(model: nn.Module, source: Path, new: Sequence[str] = ()) -> None:
     """Have ``model`` start from the weights in ``source``, by name.
 
     Parameters
@@ -25,14 +26,21 @@ def load_weights(model: nn.Module, source: Path) -> None:
     source
         A ``.safetensors`` file, or a folder with ``model.safetensors`` or its parts and their index. Half precision
         becomes float32.
+    new
+        Patterns of parameters that stay as they are, such as ``head.*`` of a new head.
 
     Raises
     ------
     ModelError
-        When it cannot be read, lacks one of the model's parameters, or has one of another shape; the model is left as
-        it is then.
+        When it cannot be read, lacks one of the model's parameters, or has one of another shape; or when a pattern
+        names nothing. The model is left as it is then.
     """
-    wanted = model.state_dict()
+    every = model.state_dict()
+    if unknown := [pattern for pattern in new if not fnmatch.filter(every, pattern)]:
+        raise ModelError(
+            f"No parameter is called '{unknown[0]}', which was to begin anew: see named_parameters()."
+        )
+    wanted = {n: tensor for n, tensor in every.items() if not any(fnmatch.fnmatchcase(n, each) for each in new)}
     found: dict[str, Tensor] = {}
     for file in _files(source):
         found.update(_read(file, wanted))
@@ -40,18 +48,24 @@ def load_weights(model: nn.Module, source: Path) -> None:
     missing = sorted(wanted.keys() - found.keys() - counted - _tied_names(model, found))
     if missing:
         raise ModelError(
-            f"'{source}' lacks {some_names(missing, most=_SHOWN)} of the model: give the weights of this very model, "
-            "or build it as they were trained."
+            f"'{source}' lacks {some_names(missing, most=_SHOWN)} of the model: build the model as its weights were "
+            f"trained, or have new layers begin as they are built, as in --new '{_layer(missing[0])}'."
         )
     for name, tensor in found.items():
         if tensor.shape != wanted[name].shape:
             raise ModelError(
                 f"'{name}' has the shape {tuple(tensor.shape)} in '{source}' and {tuple(wanted[name].shape)} in the "
-                "model: build the model as its weights were trained."
+                f"model: build the model as its weights were trained, or give --new '{_layer(name)}' for a new layer."
             )
     with torch.no_grad():
         for name, tensor in found.items():
             wanted[name].copy_(tensor)
+
+
+def _layer(name: str) -> str:
+    """A pattern of all parameters beside ``name``."""
+    module = name.rpartition(".")[0]
+    return f"{module}.*" if module else name
 
 
 def _tied_names(model: nn.Module, found: dict[str, Tensor]) -> set[str]:

@@ -1,6 +1,7 @@
 """What a bundle is for: the data a model fits, how it is trained, and where its programs run."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +43,7 @@ class Target:
     batch
         Samples a training batch, for the same runtimes.
     loss
-        By name, or ``path/to/file.py:function`` (:func:`exporter.losses.find_loss`).
+        By name, ``path/to/file.py:function``, or a function (:func:`exporter.losses.find_loss`).
     variants
         Kinds of train steps (:func:`exporter.steps.STEPS`).
     columns
@@ -78,7 +79,7 @@ class Target:
     target: Input = CLASS_INDEX
     widths: tuple[int, ...] = (1000, 800, 600, 500, 400)
     batch: int = 20
-    loss: str = "cross_entropy"
+    loss: str | Callable[..., Any] = "cross_entropy"
     variants: tuple[str, ...] = ("plain",)
     optimizer: Optimizer = PLAIN_SGD
     batch_norm: BatchNormPolicy = "tracked"

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 __all__ = ["simulate"]
 
-_WITH_RESUME = ("bundle", "resume", "json")
+_WITH_RESUME = ("bundle", "resume", "json", "ray_address", "insecure")
 
 
 def simulate(
@@ -228,6 +228,7 @@ def simulate(
     from broker.session import new_run_id
     from device_sim.simulation.api import begin as begin_simulation
     from device_sim.simulation.progress import view
+    from device_sim.simulation.settings import RayCluster
     from device_sim.simulation.simulate import Simulation
 
     run = new_run_id()
@@ -238,7 +239,8 @@ def simulate(
     def begin(observer: "Observer") -> "Simulation":
         if resume is not None:
             refuse_settings(context, _WITH_RESUME)
-            return Simulation.resume(resume, observer=observer, bundle=bundle)
+            cluster = None if ray_address is None else RayCluster(ray_address, insecure=insecure)
+            return Simulation.resume(resume, observer=observer, bundle=bundle, ray=cluster)
         if bundle is None:
             raise ConfigError("A simulation needs a bundle to train, or --resume with the folder of a run.")
         privacy = privacy_of(

@@ -203,8 +203,8 @@ def check_address(address: str, *, insecure: bool) -> None:
     if insecure or _is_loopback(host) or os.environ.get(_AUTH_MODE) == _TOKEN:
         return
     raise ConfigError(
-        f"The Ray cluster at '{address}' is not on this machine: set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN on every "
-        "host, or give --insecure on a network that you trust."
+        f"Other machines may reach the Ray cluster at '{address}', and it has no token: set RAY_AUTH_MODE=token and "
+        "RAY_AUTH_TOKEN on every host, or give --insecure on a network that you trust."
     )
 
 

@@ -115,6 +115,12 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The runtime whose programs are run."""
         return STACKED if self.kind == "stacked" else self.runtime or "onnx"
 
+    def moved(self, ray: RayCluster) -> "TrainerSettings":
+        """The same on another cluster, of as many workers; ConfigError where there was none."""
+        if self.ray is None:
+            raise ConfigError("The run was not begun with --engine ray: leave --ray-address out.")
+        return msgspec.structs.replace(self, ray=msgspec.structs.replace(ray, workers=self.ray.workers))
+
     def open(self, bundle: Bundle) -> Trainer:
         """The trainer; raises RuntimeMissingError, or ConfigError on an unknown device, where it cannot be had."""
         use_code(self.code)

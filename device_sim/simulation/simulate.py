@@ -27,7 +27,7 @@ from device_sim.simulation.clients import Clients
 from device_sim.simulation.fleet import Parts, SimulatedFleet
 from device_sim.simulation.local_time import Local, measured
 from device_sim.simulation.schedule import DrawnSchedule, Schedule
-from device_sim.simulation.settings import Population, SimulationSettings, TrainerSettings, World
+from device_sim.simulation.settings import Population, RayCluster, SimulationSettings, TrainerSettings, World
 from device_sim.simulation.timed_fleet import FLEET, TimedFleet
 from edge_fl.aggregation.spool import Spool
 from edge_fl.core.bundle import Bundle
@@ -212,6 +212,7 @@ class Simulation:
         bundle: Path | None = None,
         data: Samples | None = None,
         test: Samples | None = None,
+        ray: RayCluster | None = None,
     ) -> "Simulation":
         """Continue the run in ``root`` after its last finished round, as if it had never been interrupted.
 
@@ -221,6 +222,8 @@ class Simulation:
             Where the run's bundle is now; None for where it was.
         data, test
             The samples once more, of a run that was given objects.
+        ray
+            Where the run's Ray cluster is now; None for where it was.
 
         Raises
         ------
@@ -240,7 +243,7 @@ class Simulation:
                 bundle=open_bundle(settings, root, bundle),
                 config=settings.config,
                 population=settings.population,
-                trainer=settings.trainer,
+                trainer=settings.trainer if ray is None else settings.trainer.moved(ray),
                 root=root,
                 observer=observer,
                 store=store,

@@ -130,6 +130,13 @@ def export(
         Path | None,
         typer.Option(help="Start from these: a .safetensors file, or a Hugging Face folder such as distilbert/."),
     ] = None,
+    new: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --weights: parameters that begin as they are built, such as 'head.*' of a new head; repeat for "
+            "several."
+        ),
+    ] = None,
     no_dropout: Annotated[
         bool, typer.Option("--no-dropout", help="Set the model's own dropout to 0, for shorter steps.")
     ] = False,
@@ -209,7 +216,7 @@ def export(
     Example: edge-fl export zoo:femnist-cnn --weights pretrained.safetensors --train 'lora:*:r=8' -o bundle/
     """
     module, default = _built(model, seed)
-    module = _prepared(module, weights, train or [])
+    module = _prepared(module, weights, new or [], train or [])
     options: dict[str, Any] = {
         "widths": parse_widths(widths),
         "batch": batch,
@@ -271,13 +278,15 @@ def _built(model: str, seed: int) -> "tuple[nn.Module, str | None]":
     return load_model(model), None
 
 
-def _prepared(model: "nn.Module", weights: Path | None, train: list[str]) -> "nn.Module":
-    """The model with pretrained weights, of which ``train`` is trained."""
+def _prepared(model: "nn.Module", weights: Path | None, new: list[str], train: list[str]) -> "nn.Module":
+    """The model with pretrained weights but for ``new`` parameters, of which ``train`` is trained."""
     from exporter.fine_tuning import train_only
     from exporter.pretrained import load_weights
 
     if weights is not None:
-        load_weights(model, weights)
+        load_weights(model, weights, new)
+    elif new:
+        raise ConfigError("--new says what --weights leaves as it is: give both, or leave it out.")
     return train_only(model, train)
 
 

@@ -201,7 +201,7 @@ def without_token() -> dict[str, str]:
     [
         (["--engine=ray", "--ray-address=ray://127.0.0.1:10001"], "is HOST:PORT of its head"),
         (["--engine=ray", "--ray-address=head:70000"], "is HOST:PORT of its head"),
-        (["--engine=ray", "--ray-address=10.0.0.5:6379"], "is not on this machine: set RAY_AUTH_MODE=token"),
+        (["--engine=ray", "--ray-address=10.0.0.5:6379"], "and it has no token: set RAY_AUTH_MODE=token"),
         (["--engine=ray", "--processes=0"], "at least 1 process"),
         (["--ray-address=127.0.0.1:6379"], "Only --engine ray has an address"),
     ],

@@ -151,6 +151,26 @@ def test_other_weights_are_refused(tmp_path: Path, change: object, says: str) ->
         load_weights(model(), tmp_path / "w.safetensors")
 
 
+@pytest.mark.parametrize(
+    "change", [lambda state: state.pop("0.weight"), lambda state: state.update({"0.weight": torch.zeros(2, 2)})]
+)
+def test_a_new_layer_begins_as_it_is_built(tmp_path: Path, change: object) -> None:
+    pretrained, built = model(), model()
+    for parameter in (*pretrained.parameters(), *built.parameters()):
+        nn.init.normal_(parameter)
+    state = dict(pretrained.state_dict())
+    change(state)  # type: ignore[operator]
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(ModelError, match=r"--new '0\.\*'"):
+        load_weights(model(), tmp_path / "w.safetensors")
+    before = built[0].weight.clone()  # type: ignore[operator]
+    load_weights(built, tmp_path / "w.safetensors", ["0.*"])
+    assert torch.equal(built[0].weight, before)  # type: ignore[arg-type]
+    assert torch.equal(list(built.parameters())[-1], list(pretrained.parameters())[-1])
+    with pytest.raises(ModelError, match="No parameter is called 'head"):
+        load_weights(built, tmp_path / "w.safetensors", ["head.*"])
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00" * 20, b"\xff" * 100])
 def test_a_file_that_is_none_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "w.safetensors").write_bytes(content)

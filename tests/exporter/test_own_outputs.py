@@ -47,6 +47,12 @@ def with_default(logits, hidden=None, targets=None):
 def with_keyword(logits, hidden, *, targets):
     return logits.mean(1)
 
+def mean(outputs, targets):
+    return functional.cross_entropy(outputs, targets)
+
+def broken(outputs, targets):
+    return torch.nowhere(outputs)
+
 def with_more(logits, attention, targets):
     return logits.mean(1)
 """
@@ -92,7 +98,7 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def exported(root: Path, kind: str, loss: str, **more: Any) -> Bundle:
+def exported(root: Path, kind: str, loss: Any, **more: Any) -> Bundle:
     torch.manual_seed(0)
     options = {"runtimes": ["onnx"], "widths": [1.0, 0.5], "output": root, **more}
     return edge_fl.export(Model(kind), torch.zeros(2, 4, 6), loss=loss, batch=4, **options)
@@ -180,6 +186,8 @@ def test_other_shapes_of_outputs(kind: str, name: str, losses: Path, tmp_path: P
         ("nested", "in_order", "of which 'number 1' is a tuple: name"),
         ("in training", "alone", "The model gives tuple for one sample"),
         ("scalar", "with_hidden", "The output 'hidden' is not of each sample"),
+        ("plain", "mean", r"The loss 'mean' gives \(\) for 3 samples: give one value a sample"),
+        ("plain", "broken", r"The loss 'broken' fails on targets \(3,\): .*nowhere"),
         ("dict", "with_default", r"takes \(logits, hidden=None, targets=None\): let it take"),
         ("dict", "with_keyword", r"takes \(logits, hidden, \*, targets\): let it take"),
     ],
@@ -188,3 +196,12 @@ def test_what_does_not_fit_is_refused(kind: str, name: str, says: str, losses: P
     with pytest.raises(EdgeFLError, match=says):
         exported(tmp_path / "b", kind, f"{losses}:{name}")
     assert not (tmp_path / "b").exists()
+
+
+def test_a_function_is_a_loss(tmp_path: Path) -> None:
+    def own(logits: Tensor, hidden: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(logits, targets, reduction="none") + hidden.pow(2).mean((1, 2))
+
+    bundle = exported(tmp_path / "b", "dict", own)
+    assert bundle.manifest.loss == "own"
+    assert bundle.manifest.parity["onnx"].weights < 1e-5
