@@ -235,7 +235,7 @@ def _join(ray: Any, address: str | None, *, cores: int | None) -> None:
     """Connect to a cluster, or start one."""
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        ray.init(num_cpus=cores, include_dashboard=False, **quiet)
+        ray.init("local", num_cpus=cores, include_dashboard=False, **quiet)  # never one that it finds
         return
     host, _, port = address.rpartition(":")
     try:  # for minutes Ray would ask an address that is not there
