@@ -228,6 +228,8 @@ def _ray(*, own: bool) -> Any:
         import ray
     except ImportError as error:
         raise RuntimeMissingError("--engine ray needs Ray: pip install 'edge-fl[ray]'.") from error
+    if ray.is_initialized():
+        raise ConfigError("This process uses a Ray cluster already: call ray.shutdown() before the simulation.")
     return ray
 
 

@@ -256,3 +256,14 @@ def test_ray_that_was_imported_without_a_token_starts_no_cluster(torch_bundle: B
     command = [sys.executable, "-c", "import ray\n" + _OWNER, str(torch_bundle.root), _STRANGER]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180, check=False)
     assert "Ray was imported without a token" in done.stderr
+
+
+def test_a_cluster_that_the_process_uses_is_left_alone(torch_bundle: Bundle) -> None:
+    code = (
+        "import ray\nray.init('local', num_cpus=1, include_dashboard=False)\n"
+        + _OWNER.partition("import ray, os")[0].replace("trainer =", "try:\n    trainer =")
+        + "except Exception as error:\n    print(error, ray.is_initialized())\n"
+    )
+    command = [sys.executable, "-c", code, str(torch_bundle.root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert "uses a Ray cluster already: call ray.shutdown() before the simulation. True" in done.stdout
