@@ -7,58 +7,33 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from safetensors.numpy import load_file
 
 from broker.observer import Observer
-from device_sim.simulation.settings import Population, RayCluster, TrainerSettings
+from device_sim.simulation.settings import RayCluster, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, RunError
-from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
+from tests.device_sim.test_processes import children, simulation
 
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
 # Read when Ray is imported, by whichever of these tests comes first.
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
-CONFIG = RunConfig(
-    run="test",
-    method="fedbiad+dgc",
-    parameters={},
-    rounds=3,
-    clients_per_round=9,
-    local_steps=5,
-    batch=20,
-    lr=0.1,
-    seed=3,
-)
-
-
 LOCAL = {"object_store_memory": 100 << 20, "include_dashboard": False}
 
 
-def simulation(
-    bundle: Bundle, root: Path, trainer: TrainerSettings, observer: Observer | None = None, **changes: Any
-) -> Simulation:
-    return Simulation(
-        bundle=bundle,
-        config=msgspec.structs.replace(CONFIG, **changes),
-        population=Population(9),
-        trainer=trainer,
-        root=root,
-        observer=observer or Observer(),
-    )
-
-
 def trained(*arguments: Any, **changes: Any) -> dict[str, bytes]:
-    weights = load_file(simulation(*arguments, **changes).run().weights)
+    weights = load_file(simulation(*arguments, rounds=3, **changes).run().weights)
     return {name: array.tobytes() for name, array in weights.items()}
 
 
@@ -100,16 +75,24 @@ class Killer(Observer):
 
 
 def actors() -> list[int]:
-    """The processes of our actors on this machine, which Ray names after their class."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            title = (folder / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if title.startswith(b"ray::_Actor"):
-            found.append(int(folder.name))
+    """The processes of our actors, which Ray names after their class: none of another test's beside this one."""
+    found, waiting = list[int](), [os.getpid()]
+    while waiting:
+        below = children(waiting.pop())
+        waiting += below
+        for process in below:
+            with suppress(OSError):
+                if Path(f"/proc/{process}/cmdline").read_bytes().startswith(b"ray::_Actor"):
+                    found.append(process)
     return found
+
+
+def awaited_actors(count: int) -> int:
+    """How many there are, once there are so many or 30 s have passed."""
+    until = time.monotonic() + 30
+    while len(actors()) != count and time.monotonic() < until:
+        time.sleep(0.1)
+    return len(actors())
 
 
 def test_what_a_killed_actor_had_is_trained_by_another(
@@ -153,7 +136,6 @@ class NodeChanger(Observer):
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
         self.workers: list[int] = []
-        self.simulation: Simulation | None = None
 
     def device(self, client: str, status: str) -> None:
         import ray
@@ -165,8 +147,7 @@ class NodeChanger(Observer):
             self._cluster.remove_node(victim, allow_graceful=False)
 
     def round_closed(self, metrics: RoundMetrics) -> None:
-        assert self.simulation is not None
-        self.workers.append(self.simulation._trainer._engine.workers)
+        self.workers.append(awaited_actors({1: 1, 3: 2}.get(metrics.round, len(actors()))))
         if len(self._cluster.ours) == 1:
             self._cluster.ours.append(self._cluster.add_node(num_cpus=1, **LOCAL))
             self._cluster.wait_for_nodes()
@@ -177,9 +158,7 @@ def test_a_host_that_is_lost_costs_no_bit_and_a_new_one_has_work(
 ) -> None:
     trainer = TrainerSettings("runtime", ray=RayCluster(cluster.address, insecure=True))
     observer = NodeChanger(cluster)
-    observer.simulation = simulation(torch_bundle, tmp_path / "run", trainer, observer)
-    weights = load_file(observer.simulation.run().weights)
-    assert {name: array.tobytes() for name, array in weights.items()} == alone
+    assert trained(torch_bundle, tmp_path / "run", trainer, observer) == alone
     assert observer.workers[0] == 1
     assert observer.workers[-1] == 2
 
