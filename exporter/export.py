@@ -42,7 +42,7 @@ from exporter.forward import build_evaluation
 from exporter.frozen_dtype import arrays_of, round_frozen, scaled_tensor, store_frozen
 from exporter.kernels import refuse_missing_kernels
 from exporter.lora import adapter_gains
-from exporter.losses import find_loss, try_loss
+from exporter.losses import Loss, find_loss, try_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
 from exporter.open_lengths import FixedUnitsError
 from exporter.output_noise import describe_outputs
@@ -210,7 +210,7 @@ def _read(
     derivation = replace(derivation, layout=store_frozen(model, derivation.layout, target.frozen_dtype))
     if target.batch_norm == "per-width":
         derivation = replace(derivation, layout=with_rows(derivation.layout, len(target.widths)))
-    return _source(model, target, derivation, vocabulary), derivation
+    return _source(model, target, loss, derivation, vocabulary), derivation
 
 
 def _with_vocabularies(model: nn.Module, target: Target) -> tuple[Target, int]:
@@ -257,8 +257,7 @@ def _lowered(source: Source, target: Target, features: Traceable | None, report:
         raise
 
 
-def _source(model: nn.Module, target: Target, found: Derivation, vocabulary: int) -> Source:
-    loss = find_loss(target.loss, target=target.target.dtype)
+def _source(model: nn.Module, target: Target, loss: Loss, found: Derivation, vocabulary: int) -> Source:
     if loss.target != target.target.dtype:
         raise ConfigError(
             f"The loss '{loss.name}' compares with {loss.target}, and the targets of "

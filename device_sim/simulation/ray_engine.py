@@ -3,8 +3,6 @@
 Nothing else imports Ray, and this file only where it is asked for.
 """
 
-import contextlib
-import ipaddress
 import logging
 import os
 import secrets
@@ -21,6 +19,7 @@ from device_sim.simulation.parts import Engine, Worker
 from device_sim.simulation.trainer import Call, Trainer, power_of_two
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, RunError, RuntimeMissingError, said
+from edge_fl.transport.address import is_loopback
 
 __all__ = ["RayEngine", "check_address"]
 
@@ -200,18 +199,12 @@ def check_address(address: str, *, insecure: bool) -> None:
         raise ConfigError(
             f"A Ray cluster's address is HOST:PORT of its head, such as 10.0.0.5:6379, not '{address}'."
         )
-    if insecure or _is_loopback(host) or os.environ.get(_AUTH_MODE) == _TOKEN:
+    if insecure or is_loopback(host.strip("[]")) or os.environ.get(_AUTH_MODE) == _TOKEN:
         return
     raise ConfigError(
         f"Other machines may reach the Ray cluster at '{address}', and it has no token: set RAY_AUTH_MODE=token and "
         "RAY_AUTH_TOKEN on every host, or give --insecure on a network that you trust."
     )
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return host == "localhost"
 
 
 def _ray(*, own: bool) -> Any:

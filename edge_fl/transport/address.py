@@ -60,10 +60,11 @@ class BrokerAddress:
         scheme, separator, rest = url.partition("://")
         nodes, slash, path = rest.partition("/")
         if "," in nodes:
-            each = [cls.parse(f"{scheme}{separator}{node}{slash}{path}", access) for node in nodes.split(",")]
+            names = nodes.split(",")
+            if len(names) > _MOST_NODES:
+                raise ConfigError(f"A broker's cluster has at most {_MOST_NODES} nodes, not {len(names)}.")
+            each = [cls._parse_one(f"{scheme}{separator}{name}{slash}{path}", access) for name in names]
             others = tuple(dict.fromkeys((node.host, node.port) for node in each[1:]))
-            if len(each) > _MOST_NODES:
-                raise ConfigError(f"A broker's cluster has at most {_MOST_NODES} nodes, not {len(each)}.")
             return replace(each[0], others=others)
         return cls._parse_one(url, access)
 
@@ -98,8 +99,12 @@ class BrokerAddress:
     @property
     def nodes(self) -> tuple["BrokerAddress", ...]:
         """Each node by itself, in order: of a broker that is no cluster itself."""
-        places = ((self.host, self.port), *self.others)
-        return tuple(replace(self, host=host, port=port, others=()) for host, port in places)
+        return tuple(replace(self, host=host, port=port, others=()) for host, port in self._places)
+
+    @property
+    def _places(self) -> tuple[tuple[str, int], ...]:
+        """Host and port of each node."""
+        return ((self.host, self.port), *self.others)
 
     @property
     def encrypted(self) -> bool:
@@ -109,11 +114,10 @@ class BrokerAddress:
     @property
     def loopback(self) -> bool:
         """Whether it is this very machine, with every node."""
-        return all(is_loopback(host) for host, _ in ((self.host, self.port), *self.others))
+        return all(is_loopback(host) for host, _ in self._places)
 
     def __str__(self) -> str:
-        places = ((self.host, self.port), *self.others)
-        nodes = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in places)
+        nodes = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self._places)
         return f"{self.scheme}://{nodes}{self.path}"
 
 
