@@ -20,7 +20,7 @@ from edge_fl.wire.frame import Frame, decode_frame, largest_frame
 from edge_fl.wire.messages import CollectStatistics, Evaluate, Evaluated
 from edge_fl.wire.values import WITHHELD
 
-__all__ = ["Expected", "check_score", "check_statistics", "check_update", "expected_of"]
+__all__ = ["Expected", "check_score", "check_statistics", "check_update", "diverged", "expected_of"]
 
 # Programs compute no larger one, and sums over samples stay finite.
 _LARGEST_LOSS = float(np.finfo(np.float32).max)
@@ -102,8 +102,13 @@ def check_update(content: bytes, expected: Expected) -> Frame:
         return frame
     name, size = farthest(expected.layout, frame.values)
     if size > expected.max_change:
-        raise FrameError("diverged", f"The update changes '{name}' by {size:.1e}.")
+        raise diverged(name, size)
     return frame
+
+
+def diverged(name: str, size: float) -> FrameError:
+    """That an update changes a parameter by more than a round may."""
+    return FrameError("diverged", f"The update changes '{name}' by {size:.1e}.")
 
 
 def check_score(answer: Evaluated, held_out: int, metrics: Sequence[Metric], manifest: Manifest) -> None:

@@ -19,7 +19,7 @@ class Buffered:
     """Keeps ``clients_per_round`` clients training; a round is closed as soon as ``buffer`` updates were taken in it.
 
     Whoever still trains goes on into the rounds to come. Its update counts in the one in which it arrives, the less the
-    more rounds it is late (:class:`broker.model.RoundSum`). A client trains one task at a time, and gives a
+    more rounds it is late (:class:`broker.round_sum.RoundSum`). A client trains one task at a time, and gives a
     round one update at the most. Who gives which depends on time: of a buffered run no two are alike, bit for bit.
 
     One that is silent for ``gone_after`` seconds, or has not answered for ``deadline`` seconds, leaves its place to

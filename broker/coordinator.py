@@ -14,10 +14,11 @@ from broker.client_selection import ClientSelection
 from broker.federated_evaluation import FederatedEvaluator
 from broker.final_model import FinalModel
 from broker.fleet import Fleet
-from broker.model import Applied, GlobalModel, Snapshot, Summed
+from broker.model import Applied, GlobalModel, Snapshot
 from broker.observer import Observer
 from broker.pacing import LATE, OVERDUE, Ask, Decision, Devices, Pacing, Synchronous, Wait
 from broker.rollback import Rollback
+from broker.round_sum import Summed
 from broker.rounds import Report, Round
 from broker.run_folder import RunFolder
 from broker.secure_aggregation.aggregator import SecureAggregator

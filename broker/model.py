@@ -1,8 +1,7 @@
 """The global model: its weights, its version, its frames, and how a round's updates change it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -10,8 +9,9 @@ from numpy.typing import NDArray
 
 from broker.defence import OPEN, Defence
 from broker.privacy import Mechanism, Noised
-from broker.sums import MakesChange, Sums, device_here, sums_of
-from edge_fl.aggregation.bounds import WHOLE, Bounds, Clip, Size, median_size, size_of
+from broker.round_sum import RoundSum, RoundTotal, Summed
+from broker.sums import HeldSums, Sums, device_here, sums_of
+from edge_fl.aggregation.bounds import Size, median_size
 from edge_fl.aggregation.spool import Spool
 from edge_fl.compressors.base import SendsChanges
 from edge_fl.core.divergence import max_change
@@ -19,17 +19,14 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import State
-from edge_fl.methods.capabilities import ClientReport
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.wire.downlink import changed
-from edge_fl.wire.frame import Frame, Header, decode_frame, encode_frame
+from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.values import FLOAT32, flatten
 
-__all__ = ["Applied", "GlobalModel", "RoundSum", "RoundTotal", "Snapshot", "Summed"]
+__all__ = ["Applied", "GlobalModel", "Snapshot"]
 
 _MIDDLE = "bounds.median"
-_ROUNDED = 1 - 1e-6  # what is above that another language may have rounded up, which is no lie
-_ENOUGH = 5  # updates in a round: of fewer, nobody can say which is the odd one
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ class GlobalModel:
         run: str,
         defence: Defence = OPEN,
         privacy: Mechanism | None = None,
-        unseen: "Callable[[int], RoundTotal] | None" = None,
+        unseen: Callable[[int], RoundTotal] | None = None,
     ) -> None:
         self.layout, self.weights, self.version = layout, weights, 0
         self._defence, self.privacy, self._unseen = defence, privacy, unseen
@@ -128,12 +125,23 @@ class GlobalModel:
         behind = self.version - version
         return tuple(self._changes[-behind:]) if 0 < behind <= len(self._changes) else None
 
-    def begin(self) -> "RoundTotal":
+    def begin(self) -> RoundTotal:
         """Sums for the updates of a round, on CUDA where there is one."""
         if self._unseen is not None:
             return self._unseen(self.version + 1)
         rule = self._recipe.rule if self.privacy is None else self.privacy.rule
-        sums = sums_of(self.layout, rule, self._device, self._defence)
+        return self._round_sum(sums_of(self.layout, rule, self._device, self._defence))
+
+    @property
+    def mergeable(self) -> bool:
+        """Whether workers may add up a round's updates, and get the very sum that is made here."""
+        return self._defence.exact and self.privacy is None and self._unseen is None
+
+    def begin_held(self, sums: HeldSums) -> RoundSum:
+        """As :meth:`begin`, for updates that workers hold and add up, in ``sums`` of the recipe's rule."""
+        return self._round_sum(sums)
+
+    def _round_sum(self, sums: Sums | HeldSums) -> RoundSum:
         bounds = self._defence.bounds
         if self._recipe.rule.signs:  # a vote has no size
             bounds = replace(bounds, norm=None)
@@ -148,7 +156,7 @@ class GlobalModel:
             privacy=self.privacy,
         )
 
-    def apply(self, total: "Summed") -> "Applied":
+    def apply(self, total: Summed) -> Applied:
         """Apply the recipe's rule to a round's updates, and let its server halves learn.
 
         In a private run every call draws noise: a round calls once, and gives no model out before it is recorded.
@@ -231,157 +239,6 @@ class GlobalModel:
             method=self._recipe.name,
             values=values,
             shared=self._recipe.shared() or msgspec.UNSET,
-        )
-
-
-@dataclass(frozen=True)
-class _Waiting:
-    """An update whose values lie in the spool until the round's median is known."""
-
-    tier: int
-    frame: Frame
-    seconds: float | None
-    size: Size
-
-
-class Summed(Protocol):
-    """What a round's updates came to, by whatever summed them; see :class:`RoundSum`."""
-
-    clipped: dict[str, float]
-
-    @property
-    def sizes(self) -> Sequence[Size]:
-        """Those of all updates, where limits are learned from them."""
-
-    @property
-    def told(self) -> Sequence[bool]:
-        """Which updates of a private run were within the clip, as they say."""
-
-    @property
-    def sums(self) -> MakesChange:
-        """What makes the change of the model, once it is closed."""
-
-    @property
-    def left_out(self) -> float:
-        """The share of the updates' entries that did not count, as too few clients hold them."""
-
-    def close(self) -> Sequence[ClientReport]:
-        """Take no more; what the server half learns of each update."""
-
-
-class RoundTotal(Summed, Protocol):
-    """A sum that updates are added to as they come."""
-
-    def add(self, tier: int, update: Frame, seconds: float | None = None) -> None:
-        """Add the update of a client of ``tier``, ``seconds`` after its task, where that is known."""
-
-
-class RoundSum:
-    """What a round's updates come to, in the order in which they are added.
-
-    Each is held to limits by the median of the round before. Those of the first round wait on disk for their own, and
-    so do suspicious ones: who is that by the median of a round of five updates or more, too, is left out.
-
-    Parameters
-    ----------
-    layout
-        The model's.
-    sums
-        Where they are added.
-    version
-        That of the model that the round trains.
-    bounds
-        How much one client may weigh.
-    middle
-        The median of the round before; None for the first.
-    spool
-        Where updates wait.
-    privacy
-        What bounds updates in place of ``bounds``, in a private run.
-
-    Attributes
-    ----------
-    sizes
-        Those of all updates, where limits are learned from them.
-    clipped
-        By client, the share of its change that counts, where that is not all; 0 of one that is left out.
-    told
-        Of each private update, whether it was within the norm before it was clipped.
-    """
-
-    def __init__(
-        self,
-        layout: Layout,
-        sums: Sums,
-        version: int,
-        *,
-        bounds: Bounds,
-        middle: Size | None,
-        spool: Spool,
-        privacy: Mechanism | None = None,
-    ) -> None:
-        self.told, self._privacy = list[bool](), privacy
-        self.sums, self.sizes, self.clipped, self.left_out = sums, list[Size](), dict[str, float](), 0.0
-        self._layout, self._version, self._bounds, self._spool = layout, version, bounds, spool
-        self._limits = bounds.limits(middle)
-        self._first = middle is None
-        self._heard: list[ClientReport] = []
-        self._waiting: list[_Waiting] = []
-
-    def add(self, tier: int, update: Frame, seconds: float | None = None) -> None:
-        """Add the update of a client of ``tier``, ``seconds`` after its task, where that is known.
-
-        An update of a model s versions older counts for 1 / sqrt(1 + s) of what it would (FedBuff, Nguyen et al. 2022,
-        section 5).
-        """
-        if self._privacy is not None:
-            self._add_private(update, self._privacy)
-            return
-        if not self._bounds.learned:
-            self._add(tier, update, seconds, WHOLE)
-            return
-        size = size_of(self._layout, update.values, update.header.samples)
-        self.sizes.append(size)
-        clip = self._limits.clip(size)
-        if not self._first and not clip.suspicious:
-            self._add(tier, update, seconds, clip)
-        else:
-            self._spool.append(update.values)
-            self._waiting.append(_Waiting(tier, replace(update, values={}), seconds, size))
-
-    def close(self) -> Sequence[ClientReport]:
-        """Add what waits; what the server half learns of each update."""
-        if self._waiting:
-            own = self._bounds.limits(median_size(self.sizes))
-            self._limits = own if self._first else self._limits
-            for waiting, values in zip(self._waiting, self._spool, strict=True):
-                if own.clip(waiting.size).suspicious and len(self.sizes) >= _ENOUGH:
-                    self.clipped[waiting.frame.header.client] = 0.0
-                    continue
-                frame, clip = replace(waiting.frame, values=values), self._limits.clip(waiting.size)
-                self._add(waiting.tier, frame, waiting.seconds, clip)
-            self._waiting.clear()
-            self._spool.close()
-        return self._heard
-
-    def _add_private(self, update: Frame, privacy: Mechanism) -> None:
-        """Add it as one client's, held to the clip; nobody learns from it, and statistics do not count."""
-        share = privacy.share(update)
-        if share < _ROUNDED:
-            self.clipped[update.header.client] = share
-        self.sums.add(update.selection, update.values, 1, clip=Clip(share, 0.0))
-        self.told.append(update.header.unclipped is True)
-
-    def _add(self, tier: int, update: Frame, seconds: float | None, clip: Clip) -> None:
-        header = update.header
-        stale = self._version - header.version
-        samples = max(1, int(min(header.samples, self._limits.samples)))
-        discount = (1 + stale) ** -0.5 if stale else 1
-        if min(clip) < 1:
-            self.clipped[header.client] = min(clip)
-        self.sums.add(update.selection, update.values, samples, discount, clip=clip)
-        self._heard.append(
-            ClientReport(header.client, tier, samples, header.loss, update.pattern, update.sent, seconds)
         )
 
 

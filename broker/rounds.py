@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from broker.model import RoundTotal
+from broker.round_sum import RoundTotal
 from edge_fl.wire.messages import Task, Verdict
 
 __all__ = ["Part", "Report", "Round"]

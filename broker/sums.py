@@ -3,11 +3,11 @@
 import ctypes
 import functools
 import logging
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from broker.defence import Defence
 from edge_fl.aggregation.bounds import WHOLE, Clip
-from edge_fl.aggregation.exact_sums import ExactAccumulator
+from edge_fl.aggregation.exact_sums import ExactAccumulator, Held
 from edge_fl.aggregation.products import ProductAccumulator
 from edge_fl.aggregation.robust_sums import RobustAccumulator
 from edge_fl.aggregation.rules import Accumulator, Rule
@@ -17,7 +17,7 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import Change
 
-__all__ = ["MakesChange", "Sums", "accumulator", "device_here", "sums_of"]
+__all__ = ["HeldSums", "MakesChange", "Sums", "accumulator", "device_here", "sums_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +39,14 @@ class Sums(MakesChange, Protocol):
         self, selection: Selection, values: Weights, samples: int, discount: float = 1, *, clip: Clip = WHOLE
     ) -> None:
         """As :meth:`edge_fl.aggregation.rules.Accumulator.add`."""
+
+
+@runtime_checkable
+class HeldSums(MakesChange, Protocol):
+    """Makes a change of updates whose values workers have."""
+
+    def add_held(self, held: Held, samples: int, discount: float = 1, *, clip: Clip = WHOLE) -> None:
+        """Count an update, as :meth:`Sums.add` would."""
 
 
 def sums_of(layout: Layout, rule: Rule, device: str, defence: Defence) -> Sums:

@@ -29,6 +29,9 @@ PAGES: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
 }
 """By page, its options, and the columns that are compared: a smaller figure is the better."""
 
+_NO_NAMES = ("goals", "TLS")
+"""Columns whose words name no row: verdicts, and a column that older commits lack."""
+
 
 def figures(root: Path, page: str, python: str) -> dict[str, float]:
     """Run a page in a checkout; its figures by row and column."""
@@ -45,7 +48,7 @@ def figures(root: Path, page: str, python: str) -> dict[str, float]:
         raise SystemExit(f"`edge-fl bench {page}` fails in {root}: {done.stderr.strip().splitlines()[-1]}")
     found: dict[str, float] = {}
     for number, row in enumerate(json.loads(done.stdout)["rows"]):
-        words = [value for column, value in row.items() if isinstance(value, str) and column != "goals"]
+        words = [value for column, value in row.items() if isinstance(value, str) and column not in _NO_NAMES]
         name = ", ".join([str(number), *words])
         found |= {f"{name}: {c}": row[c] for c in columns if isinstance(row.get(c), int | float)}
     if not found:

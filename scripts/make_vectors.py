@@ -15,6 +15,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
+from edge_fl.aggregation.bounds import WHOLE
+from edge_fl.aggregation.exact_sums import Counted, ExactSum, exponents_of
 from edge_fl.core.content import CHUNK_SIZE, Ref
 from edge_fl.core.layout import Axis, Block, Layout, Mode, Segment, Tensor
 from edge_fl.core.pattern import Pattern, kept_units, prefix_units
@@ -60,6 +62,7 @@ from edge_fl.wire.messages import (
     encode_message,
 )
 from edge_fl.wire.sparse import SPARSE, encode_sent
+from edge_fl.wire.sum_frame import SumHeader, decode_sum, encode_sum
 from edge_fl.wire.values import flatten
 
 VECTORS = Path(__file__).resolve().parents[1] / "tests" / "vectors"
@@ -100,6 +103,9 @@ def vectors() -> dict[str, bytes]:
     for name, frame in _frames():
         files[f"frames/{name}.bin"] = frame
         files[f"frames/{name}.json"] = _text(_describe(frame))
+    for name, (frame, of) in _sums().items():
+        files[f"sums/{name}.bin"] = frame
+        files[f"sums/{name}.json"] = _text(_describe_sum(frame, of))
     messages = {str(type(message).__struct_config__.tag): message for message in _messages()}
     for kind, message in (messages | {"task-private": _private_task()}).items():
         name = f"messages/{kind}"
@@ -296,6 +302,42 @@ def _describe(data: bytes) -> dict[str, Any]:
             for name, kept in frame.values.items()
         },
         **({} if frame.sent is None else {"sent": np.flatnonzero(frame.sent).tolist()}),
+    }
+
+
+def _sums() -> dict[str, tuple[bytes, dict[str, int]]]:
+    """Sums of two updates in each mode, with what each of these counts."""
+    of, found = {"bitmask": 10, "prefix": 3}, {}
+    for mode in ("rows", "units"):
+        updates = {f"update-{mode}-{encoding}": weight for encoding, weight in of.items()}
+        frames = dict(_frames())
+        decoded = {name: decode_frame(frames[name], LAYOUT) for name in updates}
+        reach = {
+            tensor.name: max(float(np.abs(frame.values[tensor.name]).max(initial=0)) for frame in decoded.values())
+            for tensor in LAYOUT.tensors
+        }
+        total = ExactSum(LAYOUT, exponents_of(LAYOUT, sum(updates.values()), reach))
+        for name, weight in updates.items():
+            total.add(decoded[name].selection, decoded[name].values, Counted(weight, 1, WHOLE))
+        header = SumHeader("run-1", 3, "", total.clients, total.weight, tuple(total.exponents.values()))
+        found[mode] = encode_sum(header, LAYOUT, total.tensors()), updates
+    return found
+
+
+def _describe_sum(data: bytes, of: dict[str, int]) -> dict[str, Any]:
+    found = decode_sum(data, LAYOUT)
+    return {
+        "bytes": len(data),
+        "header": msgspec.to_builtins(found.header),
+        "weights of updates": of,
+        "tensors": {
+            name: {
+                "rows": held.rows.tolist(),
+                "holders": held.holders.tolist(),
+                "total": [[_hex(entry % 2**64) for entry in row] for row in held.total.tolist()],
+            }
+            for name, held in found.tensors.items()
+        },
     }
 
 

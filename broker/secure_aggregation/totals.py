@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.aggregation.rules import Rule
-from edge_fl.aggregation.sums import as_matrix, matrix_shape
+from edge_fl.aggregation.sums import as_matrix
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import Change
@@ -33,7 +33,7 @@ class CohortSum:
 
     def left_out(self, tensor: Tensor) -> NDArray[np.bool_]:
         """The entries of ``tensor``, as a matrix, that too few members hold."""
-        return self.cohort.thin(tensor, self.sharing).reshape(matrix_shape(tensor))
+        return self.cohort.thin(tensor, self.sharing).reshape(tensor.matrix)
 
 
 class SecureTotals:
@@ -68,7 +68,7 @@ class SecureTotals:
         return {tensor.name: self._changed(tensor, weights[tensor.name]) for tensor in self._layout.tensors}
 
     def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
-        total, held, left_out = (np.zeros(matrix_shape(tensor)) for _ in range(3))
+        total, held, left_out = (np.zeros(tensor.matrix) for _ in range(3))
         for one in self.sums:
             thin, there = one.left_out(tensor), one.cohort.held(tensor, one.survivors, weighted=True)
             total += from_ring(one.total[tensor.name], one.cohort.exponent(tensor)).reshape(total.shape)

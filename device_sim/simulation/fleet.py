@@ -7,17 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broker.acceptance import check_update, expected_of
+from broker.acceptance import Expected, check_update, expected_of
 from broker.final_model import FinalModel
 from broker.fleet import Counted
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.poll import Poll
 from broker.registry import Registry
+from broker.round_sum import RoundSum
 from broker.rounds import Report, Round
 from broker.store import Store
 from broker.tiers import Tiers
 from device_sim.simulation.clients import Clients
+from device_sim.simulation.held_round import HeldRound, check_held
+from device_sim.simulation.parts import PartsTrainer
 from device_sim.simulation.settings import TrainerSettings
 from device_sim.simulation.time_model import TIER_SLOWDOWNS
 from device_sim.simulation.trainer import Call, Trainer
@@ -76,7 +79,8 @@ class SimulatedFleet:
     """All clients are there, all train the moment they are asked, and none fails: an error of one ends the run.
 
     They train in the order of their ids, and each update is added to the round's sums at once: only as many are in
-    memory as the trainer trains together. What methods remember of clients is kept with the round that it is of.
+    memory as the trainer trains together. Where sums are exact, workers hold the updates that they trained and add them
+    up. What methods remember of clients is kept with the round that it is of.
 
     Parameters
     ----------
@@ -97,6 +101,7 @@ class SimulatedFleet:
         self._states: dict[str, State] = {}
         self._content = b""
         self._current: Round | None = None
+        self._held: _Held | None = None
         self._runtime: Runtime | None = None
         self._join()
 
@@ -114,8 +119,37 @@ class SimulatedFleet:
     def open_round(self, current: Round, model: bytes) -> Ref:
         """Train this ``model`` from now on; what the last round left clients with is in the record."""
         self._states.clear()
-        self._current, current.sums = current, self._model.begin()
+        self._current, self._held, trainer = current, None, self._parts.trainer
+        if self._model.mergeable and isinstance(trainer, PartsTrainer):
+            self._held = self._open_held(current, model, trainer)
+            current.sums = self._held.total
+        else:
+            current.sums = self._model.begin()
         return self.offer_model(model)
+
+    def _open_held(self, current: Round, model: bytes, trainer: PartsTrainer) -> "_Held":
+        """The round's updates, with the workers that train them."""
+
+        def recall(clients: Sequence[str]) -> list[Call]:
+            return [
+                Call(
+                    current.parts[client].task,
+                    client,
+                    self._clients.train(client),
+                    self._parts.store.state(client),  # it is asked once a round
+                )
+                for client in clients
+            ]
+
+        held = HeldRound(
+            self._bundle.layout,
+            self._recipe.rule,
+            trainer=trainer,
+            model=model,
+            number=current.number,
+            recall=recall,
+        )
+        return _Held(held, self._model.begin_held(held))
 
     def offer_model(self, model: bytes) -> Ref:
         """Train, or evaluate, this one."""
@@ -134,12 +168,25 @@ class SimulatedFleet:
 
     def ask(self, tasks: Mapping[str, Task]) -> None:
         """Have them train, and add what comes of it."""
+        if self._held is not None:
+            self._ask_held(tasks, self._held)
+            return
         current = self._open
         assert current.sums is not None
         for trained in self._train(tasks):
             tier = tasks[trained.client].tier
             self._take(trained.client, trained.report, trained.update.state)
-            current.sums.add(tier, trained.frame, _seconds(trained, tier))
+            current.sums.add(tier, trained.frame, _seconds(trained.report, tier))
+
+    def _ask_held(self, tasks: Mapping[str, Task], held: "_Held") -> None:
+        """Have workers train them, and hold what comes of it."""
+        clients = sorted(tasks)
+        updates = held.round.train(self._calls(tasks), len(clients))
+        for client, (update, place) in zip(clients, updates, strict=True):
+            tier, frame = tasks[client].tier, check_held(update, self._asked(client))
+            report = Report(frame.header.samples, frame.header.loss, update.length)
+            self._take(client, report, update.state)
+            held.total.add_held(tier, frame, place, _seconds(report, tier))
 
     @property
     def _open(self) -> Round:
@@ -148,15 +195,20 @@ class SimulatedFleet:
 
     def _train(self, tasks: Mapping[str, Task]) -> Iterator[Trained]:
         """The updates of these clients, in the order of their ids."""
-        clients, current = sorted(tasks), self._open
-        for client in clients:
-            self.sent[client] += self._downlink(client)
-        calls = (self._call(client, tasks[client]) for client in clients)
-        updates = self._parts.trainer.updates(self._content, calls, len(clients))
+        clients = sorted(tasks)
+        updates = self._parts.trainer.updates(self._content, self._calls(tasks), len(clients))
         for client, update in zip(clients, updates, strict=True):
-            samples = self.registry[client].profile.samples
-            asked = expected_of(current, client, samples, layout=self._bundle.layout, recipe=self._recipe)
-            yield Trained(client, update, check_update(update.frame, asked))
+            yield Trained(client, update, check_update(update.frame, self._asked(client)))
+
+    def _calls(self, tasks: Mapping[str, Task]) -> Iterator[Call]:
+        """What each is to train, as a trainer takes it; the model is counted as sent."""
+        for client in sorted(tasks):
+            self.sent[client] += self._downlink(client)
+        return (self._call(client, tasks[client]) for client in sorted(tasks))
+
+    def _asked(self, client: str) -> Expected:
+        samples = self.registry[client].profile.samples
+        return expected_of(self._open, client, samples, layout=self._bundle.layout, recipe=self._recipe)
 
     def _downlink(self, client: str) -> int:
         """The bytes in which the model reaches a client, which still holds the one it trained last."""
@@ -233,6 +285,14 @@ class SimulatedFleet:
         """Nobody waits for it, and nobody keeps a model."""
 
 
-def _seconds(trained: Trained, tier: int) -> float:
+@dataclass(frozen=True)
+class _Held:
+    """A round whose updates workers hold, and what they come to."""
+
+    round: HeldRound
+    total: RoundSum
+
+
+def _seconds(report: Report, tier: int) -> float:
     """What the server half is told that an update took: in a world where a tier sends a megabyte in its slowdown."""
-    return 1e-6 * len(trained.update.frame) * of_tier(TIER_SLOWDOWNS, tier)
+    return 1e-6 * report.size * of_tier(TIER_SLOWDOWNS, tier)

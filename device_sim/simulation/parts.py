@@ -1,16 +1,17 @@
 """A trainer whose clients are trained in parts, by the workers of an engine: processes here, or Ray's actors."""
 
-import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 from device_sim.simulation.trainer import Call, Trainer
-from edge_fl.core.bundle import Bundle
+from device_sim.simulation.worker import AddUp, HeldUpdate, Hold, Job, Train
+from edge_fl.aggregation.exact_sums import Counted
 from edge_fl.training.update import Update
+from edge_fl.wire.sum_frame import SumHeader
 
-__all__ = ["Engine", "PartsTrainer", "Worker"]
+__all__ = ["Engine", "PartsTrainer"]
 
 _AHEAD = 2  # parts a worker that are trained, or whose updates wait to be taken
 
@@ -37,14 +38,23 @@ class Engine(ABC):
         """What :meth:`begin` takes for the frame of a round's model."""
 
     @abstractmethod
-    def begin(self, number: int, model: Any, part: list[Call]) -> None:
+    def begin(self, number: int, model: Any, job: Train | Hold) -> None:
         """Have an idle worker train a part, known by its number; RunError where it cannot."""
 
     @abstractmethod
     def finished(self) -> list[tuple[int, Any]]:
-        """Wait until something happens: of parts that are done, the number, and updates or what training raised.
+        """Wait until something happens: of parts that are done, the number, and what training gave or raised.
 
         Raises RunError where nobody is left to train a part that was begun.
+        """
+
+    @abstractmethod
+    def do_where_held(
+        self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
+    ) -> tuple[list[Any], list[int]]:
+        """Have each worker that holds some of these parts do the job made for them, while nobody trains.
+
+        What each gave or raised, and the parts whose worker is lost.
         """
 
     @abstractmethod
@@ -64,54 +74,77 @@ class PartsTrainer(Trainer):
         self._begun = 0
 
     def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
-        """Have parts of the calls done, a few ahead of the one whose updates are taken; RunError without a worker.
+        """Have parts of the calls done, a few ahead of the one whose updates are taken; RunError without a worker."""
+        size = self._engine.part_size(count)
+        for _, _, updates in self._done(model, _cut(calls, size), lambda _number, part: Train(part)):
+            yield from updates
+
+    def hold(
+        self, model: bytes, calls: Iterable[Call], count: int
+    ) -> Iterator[tuple[int, list[str], list[HeldUpdate]]]:
+        """As :meth:`updates`, of updates that workers hold: each part's number, its clients, and what is told of their
+        updates.
+        """
+        return self._done(model, _cut(calls, self._engine.part_size(count)), Hold)
+
+    def hold_again(
+        self, model: bytes, parts: Iterable[list[Call]]
+    ) -> Iterator[tuple[int, list[str], list[HeldUpdate]]]:
+        """As :meth:`hold`, of parts that were lost with the workers that held them."""
+        return self._done(model, iter(parts), Hold)
+
+    def add_up(
+        self, header: SumHeader, parts: Mapping[int, Sequence[tuple[int, Counted]]]
+    ) -> tuple[list[bytes], list[int]]:
+        """Have workers add up what they hold (:class:`AddUp`): the sums as frames, and parts whose worker is lost."""
+        answers, lost = self._engine.do_where_held(
+            lambda some: AddUp(header, {part: parts[part] for part in some}), list(parts)
+        )
+        return [_given(answer) for answer in answers], lost
+
+    def _done(
+        self, model: bytes, parts: Iterator[list[Call]], job: Callable[[int, list[Call]], Train | Hold]
+    ) -> Iterator[tuple[int, list[str], list[Any]]]:
+        """Parts in their order, with the ids of their clients.
 
         What is not taken of an earlier round's is forgotten when it comes, as its numbers are lower.
         """
-        engine, waiting = self._engine, iter(calls)
-        size, shared = engine.part_size(count), engine.share(model)
-        done: dict[int, list[Update]] = {}
+        engine = self._engine
+        shared = engine.share(model)
+        done: dict[int, list[Any]] = {}
+        clients: dict[int, list[str]] = {}
         first = taken = self._begun
         while True:
             while engine.idle and self._begun - taken < _AHEAD * engine.workers:
-                if not (part := list(islice(waiting, size))):
+                if not (part := next(parts, [])):
                     break
-                engine.begin(self._begun, shared, part)
+                engine.begin(self._begun, shared, job(self._begun, part))
+                clients[self._begun] = [call.client for call in part]
                 self._begun += 1
             if taken in done:
-                yield from done.pop(taken)
+                yield taken, clients.pop(taken), done.pop(taken)
                 taken += 1
             elif engine.idle and taken == self._begun:
                 return
             else:
                 for number, answer in engine.finished():
                     if number >= first:
-                        done[number] = _updates(answer)
+                        done[number] = _given(answer)
 
     def close(self) -> None:
         """End the engine's workers."""
         self._engine.close()
 
 
-class Worker:
-    """What a worker does: its trainer is opened for its first part, and then trains one part after another."""
-
-    def __init__(self, load: Callable[[], Bundle], open: Callable[[Bundle], Trainer]) -> None:
-        self._load, self._open = load, open
-        self._trainer: Trainer | None = None
-
-    def train(self, model: bytes, part: list[Call]) -> list[Update] | Exception:
-        """The part's updates, or what training raised, which is the engine's to give on."""
-        try:
-            self._trainer = self._trainer or self._open(self._load())
-            return list(self._trainer.updates(model, part, len(part)))
-        except Exception as error:
-            error.add_note(traceback.format_exc())
-            return error
+def _cut(calls: Iterable[Call], size: int) -> Iterator[list[Call]]:
+    """Parts of so many calls."""
+    waiting = iter(calls)
+    while part := list(islice(waiting, size)):
+        yield part
 
 
-def _updates(answer: Any) -> list[Update]:
-    """Those that were answered; raises what training raised."""
+def _given(answer: Any) -> Any:
+    """What a worker gave; raises what it raised."""
     if isinstance(answer, Exception):
         raise answer
-    return cast("list[Update]", answer)
+    return answer

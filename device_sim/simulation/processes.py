@@ -4,14 +4,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
-from device_sim.simulation.parts import Engine, Worker
-from device_sim.simulation.trainer import Call, Trainer, power_of_two
+from device_sim.simulation.parts import Engine
+from device_sim.simulation.trainer import Trainer, power_of_two
+from device_sim.simulation.worker import Hold, Job, Train, Worker
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import RunError
 
@@ -46,6 +47,7 @@ class ProcessEngine(Engine):
             theirs.close()  # so that the end of the process is the end of its pipe
             self._workers[ours] = process
         self._busy: dict[Connection, int] = {}  # the part that each is at, by number
+        self._holds: dict[int, Connection] = {}  # who has the updates of a part, by its number
 
     @property
     def workers(self) -> int:
@@ -65,20 +67,31 @@ class ProcessEngine(Engine):
         """Itself: it is sent with every part."""
         return model
 
-    def begin(self, number: int, model: Any, part: list[Call]) -> None:
+    def begin(self, number: int, model: Any, job: Train | Hold) -> None:
         """Send it to an idle process."""
         worker = next(each for each in self._workers if each not in self._busy)
-        try:
-            worker.send((model, part))
-        except OSError as error:
-            raise _ended() from error
+        _send(worker, job, model)
         self._busy[worker] = number
+        if isinstance(job, Hold):
+            self._holds[number] = worker
 
     def finished(self) -> list[tuple[int, Any]]:
         """Answers that have come, at least one; RunError where a process was ended."""
         ready = cast("list[Connection]", wait(self._busy))
         answers = [(worker, _received(worker)) for worker in ready]
         return [(self._busy.pop(worker), answer) for worker, answer in answers]
+
+    def do_where_held(
+        self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
+    ) -> tuple[list[Any], list[int]]:
+        """All at once; none is lost, for RunError is raised where a process was ended."""
+        shares: dict[Connection, list[int]] = {}
+        for part in parts:
+            shares.setdefault(self._holds[part], []).append(part)
+        self._holds.clear()
+        for worker, some in shares.items():
+            _send(worker, jobs(some), b"")
+        return [_received(worker) for worker in shares], []
 
     def close(self) -> None:
         """End the processes, whatever they do."""
@@ -89,8 +102,16 @@ class ProcessEngine(Engine):
         self._workers.clear()
 
 
+def _send(worker: Connection, job: Job, model: bytes) -> None:
+    """Have a process do a job."""
+    try:
+        worker.send((job, model))
+    except OSError as error:
+        raise _ended() from error
+
+
 def _received(worker: Connection) -> Any:
-    """A process's answer to a part."""
+    """A process's answer to a job."""
     try:
         return worker.recv()
     except (EOFError, OSError) as error:
@@ -111,10 +132,10 @@ def _serve(parent: Connection, root: Path, open: Callable[[Bundle], Trainer]) ->
     worker = Worker(partial(Bundle.load, root), open)
     while True:
         try:
-            model, part = parent.recv()
+            job, model = parent.recv()
         except EOFError:
             return
-        answer = worker.train(model, part)
+        answer = worker.do(job, model)
         try:
             parent.send(answer)
         except OSError:

@@ -9,14 +9,15 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from device_sim.simulation.parts import Engine, Worker
-from device_sim.simulation.trainer import Call, Trainer, power_of_two
+from device_sim.simulation.parts import Engine
+from device_sim.simulation.trainer import Trainer, power_of_two
+from device_sim.simulation.worker import Hold, Job, Train, Worker
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, RunError, RuntimeMissingError, said
 from edge_fl.transport.address import is_loopback
@@ -81,6 +82,7 @@ class RayEngine(Engine):
         self._idle: list[Any] = []
         self._awaited: dict[Any, tuple[Any, _Part | None]] = {}  # an actor by its answer; no part: it begins
         self._lost: list[_Part] = []  # that nobody trains now
+        self._holds: dict[int, Any] = {}  # the actor that has the updates of a part, by its number
         try:
             _join(self._ray, address, cores=cpus * workers if workers else None)
             self._files = self._ray.put(_files(bundle.root))
@@ -120,13 +122,15 @@ class RayEngine(Engine):
             actor = self._kind.remote(self._files, self._open)
             self._awaited[actor.ready.remote()] = actor, None
 
-    def begin(self, number: int, model: Any, part: list[Call]) -> None:
+    def begin(self, number: int, model: Any, job: Train | Hold) -> None:
         """Give it to an idle actor."""
-        self._begin(_Part(number, model, part))
+        self._begin(_Part(number, model, job))
 
     def _begin(self, part: "_Part") -> None:
         actor = self._idle.pop()
-        self._awaited[actor.train.remote(part.model, part.calls)] = actor, part
+        self._awaited[actor.do.remote(part.job, part.model)] = actor, part
+        if isinstance(part.job, Hold):
+            self._holds[part.number] = actor
 
     def finished(self) -> list[tuple[int, Any]]:
         """Answers that have come; none where an actor has begun, or is lost and another gets its part next time."""
@@ -146,12 +150,34 @@ class RayEngine(Engine):
             try:
                 came = self._ray.get(answer)
             except self._ray.exceptions.RayError as error:
-                _log.warning("a Ray worker is lost (%s)", type(error).__name__)
+                self._tell_loss(error)
                 self._lost += [part] if part else []
                 continue
             self._idle.append(actor)
             found += [(part.number, came)] if part else []
         return found
+
+    def do_where_held(
+        self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
+    ) -> tuple[list[Any], list[int]]:
+        """All at once; what a lost actor held is lost."""
+        shares: dict[Any, list[int]] = {}
+        for part in parts:
+            shares.setdefault(self._holds[part], []).append(part)
+        self._holds.clear()
+        asked = [(actor, some, actor.do.remote(jobs(some), b"")) for actor, some in shares.items()]
+        answers, lost = [], list[int]()
+        for actor, some, answer in asked:
+            try:
+                answers.append(self._ray.get(answer))
+            except self._ray.exceptions.RayError as error:
+                self._tell_loss(error)
+                self._idle = [other for other in self._idle if other is not actor]
+                lost += some
+        return answers, lost
+
+    def _tell_loss(self, error: Exception) -> None:
+        _log.warning("a Ray worker is lost (%s)", type(error).__name__)
 
     def close(self) -> None:
         """End the actors, and leave the cluster."""
@@ -160,11 +186,11 @@ class RayEngine(Engine):
 
 @dataclass(frozen=True)
 class _Part:
-    """Calls that an actor is given together, with a reference to their model."""
+    """What an actor is given, with a reference to the model that it is about."""
 
     number: int
     model: Any
-    calls: list[Call]
+    job: Train | Hold
 
 
 class _Actor:
@@ -182,9 +208,9 @@ class _Actor:
         """Whether it is there."""
         return True
 
-    def train(self, model: bytes, part: list[Call]) -> Any:
-        """As :meth:`Worker.train`."""
-        return self._worker.train(model, part)
+    def do(self, job: Job, model: bytes) -> Any:
+        """As :meth:`Worker.do`."""
+        return self._worker.do(job, model)
 
 
 def check_address(address: str, *, insecure: bool) -> None:

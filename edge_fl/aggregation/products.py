@@ -15,7 +15,7 @@ from edge_fl.aggregation.bounds import WHOLE, Clip
 from edge_fl.aggregation.part import Part
 from edge_fl.aggregation.rules import Accumulator, Rule
 from edge_fl.aggregation.spool import Spool
-from edge_fl.aggregation.sums import as_matrix, matrix_kept, matrix_shape
+from edge_fl.aggregation.sums import as_matrix, matrix_kept
 from edge_fl.core.adapters import Adapter, adapters_of
 from edge_fl.core.divergence import max_change
 from edge_fl.core.errors import RunError
@@ -164,7 +164,7 @@ def _trained(tensor: Tensor, part: Part, values: Weights, weights: Weights) -> _
     """What a client made of ``tensor``, as a matrix; what it does not hold is as it was."""
     changed = np.zeros(tensor.shape)
     changed[part.selection.index(tensor)] = values[tensor.name].astype(np.float64) * part.share(tensor)
-    return _old(tensor, weights) + changed.reshape(matrix_shape(tensor))
+    return _old(tensor, weights) + changed.reshape(tensor.matrix)
 
 
 def _old(tensor: Tensor, weights: Weights) -> _Matrix:

@@ -11,7 +11,7 @@ from edge_fl.aggregation.part import Part
 from edge_fl.aggregation.robust.base import Block, EntryRule, RobustRule, UpdateRule
 from edge_fl.aggregation.rules import Accumulator, Rule, held_rows
 from edge_fl.aggregation.spool import Spool
-from edge_fl.aggregation.sums import as_matrix, matrix_kept, matrix_shape
+from edge_fl.aggregation.sums import as_matrix, matrix_kept
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.selection import Kept, Selection, Weights
 from edge_fl.core.server_half import Change
@@ -87,7 +87,7 @@ class RobustAccumulator:
                 yield block
 
     def _blocks(self, tensor: Tensor) -> Iterator[tuple[slice, Block]]:
-        rows, columns = matrix_shape(tensor)
+        rows, columns = tensor.matrix
         step = max(_BLOCK // max(columns * len(self._parts), 1), 1)
         for start in range(0, rows, step):
             block = slice(start, min(start + step, rows))
@@ -119,7 +119,7 @@ class RobustAccumulator:
 
     def _centred(self, rule: EntryRule, tensor: Tensor, old: NDArray[np.float32]) -> NDArray[np.float64]:
         combine, before, each = self._rule.combine_of(tensor), as_matrix(old), self.weights
-        result = np.empty(matrix_shape(tensor))
+        result = np.empty(tensor.matrix)
         for block, updates in self._blocks(tensor):
             held = np.einsum("k,krs->rs", each, updates.held)
             total = np.einsum("k,krs->rs", each, updates.values, dtype=np.float64)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.aggregation.bounds import WHOLE, Clip
-from edge_fl.aggregation.sums import Addend, Summing, as_matrix, matrix_kept, matrix_shape
+from edge_fl.aggregation.sums import Addend, Summing, as_matrix, matrix_kept
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.selection import Kept, Selection, Weights
@@ -138,7 +138,7 @@ class Accumulator:
 
     def __init__(self, layout: Layout, rule: Rule, summing: Summing) -> None:
         self._layout, self._rule, self._summing = layout, rule, summing
-        self._total = {tensor.name: self._summing.zeros(matrix_shape(tensor)) for tensor in layout.tensors}
+        self._total = {tensor.name: self._summing.zeros(tensor.matrix) for tensor in layout.tensors}
         self._waiting: dict[str, list[Addend]] = {tensor.name: [] for tensor in layout.tensors}
         self._held: dict[str, list[tuple[Kept, Kept]]] = {tensor.name: [] for tensor in layout.tensors}
         self._weights: list[float] = []
@@ -205,7 +205,7 @@ class Accumulator:
         """``[K, R]`` and ``[K, S]``, whose product is the summed weights of those who hold each entry: what each of K
         clients counts in the rows that it holds, and 1 for its columns. Either is ``[K, 1]`` where all hold all.
         """
-        each = zip(zip(*self._held[tensor.name], strict=True), matrix_shape(tensor), strict=True)
+        each = zip(zip(*self._held[tensor.name], strict=True), tensor.matrix, strict=True)
         rows, columns = (_masks(kept, n) for kept, n in each)
         return rows * np.array(self._weights, dtype=np.float64)[:, np.newaxis], columns
 

@@ -17,16 +17,10 @@ from numpy.typing import NDArray
 from edge_fl.core.layout import Tensor
 from edge_fl.core.selection import Kept
 
-__all__ = ["Addend", "CpuSumming", "Kernels", "Summing", "as_matrix", "matrix_kept", "matrix_shape"]
+__all__ = ["Addend", "CpuSumming", "Kernels", "Summing", "as_matrix", "matrix_kept"]
 
 _BLOCK = 1 << 16  # entries: 512 KB of sums, which a core's own cache holds; of smaller blocks the calls cost more
 _FEW = 1 << 12  # entries: where updates hold no more of a tensor, numpy is quick enough
-
-
-def matrix_shape(tensor: Tensor) -> tuple[int, int]:
-    """The shape ``[R, S]`` of ``tensor`` as a matrix."""
-    first, *rest = tensor.shape if len(tensor.shape) > 1 else (1, *tensor.shape)
-    return first, math.prod(rest)
 
 
 def as_matrix(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -88,6 +88,12 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How many numbers the full tensor holds."""
         return math.prod(self.shape)
 
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Its shape ``[R, S]`` as a matrix: the first axis against all others. A vector is one row."""
+        first, *rest = self.shape if len(self.shape) > 1 else (1, *self.shape)
+        return first, math.prod(rest)
+
 
 class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, omit_defaults=True):
     """Every block and tensor of one model, in the order in which frames and programs carry them.

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.aggregation.sums import matrix_kept, matrix_shape
+from edge_fl.aggregation.sums import matrix_kept
 from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout, Mode, Tensor
 from edge_fl.core.pattern import Pattern
@@ -165,7 +165,7 @@ class Cohort:
 
     def held(self, tensor: Tensor, clients: Collection[str], *, weighted: bool = False) -> NDArray[np.float64]:
         """How many of ``clients`` hold each entry of ``tensor`` as a matrix ``[R, S]``, or their summed weights."""
-        rows, columns = matrix_shape(tensor)
+        rows, columns = tensor.matrix
         if not clients:
             return np.zeros((rows, columns))
         kept = [matrix_kept(tensor, self._selections[client].axes[tensor.name]) for client in clients]

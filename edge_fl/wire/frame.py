@@ -1,19 +1,10 @@
-"""The frame: a model or an update as bytes, self-describing and checksummed (docs/protocol.md, section 2).
-
-Layout of the bytes, all little-endian, each section starting at a multiple of 8::
-
-    0  magic "EFLF"    4  version u8    5  reserved, zero    8  header bytes u32    12  mask bytes u32
-    16 value bytes u64    24 CRC-32 of everything but these four bytes u32    28 reserved, zero
-    32 header (msgpack)    mask section    value section
-"""
+"""The frame: a model or an update as bytes, self-describing and checksummed (docs/protocol.md, section 2)."""
 
 import math
-import struct
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import msgspec
 import numpy as np
@@ -26,11 +17,11 @@ from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.wire.context import Context, Decoder
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
+from edge_fl.wire.sections import open_frame, seal_frame, unsealed_frame
 from edge_fl.wire.values import FLOAT32, WITHHELD, decode_values, encode_values_into, values_size
 
 __all__ = [
     "FRAME_OVERHEAD",
-    "VERSION",
     "Frame",
     "Header",
     "decode_frame",
@@ -39,12 +30,8 @@ __all__ = [
     "largest_frame",
 ]
 
-VERSION = 1
 FRAME_OVERHEAD = 1 << 16  # bytes that header and mask, but for what is shared, may add to the values of any frame
 _MAGIC = b"EFLF"
-_PRELUDE = struct.Struct("<4sB3sIIQI4s")
-_CHECKSUM = slice(24, 28)
-_ALIGN = 8
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -120,16 +107,10 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed:
     selection = Selection.of(pattern, header.mode)
     withheld = header.values == WITHHELD
     size = 0 if withheld else values_size(selection, compressed)
-    mask_at = _aligned(_PRELUDE.size + len(head))
-    values_at = _aligned(mask_at + len(mask))
-    frame = bytearray(values_at + size)
-    _PRELUDE.pack_into(frame, 0, _MAGIC, VERSION, bytes(3), len(head), len(mask), size, 0, bytes(4))
-    frame[_PRELUDE.size : _PRELUDE.size + len(head)] = head
-    frame[mask_at : mask_at + len(mask)] = mask
+    frame, section = unsealed_frame(_MAGIC, head, mask, size)
     if not withheld:
-        encode_values_into(memoryview(frame)[values_at:], selection, tensors, compressed)
-    struct.pack_into("<I", frame, _CHECKSUM.start, _checksum(memoryview(frame)))
-    return bytes(frame)
+        encode_values_into(section, selection, tensors, compressed)
+    return seal_frame(frame)
 
 
 def decode_frame(
@@ -153,11 +134,8 @@ def decode_frame(
         With the code ``truncated``, ``magic``, ``version``, ``checksum``, ``header``, ``layout``, ``mask``,
         ``values`` or ``not-finite``.
     """
-    view = memoryview(data)
-    parts = _parts(view)
-    if _checksum(view) != parts.checksum:
-        raise FrameError("checksum", "The frame's checksum does not match its bytes.")
-    header = _header(parts)
+    parts = open_frame(memoryview(data), _MAGIC)
+    header = _header(parts.head)
     if not math.isfinite(header.loss):
         raise FrameError("not-finite", f"The frame's header gives the loss as {header.loss}.")
     if header.layout != layout.digest:
@@ -178,42 +156,11 @@ def frame_header(data: bytes | memoryview) -> Header:
     FrameError
         With the code ``truncated``, ``magic``, ``version`` or ``header``, where that cannot be read.
     """
-    return _header(_parts(memoryview(data)))
+    return _header(open_frame(memoryview(data), _MAGIC, checked=False).head)
 
 
-class _Parts(NamedTuple):
-    head: memoryview
-    mask: memoryview
-    values: memoryview
-    checksum: int
-
-
-def _parts(view: memoryview) -> _Parts:
-    if len(view) < _PRELUDE.size:
-        raise FrameError("truncated", f"The frame has {len(view)} bytes, fewer than its own prelude.")
-    magic, version, _, head_size, mask_size, value_size, checksum, _ = _PRELUDE.unpack_from(view)
-    if magic != _MAGIC:
-        raise FrameError("magic", "These bytes are no edge-fl frame.")
-    if version != VERSION:
-        raise FrameError("version", f"The frame has version {version}; this edge-fl reads version {VERSION}.")
-    mask_at = _aligned(_PRELUDE.size + head_size)
-    values_at = _aligned(mask_at + mask_size)
-    if len(view) != values_at + value_size:
-        raise FrameError("truncated", f"The frame has {len(view)} bytes and announces {values_at + value_size}.")
-    head = view[_PRELUDE.size : _PRELUDE.size + head_size]
-    return _Parts(head, view[mask_at : mask_at + mask_size], view[values_at:], checksum)
-
-
-def _header(parts: _Parts) -> Header:
+def _header(head: memoryview) -> Header:
     try:
-        return msgspec.msgpack.decode(parts.head, type=Header)
+        return msgspec.msgpack.decode(head, type=Header)
     except UNREADABLE as error:
         raise FrameError("header", f"The frame's header cannot be read: {error}.") from error
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // _ALIGN) * _ALIGN
-
-
-def _checksum(frame: memoryview) -> int:
-    return zlib.crc32(frame[_CHECKSUM.stop :], zlib.crc32(frame[: _CHECKSUM.start]))

@@ -58,6 +58,7 @@ TARGETS: tuple[Target, ...] = (
     Target("block", "fuzz.targets.wire:positions:block", 500_000, longest=512),
     *(Target(f"section-{name}", f"fuzz.targets.wire:section:{name}", 250_000) for name in _SECTIONS),
     Target("update", "fuzz.targets.wire:update", 200_000, longest=1 << 16),
+    Target("partial-sum", "fuzz.targets.wire:partial_sum", 200_000, longest=1 << 12),
     Target("roster", "fuzz.targets.wire:roster", 200_000, longest=1 << 12),
     Target("participant", "fuzz.targets.aggregation:participant", 100_000, longest=256),
     Target("manifest", "fuzz.targets.files:manifest", 100_000, longest=1 << 16),

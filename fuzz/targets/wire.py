@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from broker.acceptance import Expected, check_update
+from edge_fl.aggregation.exact_sums import ExactSum, check_partial
 from edge_fl.compressors.base import DECODERS, compressor_names, open_compressor
 from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout
@@ -23,10 +24,11 @@ from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 from edge_fl.wire.positions import decode_block, decode_golomb
 from edge_fl.wire.sparse import encode_sent
+from edge_fl.wire.sum_frame import decode_sum
 from edge_fl.wire.values import WITHHELD, decode_values
 from fuzz.target import Prepared
 
-__all__ = ["frame", "mask", "positions", "roster", "sealed", "section", "update"]
+__all__ = ["frame", "mask", "partial_sum", "positions", "roster", "sealed", "section", "update"]
 
 _VECTORS = Path(__file__).parents[2] / "tests" / "vectors"
 _MOST_ENTRIES = 1 << 16
@@ -92,6 +94,30 @@ def roster() -> Prepared:
             assert cohort.thin(tensor, list(cohort.members)).shape == tensor.shape
 
     return Prepared(run, [bytes.fromhex(seed)])
+
+
+def partial_sum() -> Prepared:
+    """A worker's partial sum, merged with one that is right."""
+    layout = _layout()
+    seeds = [(_VECTORS / "sums" / f"{mode}.bin").read_bytes() for mode in ("rows", "units")]
+    right = decode_sum(seeds[0], layout)
+    names = (tensor.name for tensor in layout.tensors)
+    exponents = dict(zip(names, right.header.exponents, strict=True))
+    reach = dict.fromkeys(exponents, 64.0)
+
+    def run(data: bytes) -> None:
+        try:
+            found = decode_sum(sealed(data), layout)
+            check_partial(layout, found, reach)
+        except FrameError:
+            return
+        total = ExactSum(layout, exponents)
+        for part in (found, right):
+            total.merge(part)
+        for held in total.tensors().values():
+            assert 0 <= held.holders.min(initial=0) <= held.holders.max(initial=0) <= total.weight
+
+    return Prepared(run, seeds)
 
 
 def positions(code: str) -> Prepared:

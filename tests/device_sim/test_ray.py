@@ -60,14 +60,14 @@ def test_stacks_do_not_depend_on_how_many_workers_there_are(torch_bundle: Bundle
 
 
 class Killer(Observer):
-    """Kills an actor once the first client is done, and all of them if told so."""
+    """Kills an actor once a client is done, the first or ``after``; all of them if told so."""
 
-    def __init__(self, *, everyone: bool = False) -> None:
+    def __init__(self, *, everyone: bool = False, after: str = "") -> None:
         self.killed: list[int] = []
-        self._everyone = everyone
+        self._everyone, self._after = everyone, after
 
     def device(self, client: str, status: str) -> None:
-        if self.killed:
+        if self.killed or self._after not in ("", client):
             return
         for process in actors()[: None if self._everyone else 1]:
             os.kill(process, signal.SIGKILL)
@@ -101,6 +101,23 @@ def test_what_a_killed_actor_had_is_trained_by_another(
     killer = Killer()
     assert trained(torch_bundle, tmp_path / "run", ray_settings(2), killer) == alone
     assert len(killer.killed) == 1
+
+
+@pytest.mark.matrix
+def test_of_exact_sums_another_trains_again_what_a_killed_actor_held(torch_bundle: Bundle, tmp_path: Path) -> None:
+    alone = trained(torch_bundle, tmp_path / "alone", TrainerSettings("runtime"), exact_sums=True)
+    assert trained(torch_bundle, tmp_path / "run", ray_settings(2), Killer(), exact_sums=True) == alone
+
+
+def test_updates_that_are_lost_before_they_are_added_up_are_trained_again(
+    torch_bundle: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All actors are killed when the last client is trained, and others begin."""
+    alone = trained(torch_bundle, tmp_path / "alone", TrainerSettings("runtime"), exact_sums=True)
+    killer = Killer(everyone=True, after="client-8")
+    assert trained(torch_bundle, tmp_path / "run", ray_settings(2), killer, exact_sums=True) == alone
+    assert killer.killed
+    assert "9 parts of round 1 are trained again, as their worker is lost" in caplog.text
 
 
 def test_without_an_actor_the_round_fails_and_goes_on_later(

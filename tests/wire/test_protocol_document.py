@@ -12,6 +12,7 @@ import pytest
 from edge_fl.wire.enrol import Enrol, Enrolled, EnrolRefused, Why
 from edge_fl.wire.frame import Header
 from edge_fl.wire.messages import FromDevice, ToDevice
+from edge_fl.wire.sum_frame import SumHeader
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "protocol.md").read_text()
@@ -49,6 +50,10 @@ def test_enrolment_has_a_row_for_each_message_and_reason() -> None:
 
 def test_every_header_field_has_a_row() -> None:
     assert set(rows("2.1 Header")) == set(Header.__struct_fields__)
+
+
+def test_every_header_field_of_a_partial_sum_has_a_row() -> None:
+    assert set(rows("2.5 Partial sums")) == set(SumHeader.__struct_fields__)
 
 
 def test_every_rejection_code_raised_has_a_row() -> None:

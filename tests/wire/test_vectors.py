@@ -167,6 +167,30 @@ class Reader:
         assert at == len(dense)
         return {"bytes": len(data), "header": header, "kept": kept, "values": tensors, **told}
 
+    def read_sum(self, data: bytes) -> dict[str, Any]:
+        assert data[:8] == b"EFLS\x01\0\0\0"
+        head, mask, values, crc = struct.unpack("<IIQI", data[8:28])
+        assert crc == zlib.crc32(data[:24] + data[28:])
+        mask_at = (32 + head + 7) // 8 * 8
+        at = (mask_at + mask + 7) // 8 * 8
+        assert len(data) == at + values
+        header, tensors = msgspec.msgpack.decode(data[32 : 32 + head]), {}
+        for tensor in self.layout["tensors"]:
+            shape = tensor["shape"] if len(tensor["shape"]) > 1 else [1, *tensor["shape"]]
+            R, S = shape[0], math.prod(shape[1:])
+            bits = int.from_bytes(data[mask_at : mask_at + (R + 7) // 8], "little")
+            mask_at += (R + 7) // 8
+            rows = [row for row in range(R) if bits >> row & 1]
+            across, arrays = S if tensor["name"] in header["entries"] else 1, []
+            for columns in (across, S):
+                numbers = struct.unpack_from(f"<{len(rows) * columns}q", data, at)
+                at += 8 * len(numbers)
+                arrays.append([list(numbers[i * columns : (i + 1) * columns]) for i in range(len(rows))])
+            total = [[f"{entry % 2**64:016x}" for entry in row] for row in arrays[1]]
+            tensors[tensor["name"]] = {"rows": rows, "holders": arrays[0], "total": total}
+        assert at == len(data)
+        return {"bytes": len(data), "header": header, "tensors": tensors}
+
     def sparse(self, section: bytes, n: int, rest: int) -> tuple[list[float], list[int]]:
         """The parameters, zero where not sent, and the statistics of ``rest`` bytes; and which are sent."""
         w, k = struct.unpack_from("<BI", section)
@@ -223,6 +247,39 @@ def test_the_second_implementation_reads_the_frames(name: str) -> None:
         assert described["values"][tensor["name"]]["data"] == [
             (start + i) / 4 - 10 if whole or start + i in sent else 0.0 for i in flat
         ]
+
+
+@pytest.mark.parametrize("mode", ["rows", "units"])
+def test_the_second_implementation_adds_up(mode: str) -> None:
+    """It reads a partial sum, and makes the same of the updates that the sum is of."""
+    reader, vector = Reader(load("layout.json")["layout"]), load(f"sums/{mode}.json")
+    found = reader.read_sum((VECTORS / "sums" / f"{mode}.bin").read_bytes())
+    assert {**found, "weights of updates": vector["weights of updates"]} == vector
+    for number, tensor in enumerate(reader.layout["tensors"]):
+        R, S = (
+            [*tensor["shape"][:1], math.prod(tensor["shape"][1:])]
+            if len(tensor["shape"]) > 1
+            else [1, math.prod(tensor["shape"])]
+        )
+        total, holders = [[0] * S for _ in range(R)], [[0] * S for _ in range(R)]
+        for name, weight in vector["weights of updates"].items():
+            update = load(f"frames/{name}.json")
+            axes = [reader.indices(axis, update["kept"]) for axis in tensor[mode]]
+            strides = [math.prod(tensor["shape"][i + 1 :]) for i in range(len(axes))]
+            for entry, value in zip(
+                itertools.product(*axes), update["values"][tensor["name"]]["data"], strict=True
+            ):
+                row, column = divmod(sum(i * s for i, s in zip(entry, strides, strict=True)), S)
+                total[row][column] += round(weight * 2.0 ** vector["header"]["exponents"][number] * value)
+                holders[row][column] += weight
+        held = vector["tensors"][tensor["name"]]
+        assert held["rows"] == [row for row in range(R) if any(holders[row])]
+        assert [[int(entry, 16) for entry in row] for row in held["total"]] == [
+            [entry % 2**64 for entry in total[row]] for row in held["rows"]
+        ]
+        by_entry = tensor["name"] in vector["header"]["entries"]
+        assert held["holders"] == [holders[row] if by_entry else holders[row][:1] for row in held["rows"]]
+        assert by_entry or all(len({*holders[row]}) == 1 for row in held["rows"])
 
 
 def test_the_second_implementation_hashes_the_layout() -> None:

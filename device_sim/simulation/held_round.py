@@ -1,0 +1,140 @@
+"""A round whose updates stay with the workers that trained them, which add them up; sums come back, not updates."""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from broker.acceptance import Expected, check_update, diverged
+from device_sim.simulation.parts import PartsTrainer
+from device_sim.simulation.trainer import Call
+from device_sim.simulation.worker import HeldUpdate
+from edge_fl.aggregation.bounds import WHOLE, Clip
+from edge_fl.aggregation.exact_sums import Counted, ExactSum, ExactSums, Held, check_partial
+from edge_fl.aggregation.rules import Rule
+from edge_fl.core.errors import FrameError, RunError
+from edge_fl.core.layout import Layout
+from edge_fl.wire.frame import Frame, frame_header
+from edge_fl.wire.sum_frame import PartialSum, SumHeader, decode_sum
+
+__all__ = ["HeldRound", "check_held"]
+
+_log = logging.getLogger(__name__)
+
+
+class HeldRound(ExactSums):
+    """It is opened with a round's model, and has workers train the round's clients and hold their updates.
+
+    As the round closes, it is known what each counts and how fine the whole numbers are: then workers add up. What a
+    lost worker held others train again, to the same bits, before they add it up.
+
+    Parameters
+    ----------
+    layout
+        The model's.
+    rule
+        What is made of the sums.
+    trainer
+        Has workers.
+    model
+        The frame that is trained.
+    number
+        That of the round.
+    recall
+        The calls of these clients once more.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        rule: Rule,
+        *,
+        trainer: PartsTrainer,
+        model: bytes,
+        number: int,
+        recall: Callable[[Sequence[str]], list[Call]],
+    ) -> None:
+        super().__init__(layout, rule)
+        self._trainer, self._model, self._recall = trainer, model, recall
+        self._run, self._round = frame_header(model).run, number
+        self._clients: dict[int, list[str]] = {}  # of each part
+        self._told: dict[int, list[HeldUpdate]] = {}
+        self._places: list[tuple[int, int]] = []  # of the updates that count
+
+    def train(self, calls: Iterable[Call], count: int) -> Iterator[tuple[HeldUpdate, Held]]:
+        """Have workers do these calls: what is told of each update, and where it is, in their order."""
+        for part, clients, updates in self._trainer.hold(self._model, calls, count):
+            self._clients[part], self._told[part] = clients, updates
+            for number, update in enumerate(updates):
+                yield update, Held(update.size, update.reach, part, number)
+
+    def add_held(self, held: Held, samples: int, discount: float = 1, *, clip: Clip = WHOLE) -> None:
+        """Count an update, as :meth:`edge_fl.aggregation.exact_sums.ExactAccumulator.add` would."""
+        self._take(held.reach, samples, discount, clip)
+        self._places.append((held.part, held.number))
+
+    def _add_up(self, total: ExactSum, counted: Sequence[Counted]) -> None:
+        parts: dict[int, list[tuple[int, Counted]]] = {}
+        for (part, number), each in zip(self._places, counted, strict=True):
+            parts.setdefault(part, []).append((number, each))
+        exponents = tuple(total.exponents[tensor.name] for tensor in self._layout.tensors)
+        header = SumHeader(self._run, self._round, self._layout.digest, 1, 1, exponents)
+        while parts:
+            frames, lost = self._trainer.add_up(header, parts)
+            for frame in frames:
+                total.merge(self._checked(frame, header))
+            parts = self._held_again({part: parts[part] for part in lost})
+        self._check_all(total, counted)
+
+    def _checked(self, frame: bytes, asked: SumHeader) -> PartialSum:
+        """A partial sum, of this round, that its updates could come to."""
+        found = decode_sum(frame, self._layout)
+        theirs = (found.header.run, found.header.round, found.header.exponents)
+        if theirs != (asked.run, asked.round, asked.exponents):
+            raise FrameError("stale", "A worker added up updates of another round, or to other whole numbers.")
+        check_partial(self._layout, found, self._reach)
+        return found
+
+    def _check_all(self, total: ExactSum, counted: Sequence[Counted]) -> None:
+        """No update is left out, and none is in the sum twice."""
+        if (total.clients, total.weight) != (len(counted), sum(each.weight for each in counted)):
+            raise FrameError("values", f"Workers added up {total.clients} updates in place of {len(counted)}.")
+
+    def _held_again(self, lost: dict[int, list[tuple[int, Counted]]]) -> dict[int, list[tuple[int, Counted]]]:
+        """Have other workers train these parts; what counts of them, by their new numbers."""
+        if lost:
+            _log.warning("%d parts of round %d are trained again, as their worker is lost", len(lost), self._round)
+        calls = (self._recall(self._clients[part]) for part in lost)
+        again = {}
+        for before, (part, clients, updates) in zip(
+            list(lost), self._trainer.hold_again(self._model, calls), strict=True
+        ):
+            if any(map(_differ, updates, self._told[before])):
+                raise RunError(
+                    f"Round {self._round} came to other bits on another host: train on processors of one kind."
+                )
+            self._clients[part], self._told[part], again[part] = clients, updates, lost[before]
+        return again
+
+
+def check_held(update: HeldUpdate, asked: Expected) -> Frame:
+    """Hold an update that a worker has against what was asked, as :func:`broker.acceptance.check_update` does.
+
+    Raises FrameError.
+    """
+    frame = check_update(update.frame, replace(asked, withheld=True))
+    name, change = update.farthest
+    if change > asked.max_change:
+        raise diverged(name, change)
+    if update.sent is None:
+        return frame
+    entries = sum(math.prod(frame.selection.shape(tensor)) for tensor in asked.layout.parameters)
+    sent = np.unpackbits(np.frombuffer(update.sent, np.uint8), count=entries).astype(np.bool_)
+    return replace(frame, sent=sent)
+
+
+def _differ(one: HeldUpdate, other: HeldUpdate) -> bool:
+    """Whether they are of other bits, as far as is told."""
+    return (one.frame, one.farthest, one.size, one.reach) != (other.frame, other.farthest, other.size, other.reach)

@@ -1,0 +1,152 @@
+"""What trains parts of a round in another process, and adds up what it trained where that is asked."""
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from device_sim.simulation.trainer import Call, Trainer
+from edge_fl.aggregation.bounds import Size, size_of
+from edge_fl.aggregation.exact_sums import Counted, ExactSum, HeldUpdates, Reach
+from edge_fl.aggregation.spool import Spool
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.divergence import farthest
+from edge_fl.core.server_half import State
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.training.update import Update
+from edge_fl.wire.frame import decode_frame, encode_frame, frame_header
+from edge_fl.wire.sum_frame import SumHeader, encode_sum
+from edge_fl.wire.values import WITHHELD
+
+__all__ = ["AddUp", "HeldUpdate", "Hold", "Job", "Train", "Worker"]
+
+
+class Train(NamedTuple):
+    """Train these clients, and give their updates."""
+
+    calls: list[Call]
+
+
+class Hold(NamedTuple):
+    """Train these clients, part number ``part`` of a round, and hold their updates; :class:`HeldUpdate` is given."""
+
+    part: int
+    calls: list[Call]
+
+
+class AddUp(NamedTuple):
+    """Add up updates that are held: by part, the number of each that counts, and what it does.
+
+    The sum is given as a frame with this ``header``, but for how many updates it is of, and what they count together.
+    """
+
+    header: SumHeader
+    parts: Mapping[int, Sequence[tuple[int, Counted]]]
+
+
+Job = Train | Hold | AddUp
+
+
+@dataclass(frozen=True)
+class HeldUpdate:
+    """What is told of an update that a worker holds.
+
+    ``frame`` is the update without its values, which was of ``length`` bytes. ``sent`` says which of its entries were,
+    eight a byte, where that is not all. ``farthest`` is the tensor that it changes most, and by how much. ``size`` and
+    ``reach`` are as :class:`edge_fl.aggregation.exact_sums.Held` has them. ``state`` is what the client is left with.
+    """
+
+    frame: bytes
+    length: int
+    sent: bytes | None
+    farthest: tuple[str, float]
+    size: Size
+    reach: Reach
+    state: State
+
+
+class Worker:
+    """It lives in a process of its own, and does one job after another.
+
+    Its trainer is opened for the first. The updates that it holds lie on its disk. They are forgotten once they are
+    added up, or when it is asked to hold some of another round.
+
+    Parameters
+    ----------
+    load
+        Gives the bundle.
+    open
+        Opens the trainer.
+    """
+
+    def __init__(self, load: Callable[[], Bundle], open: Callable[[Bundle], Trainer]) -> None:
+        self._load, self._open = load, open
+        self._bundle: Bundle | None = None
+        self._trainer: Trainer | None = None
+        self._round = ("", 0)
+        self._held: dict[int, HeldUpdates] = {}
+
+    def do(self, job: Job, model: bytes) -> Any:
+        """What a job gives, or what it raised, which is the engine's to give on; ``model`` is the round's frame."""
+        try:
+            match job:
+                case Train(calls):
+                    return self._train(model, calls)
+                case Hold(part, calls):
+                    return self._hold(model, part, calls)
+                case AddUp(header, parts):
+                    return self._add_up(header, parts)
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            return error
+
+    def _train(self, model: bytes, calls: list[Call]) -> list[Update]:
+        self._bundle = self._bundle or self._load()
+        self._trainer = self._trainer or self._open(self._bundle)
+        return list(self._trainer.updates(model, calls, len(calls)))
+
+    def _hold(self, model: bytes, part: int, calls: list[Call]) -> list[HeldUpdate]:
+        task, updates = calls[0].task, self._train(model, calls)
+        assert self._bundle is not None
+        if (task.run, task.round) != self._round:
+            self._forget()
+            self._round = (task.run, task.round)
+        layout, recipe = self._bundle.layout, open_recipe(task.method, task.parameters)
+        held = self._held[part] = HeldUpdates(layout, recipe.rule, Spool(layout, None))
+        shared = frame_header(model).shared or b""
+        found = []
+        for update in updates:
+            frame = decode_frame(update.frame, layout, shared, recipe.decoders)
+            found.append(
+                HeldUpdate(
+                    frame=encode_frame(
+                        msgspec.structs.replace(frame.header, values=WITHHELD), frame.pattern, frame.values
+                    ),
+                    length=len(update.frame),
+                    sent=None if frame.sent is None else np.packbits(frame.sent).tobytes(),
+                    farthest=farthest(layout, frame.values),
+                    size=size_of(layout, frame.values, frame.header.samples),
+                    reach=held.hold(frame.selection, frame.values),
+                    state=update.state,
+                )
+            )
+        return found
+
+    def _add_up(self, header: SumHeader, parts: Mapping[int, Sequence[tuple[int, Counted]]]) -> bytes:
+        assert self._bundle is not None
+        layout = self._bundle.layout
+        names = (tensor.name for tensor in layout.tensors)
+        total = ExactSum(layout, dict(zip(names, header.exponents, strict=True)))
+        for part in sorted(parts):
+            self._held[part].add_to(total, parts[part])
+            self._held.pop(part).close()
+        header = msgspec.structs.replace(header, clients=total.clients, weight=total.weight)
+        return encode_sum(header, layout, total.tensors())
+
+    def _forget(self) -> None:
+        for held in self._held.values():
+            held.close()
+        self._held.clear()
