@@ -121,7 +121,8 @@ def _received(worker: Connection) -> Any:
 def _ended() -> RunError:
     return RunError(
         "A process that trained clients was ended from outside, perhaps for want of memory; continue the run with "
-        "--resume, or begin one with fewer --processes."
+        "--resume, or begin one with fewer --processes. In Python, a script that uses processes needs "
+        "`if __name__ == '__main__':`."
     )
 
 

@@ -28,8 +28,14 @@ COMMANDS = {
         "benchmarks.commands.programs:frozen", "A large frozen model with small adapters on real agents."
     ),
     "methods": Named("benchmarks.commands.methods:methods", "Methods and compressors side by side."),
+    "engines": Named(
+        "benchmarks.commands.simulator:engines", "Rounds of simulation on Ray, against processes of one machine."
+    ),
     "simulator": Named(
         "benchmarks.commands.simulator:simulator", "Rounds of simulation, against a plain torch loop."
+    ),
+    "population": Named(
+        "benchmarks.commands.simulator:population", "Simulations of up to 100,000 clients: time and memory."
     ),
     "table1": Named("benchmarks.commands.grids:table1", "FedBIAD's Table I: methods by accuracy and uplink."),
     "table2": Named("benchmarks.commands.grids:table2", "FedBIAD's Table II: compressors on top of methods."),

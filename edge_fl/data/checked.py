@@ -14,6 +14,7 @@ from edge_fl.data.registry import Samples
 __all__ = ["checked_samples"]
 
 _Inputs = NDArray[np.float32] | NDArray[np.int64] | NDArray[np.object_]
+_BLOCK = 1 << 22  # values that are looked at together
 _IMAGES = 3  # axes of arrays of them, at the least
 
 
@@ -117,14 +118,17 @@ def _targets(
 ) -> NDArray[np.float32] | NDArray[np.int64]:
     if np.issubdtype(y.dtype, np.floating):
         with np.errstate(over="ignore"):  # what is too large is infinite, and refused
-            numbers = y.astype(np.float32)
-        _refuse(~np.isfinite(numbers), "a target that is not a finite number", where, place)
+            numbers: NDArray[np.float32] = _cast(y, np.float32)
+        _refuse(numbers, lambda some: ~np.isfinite(some), "a target that is not a finite number", where, place)
         return numbers
     if not np.issubdtype(y.dtype, np.integer):
         raise DataError(f"{where} gives y in {y.dtype}; classes are integers from 0, other targets are floats.")
-    labels = y.astype(np.int64)
-    left_out = (labels == LEFT_OUT) & (labels.ndim > 1)
-    _refuse((labels < 0) & ~left_out, "a class below 0", where, place)
+    labels: NDArray[np.int64] = _cast(y, np.int64)
+
+    def below(some: NDArray[Any]) -> NDArray[np.bool_]:
+        return (some < 0) & (some != LEFT_OUT) if labels.ndim > 1 else some < 0
+
+    _refuse(labels, below, "a class below 0", where, place)
     return labels
 
 
@@ -160,17 +164,32 @@ def _inputs(x: NDArray[np.generic], where: str, place: Callable[[int], str]) -> 
         return pixels
     if np.issubdtype(x.dtype, np.floating):
         with np.errstate(over="ignore"):  # what is too large is infinite, and refused
-            inputs = x.astype(np.float32)
-        _refuse(~np.isfinite(inputs), "a value that is not a finite number", where, place)
+            inputs: NDArray[np.float32] = _cast(x, np.float32)
+        _refuse(inputs, lambda some: ~np.isfinite(some), "a value that is not a finite number", where, place)
         return inputs
     if np.issubdtype(x.dtype, np.integer):
-        tokens = x.astype(np.int64)
-        _refuse(tokens < 0, "a token below 0", where, place)
+        tokens: NDArray[np.int64] = _cast(x, np.int64)
+        _refuse(tokens, lambda some: some < 0, "a token below 0", where, place)
         return tokens
     raise DataError(f"{where} gives x in {x.dtype}; it takes numbers, or one text a sample.")
 
 
-def _refuse(wrong: NDArray[np.bool_], what: str, where: str, place: Callable[[int], str]) -> None:
-    if wrong.any():
-        first = int(np.flatnonzero(wrong.reshape(len(wrong), -1).any(axis=1))[0])
-        raise DataError(f"{where} holds {what} in {place(first)}.")
+def _cast(array: NDArray[Any], dtype: type[np.float32 | np.int64]) -> NDArray[Any]:
+    """The array in ``dtype``: itself where nobody writes to it, as of a file that is mapped to be read, else a copy."""
+    return array.astype(dtype, copy=array.flags.writeable)
+
+
+def _refuse(
+    values: NDArray[Any],
+    wrong: Callable[[NDArray[Any]], NDArray[np.bool_]],
+    what: str,
+    where: str,
+    place: Callable[[int], str],
+) -> None:
+    """Look at the samples a few at a time: of a large file the answers would take as much memory again."""
+    step = max(_BLOCK // max(values[:1].size, 1), 1)
+    for start in range(0, len(values), step):
+        found = wrong(values[start : start + step])
+        if found.any():
+            first = start + int(np.flatnonzero(found.reshape(len(found), -1).any(axis=1))[0])
+            raise DataError(f"{where} holds {what} in {place(first)}.")
