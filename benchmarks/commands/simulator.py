@@ -79,7 +79,7 @@ def population(
     """
     from benchmarks.population import PopulationSetting, bench_population
 
-    setting = PopulationSetting(tuple(population or (1_000, 10_000, 100_000)), clients, rounds, processes)
+    setting = PopulationSetting(tuple(population or (4_000, 20_000, 100_000)), clients, rounds, processes)
     with progress("bench population") as report:
         result = bench_population(setting, report)
     show(result, output, as_json=json)

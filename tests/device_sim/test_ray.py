@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import random
 import secrets
 import signal
 import socket
@@ -22,6 +23,7 @@ from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.runs.metrics import RoundMetrics
+from tests.device_sim.test_held_round import RECIPES
 from tests.device_sim.test_processes import children, simulation
 
 if importlib.util.find_spec("ray") is None:
@@ -120,6 +122,16 @@ def test_updates_that_are_lost_before_they_are_added_up_are_trained_again(
     assert "9 parts of round 1 are trained again, as their worker is lost" in caplog.text
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_exact_sums_of_seven_actors_are_those_of_one_process(
+    torch_bundle: Bundle, tmp_path: Path, recipe: str
+) -> None:
+    changes = {**RECIPES[recipe], "exact_sums": True}
+    one = trained(torch_bundle, tmp_path / "one", TrainerSettings("runtime"), **changes)
+    assert trained(torch_bundle, tmp_path / "ray", ray_settings(7), **changes) == one
+
+
 def test_without_an_actor_the_round_fails_and_goes_on_later(
     torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes]
 ) -> None:
@@ -178,6 +190,47 @@ def test_a_host_that_is_lost_costs_no_bit_and_a_new_one_has_work(
     assert trained(torch_bundle, tmp_path / "run", trainer, observer) == alone
     assert observer.workers[0] == 1
     assert observer.workers[-1] == 2
+
+
+class DrawnLoss(Observer):
+    """Kills an actor, or takes a node away and gives another, once so many clients are done."""
+
+    def __init__(self, cluster: Any, rng: random.Random, *, node: bool) -> None:
+        self._cluster, self._rng, self._node = cluster, rng, node
+        self._left = rng.randrange(27)  # of three rounds of nine clients
+        self.lost = 0
+
+    def device(self, client: str, status: str) -> None:
+        self._left -= 1
+        if self._left != -1:
+            return
+        if self._node:
+            self._lose_node()
+        elif found := actors():
+            os.kill(self._rng.choice(found), signal.SIGKILL)
+        self.lost += 1
+
+    def _lose_node(self) -> None:
+        import ray
+
+        own = ray.get_runtime_context().get_node_id()
+        victim = next(node for node in self._cluster.ours if node.node_id != own)
+        self._cluster.ours.remove(victim)
+        self._cluster.remove_node(victim, allow_graceful=False)
+        self._cluster.ours.append(self._cluster.add_node(num_cpus=1, **LOCAL))
+        self._cluster.wait_for_nodes()
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(1800)
+def test_losses_at_twenty_drawn_points_cost_no_bit(torch_bundle: Bundle, tmp_path: Path, cluster: Any) -> None:
+    rng = random.Random(11)
+    alone = trained(torch_bundle, tmp_path / "alone", TrainerSettings("runtime"), exact_sums=True)
+    trainer = TrainerSettings("runtime", ray=RayCluster(cluster.address, insecure=True))
+    for number in range(20):
+        observer = DrawnLoss(cluster, rng, node=number % 2 == 1)
+        assert trained(torch_bundle, tmp_path / str(number), trainer, observer, exact_sums=True) == alone
+        assert observer.lost == 1
 
 
 def test_an_address_without_a_cluster_is_told(torch_bundle: Bundle, tmp_path: Path) -> None:

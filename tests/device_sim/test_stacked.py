@@ -149,7 +149,9 @@ def test_every_kind_of_step_is_that_of_the_runtime(tmp_path: Path, name: str) ->
     assert any(np.abs(expected[key] - array).max() > 1e-3 for key, array in bundle.weights().items())
 
 
-@pytest.mark.parametrize("name", [pytest.param("adam-conv", marks=pytest.mark.matrix), "distil-conv"])
+@pytest.mark.parametrize(
+    "name", ["sgd-conv", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("adam-conv", "distil-conv"))]
+)
 def test_a_stack_of_convolutions_is_that_of_the_runtime(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

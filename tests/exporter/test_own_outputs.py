@@ -151,6 +151,7 @@ def test_a_run_scores_and_predicts_the_logits(losses: Path, tmp_path: Path) -> N
         assert "accuracy" in run.metrics[-1].scores
 
 
+@pytest.mark.matrix
 def test_other_runtimes_extract_and_kept_features(losses: Path, tmp_path: Path) -> None:
     loss = f"{losses}:with_hidden"
     assert (
@@ -167,7 +168,9 @@ def test_a_loss_of_one_output_may_name_another_than_the_logits(losses: Path, tmp
     assert bundle.manifest.classes == 3  # what it predicts are logits
 
 
-@pytest.mark.parametrize(("kind", "name"), [("numbers", "with_number"), ("list", "alone")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [pytest.param("numbers", "with_number", marks=pytest.mark.matrix), ("list", "alone")]
+)
 def test_other_shapes_of_outputs(kind: str, name: str, losses: Path, tmp_path: Path) -> None:
     assert exported(tmp_path / "b", kind, f"{losses}:{name}").manifest.parity["onnx"].weights < 1e-5
 

@@ -127,6 +127,7 @@ def encoder_target(*checkpoint: str) -> Target:
     )
 
 
+@pytest.mark.matrix
 def test_a_step_takes_less_as_the_check_says(tmp_path: Path) -> None:
     """And takes it whatever the order in which a model holds its layers."""
     torch.manual_seed(0)
@@ -142,7 +143,11 @@ def test_a_step_takes_less_as_the_check_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"micro_batch": 4, "batch_norm": "frozen"}, {"variants": ["distil", "noise"]}]
+    "options",
+    [
+        {"micro_batch": 4, "batch_norm": "frozen"},
+        pytest.param({"variants": ["distil", "noise"]}, marks=pytest.mark.matrix),
+    ],
 )
 def test_beside_other_ways_of_training(options: dict[str, Any], tmp_path: Path) -> None:
     assert exported(tmp_path / "b", "blocks.*", **options).manifest.parity["onnx"].weights < 1e-5
@@ -196,7 +201,13 @@ class OddBlock(nn.Module):
         return x + self.b(hidden)
 
 
-@pytest.mark.parametrize("kind", ["appends", "in place", "same", "scalar", "writes a slice"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "writes a slice",
+        *(pytest.param(kind, marks=pytest.mark.matrix) for kind in ("appends", "in place", "same", "scalar")),
+    ],
+)
 def test_a_block_runs_as_it_would(kind: str, tmp_path: Path) -> None:
     """Whatever it does to what it is given, and whatever is written elsewhere."""
     torch.manual_seed(0)
@@ -205,6 +216,7 @@ def test_a_block_runs_as_it_would(kind: str, tmp_path: Path) -> None:
     assert _operations(bundle).count("GreaterOrEqual") == 1
 
 
+@pytest.mark.matrix
 def test_a_first_block_of_tokens_runs_twice(tmp_path: Path) -> None:
     zeros = []
     for checkpoint in ((), ("0",)):
@@ -222,6 +234,7 @@ def test_a_first_block_of_tokens_runs_twice(tmp_path: Path) -> None:
     assert zeros[1] == zeros[0] + 1
 
 
+@pytest.mark.matrix
 def test_of_kept_features_what_is_trained_runs_twice(tmp_path: Path) -> None:
     """Also the block that the cut lies in."""
     torch.manual_seed(0)
@@ -247,7 +260,7 @@ def test_each_micro_batch_runs_its_blocks_twice_where_there_are_no_loops() -> No
     assert sum("ge.Scalar" in str(node.target) for node in graph.nodes) == 3 * 4
 
 
-@pytest.mark.parametrize("runtime", ["executorch", "torch-eager"])
+@pytest.mark.parametrize("runtime", ["executorch", pytest.param("torch-eager", marks=pytest.mark.matrix)])
 def test_on_other_runtimes(runtime: str, tmp_path: Path) -> None:
     found = exported(tmp_path / "b", "blocks.*", runtimes=[runtime], widths=[0.5])
     assert found.manifest.parity[runtime.replace("-", "_")].weights < 1e-5
