@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from benchmarks.flower import check_flower, sum_in_flower
+from benchmarks.peers.flower import check_flower, sum_in_flower
 from broker.poll import Poll
 from broker.rounds import Report, Round
 from broker.secure_aggregation.aggregator import SecureAggregator

@@ -15,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from benchmarks.flower import FlowerWork, check_flower, fly
+from benchmarks.peers.flower import check_flower, simulate_in_flower
+from benchmarks.peers.pfl_research import check_pfl, simulate_in_pfl
+from benchmarks.peers.work import FedAvgWork, PeerRounds
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
@@ -32,7 +34,7 @@ from exporter.measure.cases import BATCH, Case, find_case
 from exporter.measure.eager import sized
 from exporter.measure.memory import resident
 
-__all__ = ["SimulatorSetting", "bench_simulator"]
+__all__ = ["Peers", "SimulatorSetting", "bench_simulator"]
 
 _BARS = Bars(
     "Wall time of a round as a share of a torch loop's", ("model", "method", "trainer"), ("/ loop (wall)",)
@@ -50,13 +52,14 @@ _WORK = (
 """Models, methods (dropping half), and how much of the loop's time the stacked trainer may take."""
 _COLUMNS = ("model", "method", "trainer", "seconds a round", "wall (s)", "/ loop", "/ loop (wall)")
 _BLANK: Row = dict.fromkeys((*_COLUMNS, "growth (MB)", "weights - loop's", "goals"), "")
-_OF_FLOWER = 0.25
-_FLOWER = (
-    "Flower's simulation is its FedAvg on Ray, a client in a process for each core with a torch loop of one thread, "
-    "at its defaults (its server asks for answers every tenth of a second). It has the same clients, data, model and "
-    "steps, but draws clients and batches itself. It is timed for the perceptron only, where what is around the "
-    "training weighs most; the stacked trainer has as many processes of one thread, half of its rounds before Flower's "
-    "and half after, and the first of either is not counted. "
+_OF_FLOWER, _FEDBIAD_OF_FLOWER, _OF_PFL = 0.2, 0.12, 0.8
+_PEERS = (
+    "Peers simulate their own FedAvg for the perceptron, where what is around the training weighs most. They have the "
+    "same clients, data, model and steps, but draw clients and batches themselves. Flower runs on Ray, at its defaults: "
+    "a client in a process for each core, with a torch loop of one thread. Its server asks for answers every tenth of a "
+    "second. pfl-research has a process for each core, too, joined by torch.distributed. The stacked trainer has as "
+    "many processes of one thread. Half of its rounds come before the peers', half after. The first of each is not "
+    "counted. "
 )
 
 
@@ -81,8 +84,38 @@ class SimulatorSetting:
         )
 
 
+@dataclass(frozen=True)
+class Peers:
+    """The Pythons of environments with ``flower`` and ``pfl``; None to leave one out."""
+
+    flower: Path | None = None
+    pfl: Path | None = None
+
+    @property
+    def options(self) -> str:
+        """The options of a command line that names them."""
+        named = (("--flower-python", self.flower), ("--pfl-python", self.pfl))
+        return "".join(f" {option} PYTHON" for option, python in named if python is not None)
+
+    def check(self) -> None:
+        """Raise RuntimeMissingError where one cannot be run."""
+        if self.flower is not None:
+            check_flower(self.flower)
+        if self.pfl is not None:
+            check_pfl(self.pfl)
+
+    def simulate(self, work: FedAvgWork) -> dict[str, PeerRounds]:
+        """The rounds of each, by its name."""
+        found = {}
+        if self.flower is not None:
+            found["Flower"] = simulate_in_flower(work, self.flower)
+        if self.pfl is not None:
+            found["pfl-research"] = simulate_in_pfl(work, self.pfl)
+        return found
+
+
 def bench_simulator(
-    setting: SimulatorSetting, report: Callable[[str], None], flower: Path | None = None
+    setting: SimulatorSetting, report: Callable[[str], None], peers: Peers | None = None
 ) -> Result:
     """Take turns, a round each, between the loop and both trainers.
 
@@ -90,20 +123,20 @@ def bench_simulator(
     ----------
     report
         Told of what is being done.
-    flower
-        The Python of an environment with Flower, whose simulation then makes the first model's rounds as well, and
-        after it the stacked trainer, both on all cores; None to leave it out.
+    peers
+        Frameworks whose simulations make the first model's rounds as well, and beside them the stacked trainer, all on
+        all cores; None to leave them out.
 
     Raises
     ------
     DataError
         When a data set cannot be had, or has too few samples for the population.
     RuntimeMissingError
-        When Flower cannot be run.
+        When a peer cannot be run.
     """
     rows: list[Row] = []
-    if flower is not None:
-        check_flower(flower)
+    peers = peers or Peers()
+    peers.check()
     with TemporaryDirectory() as scratch:
         for number, (name, method, limit) in enumerate(_WORK):
             report(f"{name}, {method}: exporting")
@@ -117,12 +150,12 @@ def bench_simulator(
             for turn in range(setting.rounds + 1):
                 turns.take(turn + 1)
             rows += turns.rows(limit)
-            if flower is not None and number == 0:
-                report(f"{name}: {setting.rounds} rounds in Flower")
-                rows += turns.beside_flower(flower)
+            if peers.options and number == 0:
+                report(f"{name}: {setting.rounds} rounds beside peers")
+                rows += turns.beside(peers)
     return Result(
         title="Simulator",
-        command=setting.command + (" --flower-python PYTHON" if flower else ""),
+        command=setting.command + peers.options,
         about=f"A round of {setting.clients} clients out of {setting.population} (or as many as have {_SAMPLES} "
         f"samples), {setting.steps} steps of a batch of {BATCH} each: patterns, training, frames, checks and"
         " aggregation, without evaluation and files. FedBIAD drops half the units. The sequential loop is "
@@ -131,7 +164,7 @@ def bench_simulator(
         "checks nothing. Seconds are CPU time, the median over the turns of one run, in each of which every"
         " alternative makes one round; a ratio is the median over the turns. The machine was shared with "
         "other work: only ratios mean anything. Growth is that of resident memory over the counted turns, "
-        f"but the first. {_FLOWER if flower else ''}Goals are the project's own.",
+        f"but the first. {_PEERS if peers.options else ''}Goals are the project's own.",
         rows=rows,
         bars=_BARS,
     )
@@ -159,8 +192,10 @@ class _Turns:
         self._bundle, self._root = bundle, root
         self._case, self._method, self._setting = case, method, setting
         self._simulations = {
-            "stacked": self._simulation("stacked", TrainerSettings("stacked", threads=setting.threads)),
-            "runtime (onnx)": self._simulation("runtime", TrainerSettings("runtime", threads=setting.threads)),
+            "stacked": self._simulation("stacked", TrainerSettings("stacked", threads=setting.threads), method),
+            "runtime (onnx)": self._simulation(
+                "runtime", TrainerSettings("runtime", threads=setting.threads), method
+            ),
         }
         torch.set_num_threads(setting.threads)
         self._loop = _Loop(bundle, case, setting)
@@ -196,10 +231,10 @@ class _Turns:
             for name, times in self._times.items()
         ]
 
-    def beside_flower(self, python: Path) -> list[Row]:
-        """Flower's rounds, and the stacked trainer's, both on all cores."""
+    def beside(self, peers: Peers) -> list[Row]:
+        """The rounds of peers, and the stacked trainer's of FedAvg and FedBIAD, all on all cores."""
         setting, cores = self._setting, os.cpu_count() or 1
-        work = FlowerWork(
+        work = FedAvgWork(
             model=sized(self._case.build(), self._bundle.weights()),
             samples=self._loop.samples,
             parts=self._loop.parts,
@@ -210,31 +245,39 @@ class _Turns:
             rounds=setting.rounds + 1,
             at_once=cores,
         )
-        simulation = self._simulation("cores", TrainerSettings("stacked", processes=cores))
-        ours = _Times()
+        trainer = TrainerSettings("stacked", processes=cores)
+        ours = {method: self._simulation(f"cores-{method}", trainer, method) for method in ("fedavg", "fedbiad")}
+        times = {method: _Times() for method in ours}
         for number in range(1, 2 + setting.rounds):
             if number == 2 + setting.rounds // 2:
-                found = fly(work, python)
-            ours.measure(partial(simulation.train_round, number))
-        simulation.close()
-        theirs, mine = median(found.seconds[1:]), median(ours.wall[1:])
-        within = "yes" if mine <= _OF_FLOWER * theirs else "no"
-        shared: Row = {**_BLANK, "model": self._case.name, "method": "fedavg"}
-        return [
-            {**shared, "trainer": f"Flower {found.version}, {cores} processes", "wall (s)": theirs},
+                found = peers.simulate(work)
+            for method, simulation in ours.items():
+                times[method].measure(partial(simulation.train_round, number))
+        for simulation in ours.values():
+            simulation.close()
+        theirs = {name: median(rounds.seconds[1:]) for name, rounds in found.items()}
+        shared: Row = {**_BLANK, "model": self._case.name}
+        rows: list[Row] = [
             {
                 **shared,
-                "trainer": f"stacked, {cores} processes",
-                "wall (s)": mine,
-                "goals": f"wall / Flower's ≤ {_OF_FLOWER:g}: {within} ({mine / theirs:.3g})",
-            },
+                "method": "fedavg",
+                "trainer": f"{name} {found[name].version}, {cores} processes",
+                "wall (s)": seconds,
+            }
+            for name, seconds in theirs.items()
         ]
+        for method, each in times.items():
+            mine = median(each.wall[1:])
+            trainer_name = f"stacked, {cores} processes"
+            goals = _beside(mine, theirs, method)
+            rows.append({**shared, "method": method, "trainer": trainer_name, "wall (s)": mine, "goals": goals})
+        return rows
 
-    def _simulation(self, folder: str, trainer: TrainerSettings) -> Simulation:
+    def _simulation(self, folder: str, trainer: TrainerSettings, method: str) -> Simulation:
         config = RunConfig(
             run="bench",
-            method=self._method,
-            parameters={} if self._method == "fedavg" else {"dropout": [500]},
+            method=method,
+            parameters={} if method == "fedavg" else {"dropout": [500]},
             rounds=self._setting.rounds,
             clients_per_round=self._setting.clients,
             local_steps=self._setting.steps,
@@ -286,6 +329,18 @@ class _Loop:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             loss.item()
+
+
+def _beside(mine: float, theirs: Mapping[str, float], method: str) -> str:
+    """The goals, by peer."""
+    most = (
+        {"Flower": _OF_FLOWER, "pfl-research": _OF_PFL} if method == "fedavg" else {"Flower": _FEDBIAD_OF_FLOWER}
+    )
+    return "; ".join(
+        f"wall / {name}'s ≤ {most[name]:g}: {'yes' if mine <= most[name] * seconds else 'no'} ({mine / seconds:.3g})"
+        for name, seconds in theirs.items()
+        if name in most
+    )
 
 
 def _ratio(times: Sequence[float], to: Sequence[float]) -> float:

@@ -22,6 +22,10 @@ def simulator(
         Path | None,
         typer.Option(help="The Python of an environment with flwr[simulation] and torch, to compare with Flower."),
     ] = None,
+    pfl_python: Annotated[
+        Path | None,
+        typer.Option(help="The Python of an environment with pfl and torch, to compare with pfl-research."),
+    ] = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -29,11 +33,11 @@ def simulator(
 
     Example: edge-fl bench simulator --flower-python flower/bin/python -o docs/benchmarks/simulator.md
     """
-    from benchmarks.simulator import SimulatorSetting, bench_simulator
+    from benchmarks.simulator import Peers, SimulatorSetting, bench_simulator
 
     setting = SimulatorSetting(population, clients, steps, rounds, threads)
     with progress("bench simulator") as report:
-        result = bench_simulator(setting, report, flower_python)
+        result = bench_simulator(setting, report, Peers(flower_python, pfl_python))
     show(result, output, as_json=json)
 
 

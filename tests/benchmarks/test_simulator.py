@@ -8,13 +8,16 @@ import pytest
 import torch
 
 from benchmarks import simulator
-from benchmarks.flower import FlowerWork, fly
-from benchmarks.simulator import SimulatorSetting, bench_simulator
+from benchmarks.peers.flower import simulate_in_flower
+from benchmarks.peers.pfl_research import simulate_in_pfl
+from benchmarks.peers.work import FedAvgWork
+from benchmarks.simulator import Peers, SimulatorSetting, bench_simulator
 from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.data.partition import IID, partition
 from edge_fl.data.registry import load_dataset
 
 FLOWER = os.environ.get("EDGE_FL_FLOWER_PYTHON")
+PFL = os.environ.get("EDGE_FL_PFL_PYTHON")
 
 
 def test_the_loop_and_both_trainers_are_compared_over_the_same_clients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,9 +37,9 @@ def test_the_loop_and_both_trainers_are_compared_over_the_same_clients(monkeypat
     assert "--population 20 --clients 3" in result.markdown()
 
 
-def flower_work() -> FlowerWork:
+def small_work() -> FedAvgWork:
     samples = load_dataset("digits").train
-    return FlowerWork(
+    return FedAvgWork(
         model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)),
         samples=samples,
         parts=partition(samples, 6, IID),
@@ -51,26 +54,41 @@ def flower_work() -> FlowerWork:
 
 @pytest.mark.skipif(FLOWER is None, reason="EDGE_FL_FLOWER_PYTHON names no Python with Flower")
 def test_flower_simulates_the_same_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    work, python = flower_work(), Path(str(FLOWER))
-    found = fly(work, python)
+    work, python = small_work(), Path(str(FLOWER))
+    found = simulate_in_flower(work, python)
     assert len(found.seconds) == 2
     assert all(0 < seconds < 300 for seconds in found.seconds)
     assert 1e-3 < found.moved < 1
-    assert fly(replace(work, lr=0.0), python).moved < 1e-6
+    assert simulate_in_flower(replace(work, lr=0.0), python).moved < 1e-6
 
     monkeypatch.setattr(simulator, "_WORK", (("digits-mlp", "fedavg", 0.8),))
-    result = bench_simulator(SimulatorSetting(population=20, clients=3, steps=2, rounds=2, threads=1), str, python)
-    flower, ours = result.rows[-2:]
+    setting = SimulatorSetting(population=20, clients=3, steps=2, rounds=2, threads=1)
+    result = bench_simulator(setting, str, Peers(flower=python))
+    flower, fedavg, fedbiad = result.rows[-3:]
     assert str(flower["trainer"]).startswith(f"Flower {found.version}, ")
-    assert float(flower["wall (s)"]) > float(ours["wall (s)"]) > 0
-    assert str(ours["goals"]).startswith("wall / Flower's ≤ 0.25: yes")
-    assert "Flower's simulation is its FedAvg" in result.about
-    assert result.markdown()
+    assert float(flower["wall (s)"]) > float(fedavg["wall (s)"]) > 0
+    assert str(fedavg["goals"]).startswith("wall / Flower's ≤ 0.2: yes")
+    assert str(fedbiad["goals"]).startswith("wall / Flower's ≤ 0.12: ")
+    assert "Peers simulate their own FedAvg" in result.about
+    assert "--flower-python PYTHON" in result.markdown()
 
 
-def test_a_python_without_flower_is_refused_in_a_sentence(tmp_path: Path) -> None:
+@pytest.mark.skipif(PFL is None, reason="EDGE_FL_PFL_PYTHON names no Python with pfl-research")
+def test_pfl_research_simulates_the_same_clients() -> None:
+    work, python = small_work(), Path(str(PFL))
+    found = simulate_in_pfl(work, python)
+    assert len(found.seconds) == 2
+    assert 1e-3 < found.moved < 1
+    assert simulate_in_pfl(replace(work, lr=1e-9), python).moved < 1e-6
+
+
+def test_a_python_without_a_peer_is_refused_in_a_sentence(tmp_path: Path) -> None:
     setting = SimulatorSetting(population=20, clients=3, steps=2, rounds=2, threads=1)
     with pytest.raises(RuntimeMissingError, match="cannot be run"):
-        bench_simulator(setting, str, tmp_path / "python")
+        bench_simulator(setting, str, Peers(flower=tmp_path / "python"))
     with pytest.raises(RuntimeMissingError, match=r"has no Flower \(.*No module named 'flwr'\).*pip install"):
-        bench_simulator(setting, str, Path(sys.executable))
+        bench_simulator(setting, str, Peers(flower=Path(sys.executable)))
+    with pytest.raises(
+        RuntimeMissingError, match=r"has no pfl-research \(.*No module named 'pfl'\).*pip install pfl"
+    ):
+        bench_simulator(setting, str, Peers(pfl=Path(sys.executable)))

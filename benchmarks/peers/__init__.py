@@ -1,0 +1,1 @@
+"""Other frameworks, which do the same work in environments of their own."""
