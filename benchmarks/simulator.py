@@ -55,9 +55,9 @@ _BLANK: Row = dict.fromkeys((*_COLUMNS, "growth (MB)", "weights - loop's", "goal
 _OF_FLOWER, _FEDBIAD_OF_FLOWER, _OF_PFL = 0.2, 0.12, 0.8
 _PEERS = (
     "Peers simulate their own FedAvg for the perceptron, where what is around the training weighs most. They have the "
-    "same clients, data, model and steps, but draw clients and batches themselves. Flower runs on Ray, at its defaults: "
-    "a client in a process for each core, with a torch loop of one thread. Its server asks for answers every tenth of a "
-    "second. pfl-research has a process for each core, too, joined by torch.distributed. The stacked trainer has as "
+    "same clients, data, model and steps, but draw clients and batches themselves. Flower runs on Ray, as it does by "
+    "default: a client in a process for each core, with a torch loop of one thread. Its server asks for answers every "
+    "tenth of a second. pfl-research has a process for each core, too, joined by torch.distributed. The stacked trainer has as "
     "many processes of one thread. Half of its rounds come before the peers', half after. The first of each is not "
     "counted. "
 )
