@@ -57,9 +57,9 @@ _PEERS = (
     "Peers simulate their own FedAvg for the perceptron, where what is around the training weighs most. They have the "
     "same clients, data, model and steps, but draw clients and batches themselves. Flower runs on Ray, as it does by "
     "default: a client in a process for each core, with a torch loop of one thread. Its server asks for answers every "
-    "tenth of a second. pfl-research has a process for each core, too, joined by torch.distributed. The stacked trainer "
-    "has as many processes of one thread. Half of its rounds come before the peers', half after. The first of each is "
-    "not counted. "
+    "tenth of a second. pfl-research has a process for each core, too, joined by torch.distributed. The stacked "
+    "trainer has as many processes of one thread. Half of its rounds come before the peers', half after. The first of "
+    "each is not counted. "
 )
 
 
