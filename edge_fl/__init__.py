@@ -17,6 +17,7 @@ _TARGETS = {
     "Device": "edge_fl.agent.device:Device",
     "Method": "edge_fl.methods.base:Method",
     "Metric": "edge_fl.metrics.base:Metric",
+    "Optimizer": "edge_fl.core.bundle:Optimizer",
     "Privacy": "edge_fl.runs.privacy:Privacy",
     "Run": "edge_fl.runs.run:Run",
     "SecureAggregation": "edge_fl.runs.config:SecureAggregation",

@@ -37,7 +37,7 @@ def export(
     widths: Sequence[float] = (1.0, 0.8, 0.6, 0.5, 0.4),
     batch: int = 20,
     variants: Sequence[str] = ("plain",),
-    optimizer: Optimizer | None = None,
+    optimizer: Literal["sgd", "adam"] | Optimizer = "sgd",
     batch_norm: BatchNormPolicy = "tracked",
     columns: Sequence[str] = (),
     class_names: Sequence[str] = (),
@@ -75,6 +75,8 @@ def export(
         The dtype of targets, of a loss of your own; others know theirs.
     widths
         Kept shares of each block in (0, 1], for runtimes whose programs are static.
+    optimizer
+        ``sgd``, ``adam``, or an :class:`edge_fl.Optimizer` with momentum, weight decay or a clip of gradients.
     columns
         Names of the features of a vector: tables are read in this order, whatever theirs is.
     scores
@@ -144,7 +146,7 @@ def export(
             batch=batch,
             loss=loss,
             variants=tuple(variants),
-            optimizer=optimizer or Optimizer(),
+            optimizer=Optimizer(optimizer) if isinstance(optimizer, str) else optimizer,
             batch_norm=batch_norm,
             columns=tuple(columns),
             class_names=tuple(class_names),

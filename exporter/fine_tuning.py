@@ -13,7 +13,7 @@ from edge_fl.core.errors import ConfigError, ModelError
 from exporter.lora import adapt_layer, can_adapt
 from exporter.sentence import some_names
 
-__all__ = ["KINDS", "NORM", "named_parameters", "train_only"]
+__all__ = ["KINDS", "NORM", "named_parameters", "train_only", "unknown_names"]
 
 BIAS, NORM = "bias", "norm"
 KINDS = (BIAS, NORM)
@@ -106,11 +106,16 @@ def named_parameters(model: nn.Module, choice: str) -> set[str]:
     else:
         found = set(fnmatch.filter(every, choice))
     if not found:
-        raise ModelError(
-            f"'{choice}' names no parameter of the model, which has {some_names(every, most=_SHOWN)}"
-            f"{_meant(choice, every)}."
-        )
+        raise unknown_names(choice, every)
     return found
+
+
+def unknown_names(choice: str, names: Sequence[str]) -> ModelError:
+    """That a pattern names none of a model's parameters, and what may be meant."""
+    return ModelError(
+        f"'{choice}' names no parameter of the model, which has {some_names(names, most=_SHOWN)}"
+        f"{_meant(choice, names)}."
+    )
 
 
 def _meant(choice: str, names: Sequence[str]) -> str:

@@ -2,7 +2,8 @@
 
 import fnmatch
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -10,16 +11,52 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from edge_fl.core.errors import ModelError
+from exporter.fine_tuning import unknown_names
 from exporter.sentence import some_names
 
-__all__ = ["load_weights"]
+__all__ = ["Loaded", "load_weights"]
 
 _ONE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SHOWN = 3  # names in an error
 
 
-def load_weights(model: nn.Module, source: Path, new: Sequence[str] = ()) -> None:
-    """Have ``model`` start from the weights in ``source``, by name.
+@dataclass(frozen=True)
+class Loaded:
+    """What came of a file of weights.
+
+    Parameters
+    ----------
+    source
+        The file, or the folder.
+    found
+        How many of the model's tensors it has.
+    new
+        The tensors that begin as they are built.
+    unused
+        How many of its tensors the model has not.
+    renamed
+        How its names differ from the model's, in words; empty where they do not.
+    """
+
+    source: Path
+    found: int
+    new: tuple[str, ...]
+    unused: int
+    renamed: str = ""
+
+    @property
+    def text(self) -> str:
+        """A sentence for a person."""
+        begins = f", and {len(self.new)} begin anew: {some_names(self.new, most=_SHOWN)}" if self.new else ""
+        unused = f"; {self.unused} of the file are not used" if self.unused else ""
+        return f"{self.found} tensors are from '{self.source}'{self.renamed}{begins}{unused}"
+
+
+def load_weights(model: nn.Module, source: Path, new: Sequence[str] = ()) -> Loaded:
+    """Have ``model`` start from the weights in ``source``, by name; what came of it.
+
+    Where no name of the file is the model's, one part before all names may be what they differ by: the ``module.`` of
+    DistributedDataParallel, or the ``bert.`` that a bare body of Hugging Face lacks.
 
     Parameters
     ----------
@@ -36,14 +73,18 @@ def load_weights(model: nn.Module, source: Path, new: Sequence[str] = ()) -> Non
         names nothing. The model is left as it is then.
     """
     every = model.state_dict()
-    if unknown := [pattern for pattern in new if not fnmatch.filter(every, pattern)]:
-        raise ModelError(
-            f"No parameter is called '{unknown[0]}', which was to begin anew: see named_parameters()."
-        )
+    for pattern in new:
+        if not fnmatch.filter(every, pattern):
+            raise unknown_names(pattern, list(every))
     wanted = {n: tensor for n, tensor in every.items() if not any(fnmatch.fnmatchcase(n, each) for each in new)}
+    if not wanted:
+        raise ModelError("--new names all there is of the model: leave --weights out, or name less.")
+    held = {file: _names(file) for file in _files(source)}
+    names = [name for some in held.values() for name in some]
+    read = _renaming(source, names, list(every))
     found: dict[str, Tensor] = {}
-    for file in _files(source):
-        found.update(_read(file, wanted))
+    for file, some in held.items():
+        found |= _read(file, {name: read(name) for name in some if read(name) in wanted})
     counted = {name for name in wanted if name.endswith("num_batches_tracked")}
     missing = sorted(wanted.keys() - found.keys() - counted - _tied_names(model, found))
     if missing:
@@ -60,6 +101,47 @@ def load_weights(model: nn.Module, source: Path, new: Sequence[str] = ()) -> Non
     with torch.no_grad():
         for name, tensor in found.items():
             wanted[name].copy_(tensor)
+    anew = tuple(name for name in every if name not in wanted)
+    unused = sum(read(name) not in every for name in names)
+    return Loaded(source, len(found), anew, unused, read.text)
+
+
+@dataclass(frozen=True)
+class _Renaming:
+    """The model's names of a file's: without ``dropped`` before them, and with ``added``."""
+
+    dropped: str = ""
+    added: str = ""
+
+    def __call__(self, name: str) -> str:
+        if not name.startswith(self.dropped):
+            return name
+        return self.added + name.removeprefix(self.dropped)
+
+    @property
+    def text(self) -> str:
+        """What is done to the names, in words."""
+        if self.added:
+            return f", whose names lack '{self.added}'"
+        return f", whose names have '{self.dropped}' before the model's" if self.dropped else ""
+
+
+def _renaming(source: Path, names: Sequence[str], model: Sequence[str]) -> _Renaming:
+    """How the file's ``names`` become the model's; raises ModelError where none is alike."""
+    held = set(model)
+    if held & set(names):
+        return _Renaming()
+    added = {one.removesuffix(name) for name in names for one in model if one.endswith(f".{name}")}
+    dropped = {name.removesuffix(one) for name in names for one in model if name.endswith(f".{one}")}
+    ways = [*(_Renaming(added=each) for each in added), *(_Renaming(dropped=each) for each in dropped)]
+    count = {way: sum(way(name) in held for name in names) for way in ways}
+    best = [way for way in ways if count[way] == max(count.values())]
+    if len(best) == 1:
+        return best[0]
+    raise ModelError(
+        f"'{source}' has no name of the model's: it has {some_names(names, most=_SHOWN)}, and the model "
+        f"{some_names(model, most=_SHOWN)}; give the file's tensors the names of the model's."
+    )
 
 
 def _layer(name: str) -> str:
@@ -91,10 +173,33 @@ def _files(source: Path) -> Sequence[Path]:
     return [source / name for name in names]
 
 
-def _read(file: Path, wanted: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the model that ``file`` has; others are passed over."""
+def _names(file: Path) -> list[str]:
+    """The tensors that ``file`` has."""
     try:
         with safe_open(file, framework="pt") as held:
-            return {name: held.get_tensor(name) for name in held.keys() if name in wanted}  # noqa: SIM118  # no dict
+            return list(held.keys())
+    except (OSError, SafetensorError) as error:
+        if _is_pickled(file):
+            raise ModelError(
+                f"'{file}' is a file of torch.save, which can hold code: save it once more with "
+                f"safetensors.torch.save_file(state_dict, '{file.with_suffix('.safetensors').name}')."
+            ) from error
+        raise ModelError(f"The weights '{file}' cannot be read: {str(error).rstrip('.')}.") from error
+
+
+def _read(file: Path, names: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors of these names, by others."""
+    try:
+        with safe_open(file, framework="pt") as held:
+            return {other: held.get_tensor(name) for name, other in names.items()}
     except (OSError, SafetensorError) as error:
         raise ModelError(f"The weights '{file}' cannot be read: {str(error).rstrip('.')}.") from error
+
+
+def _is_pickled(file: Path) -> bool:
+    """Whether torch.save wrote it: a zip archive, or a pickle."""
+    try:
+        with file.open("rb") as held:
+            return held.read(2) in (b"PK", b"\x80\x02")
+    except OSError:
+        return False

@@ -1,5 +1,6 @@
 """`edge-fl export`: from a PyTorch model to a bundle, or to a report of what it would be."""
 
+import fnmatch
 import json as json_module
 from dataclasses import replace
 from pathlib import Path
@@ -283,11 +284,23 @@ def _prepared(model: "nn.Module", weights: Path | None, new: list[str], train: l
     from exporter.fine_tuning import train_only
     from exporter.pretrained import load_weights
 
-    if weights is not None:
-        load_weights(model, weights, new)
-    elif new:
-        raise ConfigError("--new says what --weights leaves as it is: give both, or leave it out.")
-    return train_only(model, train)
+    if weights is None:
+        if new:
+            raise ConfigError("--new says what --weights leaves as it is: give both, or leave it out.")
+        return train_only(model, train)
+    loaded = load_weights(model, weights, new)
+    typer.echo(loaded.text, err=True)
+    chosen = train_only(model, train)
+    trained = {name for name, parameter in chosen.named_parameters() if parameter.requires_grad}
+    parameters = {name for name, _ in model.named_parameters()}
+    frozen = [name for name in loaded.new if name in parameters and name not in trained]
+    if train and frozen:
+        pattern = next(pattern for pattern in new if fnmatch.fnmatchcase(frozen[0], pattern))
+        typer.echo(
+            f"warning: '{frozen[0]}' is new and not trained: it stays as it was drawn; add --train '{pattern}'",
+            err=True,
+        )
+    return chosen
 
 
 def _with_one_input(

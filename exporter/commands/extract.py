@@ -179,11 +179,12 @@ def _json(path: Path, card: "Card") -> str:
 def _text(path: Path, card: "Card") -> str:
     kept = ", ".join(f"{block}: {count} of {card.of[block]}" for block, count in card.units.items())
     from edge_fl.metrics.text import scores_text
+    from exporter.extract.card import card_file
 
     measured = f", {scores_text(card.scores)} on the run's test data" if card.scores else ""
     return (
         f"{path}: {card.name} after {card.round} rounds of {card.method}, {card.parameters:,} trained numbers, "
         f"{card.size:,} bytes, within {card.parity:.1e} of what was trained{measured}\n"
         f"  units kept: {kept or 'all, as none can be left out'}\n"
-        f"  {path.with_suffix('.json')} says what goes in and what comes out"
+        f"  {card_file(path)} says what goes in and what comes out"
     )

@@ -1,7 +1,8 @@
-"""What the user of a delivered model needs to know of it; ``model.json`` beside the file."""
+"""What the user of a delivered model needs to know of it; ``model.onnx.json`` beside ``model.onnx``."""
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.inputs import Input, NamedInput
 
-__all__ = ["About", "Card", "check_names"]
+__all__ = ["About", "Card", "card_file", "check_names"]
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +84,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Card(About, frozen=True, kw_only=True):
-    """What ``model.json`` holds.
+    """What the file of :func:`card_file` holds.
 
     Parameters
     ----------
@@ -108,3 +109,8 @@ def check_names(class_names: tuple[str, ...] | None, metadata: Mapping[str, str]
     taken = sorted(metadata.keys() & set(Card.__struct_fields__))
     if taken:
         raise ConfigError(f"The metadata '{taken[0]}' is what edge-fl itself says of a model: choose another key.")
+
+
+def card_file(model: Path) -> Path:
+    """Where the card of the delivered file ``model`` lies: models of one name in several formats have one each."""
+    return model.with_name(f"{model.name}.json")

@@ -22,7 +22,7 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_weights, trained_width, without_rows
-from exporter.extract.card import About, Card, check_names
+from exporter.extract.card import About, Card, card_file, check_names
 from exporter.extract.formats import FORMATS, Format
 from exporter.extract.forward import load_forward
 from exporter.extract.narrow import ByName, Narrowed, chosen_units
@@ -138,7 +138,7 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     write_atomically(path, data)
     if manifest.tokenizer:
         write_atomically(path.with_name(TOKENIZER), bundle.read(TOKENIZER))
-    write_atomically(path.with_suffix(".json"), msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
+    write_atomically(card_file(path), msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
     return path, card
 
 

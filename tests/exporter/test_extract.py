@@ -185,8 +185,10 @@ def test_a_delivered_model_predicts_what_torch_predicts_with_the_runs_first_unit
 ) -> None:
     command(**finished, runtime=runtime, width=width, untrained_width=True, output=tmp_path)
 
-    card = json.loads((tmp_path / "model.json").read_text())
+    (written,) = tmp_path.glob("model.*.json")
+    card = json.loads(written.read_text())
     file = tmp_path / card["file"]
+    assert written.name == f"{file.name}.json"
     expected = first_units(safetensors.numpy.load_file(finished["run"] / "weights.safetensors"), units)
     x = np.random.default_rng(1).standard_normal((5, 1, 8, 8)).astype(np.float32)
     predict = opened(file)
@@ -214,7 +216,7 @@ def test_the_card_says_what_the_run_knows_and_claims_no_accuracy_for_what_was_no
             untrained_width=True,
             output=tmp_path / f"{width}.pt2",
         )
-        cards.append(json.loads((tmp_path / f"{width}.json").read_text()))
+        cards.append(json.loads((tmp_path / f"{width}.pt2.json").read_text()))
 
     full, half = cards
     assert (full["run"], full["method"], full["round"]) == ("two-rounds", "fedavg", 2)
@@ -236,7 +238,8 @@ def test_class_names_and_the_users_metadata_travel_with_the_model_and_in_it(
             metadata=["licence=CC BY 4.0", "note=a=b"],
             output=tmp_path / file,
         )
-    card = json.loads((tmp_path / "digits.json").read_text())
+    card = json.loads((tmp_path / "digits.onnx.json").read_text())
+    assert json.loads((tmp_path / "digits.pt2.json").read_text())["file"] == "digits.pt2"
     inside: list[dict[str, str]] = [
         {p.key: p.value for p in onnx.load(tmp_path / "digits.onnx").metadata_props},
         _extra_file(tmp_path / "digits.pt2"),
@@ -481,7 +484,7 @@ def test_from_the_command_line(run: Path, bundle: Bundle, tmp_path: Path) -> Non
     assert done.stderr == ""
     printed = json.loads(done.stdout)
     assert printed.pop("path") == str(tmp_path / "model.pt2")
-    assert printed == json.loads((tmp_path / "model.json").read_text())
+    assert printed == json.loads((tmp_path / "model.pt2.json").read_text())
 
 
 def test_without_the_runtimes_compiler_the_sentence_names_it(run: Path, bundle: Bundle, tmp_path: Path) -> None:

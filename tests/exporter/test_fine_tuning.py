@@ -1,6 +1,8 @@
 """What of a model is trained, by name, and from which weights."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -167,8 +169,72 @@ def test_a_new_layer_begins_as_it_is_built(tmp_path: Path, change: object) -> No
     load_weights(built, tmp_path / "w.safetensors", ["0.*"])
     assert torch.equal(built[0].weight, before)  # type: ignore[arg-type]
     assert torch.equal(list(built.parameters())[-1], list(pretrained.parameters())[-1])
-    with pytest.raises(ModelError, match="No parameter is called 'head"):
+    with pytest.raises(ModelError, match=r"'head\.\*' names no parameter of the model, which has '0\.weight'"):
         load_weights(built, tmp_path / "w.safetensors", ["head.*"])
+    with pytest.raises(ModelError, match="names all there is"):
+        load_weights(built, tmp_path / "w.safetensors", ["*"])
+
+
+class Wrapped(nn.Module):
+    """As a classifier of Hugging Face has a body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bert, self.classifier = model(), nn.Linear(3, 2)
+
+
+def test_one_part_before_all_names_may_differ(tmp_path: Path) -> None:
+    pretrained = model()
+    for parameter in pretrained.parameters():
+        nn.init.normal_(parameter)
+    state = pretrained.state_dict()
+    save_file({f"module.{name}": tensor for name, tensor in state.items()}, tmp_path / "parallel.safetensors")
+    save_file({**state, "pooler.weight": torch.zeros(2)}, tmp_path / "body.safetensors")
+    of_ddp, whole = model(), Wrapped()
+    loaded = load_weights(of_ddp, tmp_path / "parallel.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(of_ddp.parameters(), pretrained.parameters(), strict=True))
+    assert loaded.text == (
+        f"{len(state)} tensors are from '{tmp_path / 'parallel.safetensors'}', whose names have 'module.' before the "
+        "model's"
+    )
+    loaded = load_weights(whole, tmp_path / "body.safetensors", ["classifier.*"])
+    assert all(torch.equal(a, b) for a, b in zip(whole.bert.parameters(), pretrained.parameters(), strict=True))
+    assert loaded.text.endswith(
+        "whose names lack 'bert.', and 2 begin anew: 'classifier.weight', 'classifier.bias'; 1 of the file are not used"
+    )
+
+
+def test_names_that_are_not_the_models_are_refused(tmp_path: Path) -> None:
+    twins = nn.ModuleDict({"left": model(), "right": model()})
+    save_file(model().state_dict(), tmp_path / "one.safetensors")
+    save_file({"other": torch.zeros(2)}, tmp_path / "other.safetensors")
+    for file, held in (("one", twins), ("other", model())):  # twins: which of the two it is nobody says
+        with pytest.raises(
+            ModelError, match=r"has no name of the model's: it has .*give the file's tensors the names"
+        ):
+            load_weights(held, tmp_path / f"{file}.safetensors")
+
+
+def test_a_file_of_torch_save_is_told(tmp_path: Path) -> None:
+    torch.save(model().state_dict(), tmp_path / "w.pth")
+    with pytest.raises(ModelError, match=r"a file of torch\.save.*save_file\(state_dict, 'w\.safetensors'\)"):
+        load_weights(model(), tmp_path / "w.pth")
+
+
+def test_a_new_layer_that_is_not_trained_is_told(tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))\n"
+    )
+    save_file({"0.weight": torch.zeros(6, 4), "0.bias": torch.zeros(6)}, tmp_path / "w.safetensors")
+    command = [sys.executable, "-m", "edge_fl", "export", str(tmp_path / "net.py:build"), "--input-shape=4"]
+    command += ["--classes=3", f"--weights={tmp_path / 'w.safetensors'}", "--new=2.*", f"-o={tmp_path / 'b'}"]
+    said = [
+        subprocess.run([*command, *train], capture_output=True, text=True, check=True, timeout=240).stderr
+        for train in (["--train=lora:0:r=2"], ["--train=lora:0:r=2", "--train=2.*"])
+    ]
+    assert "2 tensors are from" in said[0]
+    assert "warning: '2.weight' is new and not trained: it stays as it was drawn; add --train '2.*'" in said[0]
+    assert "warning" not in said[1]
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 20, b"\xff" * 100])
