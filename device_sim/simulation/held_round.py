@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from broker.acceptance import Expected, check_update, diverged
 from device_sim.simulation.parts import PartsTrainer
 from device_sim.simulation.trainer import Call
 from device_sim.simulation.worker import HeldUpdate
-from edge_fl.aggregation.bounds import WHOLE, Clip
-from edge_fl.aggregation.exact_sums import Counted, ExactSum, ExactSums, Held, check_partial
+from edge_fl.aggregation.bounds import WHOLE, Clip, Size
+from edge_fl.aggregation.exact_sums import Counted, ExactSum, ExactSums, Held, Reach, check_partial
 from edge_fl.aggregation.rules import Rule
 from edge_fl.core.errors import FrameError, RunError
 from edge_fl.core.layout import Layout
@@ -60,13 +61,13 @@ class HeldRound(ExactSums):
         self._trainer, self._model, self._recall = trainer, model, recall
         self._run, self._round = frame_header(model).run, number
         self._clients: dict[int, list[str]] = {}  # of each part
-        self._told: dict[int, list[HeldUpdate]] = {}
+        self._bits: dict[int, list[_Bits]] = {}
         self._places: list[tuple[int, int]] = []  # of the updates that count
 
     def train(self, calls: Iterable[Call], count: int) -> Iterator[tuple[HeldUpdate, Held]]:
         """Have workers do these calls: what is told of each update, and where it is, in their order."""
         for part, clients, updates in self._trainer.hold(self._model, calls, count):
-            self._clients[part], self._told[part] = clients, updates
+            self._clients[part], self._bits[part] = clients, [_Bits.of(update) for update in updates]
             for number, update in enumerate(updates):
                 yield update, Held(update.size, update.reach, part, number)
 
@@ -111,11 +112,12 @@ class HeldRound(ExactSums):
         for before, (part, clients, updates) in zip(
             list(lost), self._trainer.hold_again(self._model, calls), strict=True
         ):
-            if any(map(_differ, updates, self._told[before])):
+            self._clients[part], self._bits[part] = clients, [_Bits.of(update) for update in updates]
+            again[part] = lost[before]
+            if self._bits[part] != self._bits[before]:
                 raise RunError(
                     f"Round {self._round} came to other bits on another host: train on processors of one kind."
                 )
-            self._clients[part], self._told[part], again[part] = clients, updates, lost[before]
         return again
 
 
@@ -135,6 +137,15 @@ def check_held(update: HeldUpdate, asked: Expected) -> Frame:
     return replace(frame, sent=sent)
 
 
-def _differ(one: HeldUpdate, other: HeldUpdate) -> bool:
-    """Whether they are of other bits, as far as is told."""
-    return (one.frame, one.farthest, one.size, one.reach) != (other.frame, other.farthest, other.size, other.reach)
+class _Bits(NamedTuple):
+    """What an update that is trained again must be like, as far as is told of it."""
+
+    frame: bytes
+    farthest: tuple[str, float]
+    size: Size
+    reach: Reach
+
+    @classmethod
+    def of(cls, update: HeldUpdate) -> "_Bits":
+        """Those of an update."""
+        return cls(update.frame, update.farthest, update.size, update.reach)
