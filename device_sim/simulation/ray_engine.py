@@ -27,7 +27,8 @@ __all__ = ["RayEngine", "check_address"]
 _log = logging.getLogger(__name__)
 
 _PARTS = 16  # of a round, however many workers there are: results do not depend on those
-_LARGEST = 64  # clients of a part
+_FEWEST = 4  # parts, where they are small
+_SMALL, _LARGEST = 8, 64  # clients of a part: of fewer a stack is slow, of more a lost actor costs much
 _CONNECTION_SECONDS = 5.0
 _ACTOR_SECONDS = 120.0  # until a cluster has room for the first worker
 _SHOWN = 200  # characters of what Ray says
@@ -108,7 +109,8 @@ class RayEngine(Engine):
 
     def part_size(self, count: int) -> int:
         """The same whatever the cluster."""
-        return power_of_two(min(max(count // _PARTS, 1), _LARGEST))
+        small = min(_SMALL, count // _FEWEST)
+        return power_of_two(min(max(count // _PARTS, small, 1), _LARGEST))
 
     def share(self, model: bytes) -> Any:
         """A reference to it in the object store, which each host fetches once."""
