@@ -150,7 +150,7 @@ class Conversation:
         self._pump()
         now, pause = time.monotonic(), _REGISTER_SECONDS[0 if self.registered is None else 1]
         if now - self._asked > pause:
-            if self.registered is not None and self._unheard == _MANY_UNHEARD:
+            if self.registered is not None and self.finished is None and self._unheard == _MANY_UNHEARD:
                 _log.warning(_LOST, self._client)
             self.register()
         if self.registered is None:
@@ -309,7 +309,10 @@ class Conversation:
         self._sender.advance()
 
     def _lost_connection(self, reason: str, short: int) -> None:
-        _log.warning("connection lost (%s); reconnecting", reason)
+        if self.finished is None:
+            _log.warning("connection lost (%s); reconnecting", reason)
+        else:  # its broker may have ended with the run
+            _log.info("connection lost after the run (%s): waiting for the next", reason)
         if short == _MANY_SHORT:
             _log.warning(
                 "the broker keeps ending this session: does another device use the id '%s'? Enrol one of them under "
