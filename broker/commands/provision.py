@@ -13,7 +13,9 @@ from edge_fl.commands.tables import show_table
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Give a broker, a coordinator and devices identities.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Give a broker, a coordinator and devices identities."
+)
 
 Folder = Annotated[Path, typer.Option("--folder", help="The folder of the fleet's certificate authority.")]
 Days = Annotated[int, typer.Option(min=1, max=3650, help="Days for which the certificate holds.")]

@@ -59,7 +59,7 @@ COMMANDS = {
     "vardrop": Named("benchmarks.commands.grids:vardrop", "Variational dropout: sparsity and accuracy."),
 }
 
-app = typer.Typer(cls=group_of(COMMANDS), no_args_is_help=True)
+app = typer.Typer(cls=group_of(COMMANDS), no_args_is_help=True, rich_markup_mode="markdown")
 
 
 @app.callback()

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="Look at the data sets and how they are cut.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Look at the data sets and how they are cut."
+)
 
 
 @app.callback()

@@ -38,7 +38,7 @@ from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
 
 __all__ = ["app"]
 
-app = typer.Typer(subcommand_metavar="[COMMAND]")
+app = typer.Typer(subcommand_metavar="[COMMAND]", rich_markup_mode="markdown")
 app.command("build-runtime")(build_runtime)
 app.command("doctor")(doctor)
 app.command("enrol")(enrol)

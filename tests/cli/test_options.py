@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -35,3 +38,19 @@ def test_a_share_is_a_share_wherever_it_is_given(
     assert recipe_and_parameters(recipe, given) == (recipe, taken, ())
     assert recipe_and_parameters(NamedRecipe(recipe, given), {}) == (recipe, taken, ())
     open_recipe(recipe, taken)
+
+
+@pytest.mark.parametrize(
+    "command", [["device"], ["device", "doctor"], ["device", "enrol"], ["provision", "token"]]
+)
+def test_help_keeps_what_stands_in_brackets(command: list[str]) -> None:
+    """Rich would take a default that the help tells in words for markup, and drop it."""
+    found = subprocess.run(
+        [sys.executable, "-m", "edge_fl", *command, "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert "[default: " in found.stdout
+    assert " ." not in " ".join(found.stdout.split())
