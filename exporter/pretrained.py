@@ -2,6 +2,7 @@
 
 import fnmatch
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,20 +129,27 @@ class _Renaming:
 
 def _renaming(source: Path, names: Sequence[str], model: Sequence[str]) -> _Renaming:
     """How the file's ``names`` become the model's; raises ModelError where none is alike."""
-    held = set(model)
-    if held & set(names):
+    if set(model) & set(names):
         return _Renaming()
-    added = {one.removesuffix(name) for name in names for one in model if one.endswith(f".{name}")}
-    dropped = {name.removesuffix(one) for name in names for one in model if name.endswith(f".{one}")}
-    ways = [*(_Renaming(added=each) for each in added), *(_Renaming(dropped=each) for each in dropped)]
-    count = {way: sum(way(name) in held for name in names) for way in ways}
-    best = [way for way in ways if count[way] == max(count.values())]
+    lacking, before = _leading(model, set(names)), _leading(names, set(model))
+    count = {_Renaming(added=part): often for part, often in lacking.items()}
+    count |= {_Renaming(dropped=part): often for part, often in before.items()}
+    best = [way for way, often in count.items() if often == max(count.values())]
     if len(best) == 1:
         return best[0]
     raise ModelError(
         f"'{source}' has no name of the model's: it has {some_names(names, most=_SHOWN)}, and the model "
         f"{some_names(model, most=_SHOWN)}; give the file's tensors the names of the model's."
     )
+
+
+def _leading(names: Sequence[str], others: set[str]) -> Counter[str]:
+    """What stands before those of ``names`` that are others besides, such as ``module.``, and how often."""
+    found = Counter[str]()
+    for name in names:
+        parts = name.split(".")
+        found.update(".".join(parts[:n]) + "." for n in range(1, len(parts)) if ".".join(parts[n:]) in others)
+    return found
 
 
 def _layer(name: str) -> str:
