@@ -56,7 +56,7 @@ class Loaded:
 def load_weights(model: nn.Module, source: Path, new: Sequence[str] = ()) -> Loaded:
     """Have ``model`` start from the weights in ``source``, by name; what came of it.
 
-    Where no name of the file is the model's, one part before all names may be what they differ by: the ``module.`` of
+    Where no name of the file is the model's, they may differ by what stands before all of them: the ``module.`` of
     DistributedDataParallel, or the ``bert.`` that a bare body of Hugging Face lacks.
 
     Parameters
@@ -78,7 +78,8 @@ def load_weights(model: nn.Module, source: Path, new: Sequence[str] = ()) -> Loa
         if not fnmatch.filter(every, pattern):
             raise unknown_names(pattern, list(every))
     wanted = {n: tensor for n, tensor in every.items() if not any(fnmatch.fnmatchcase(n, each) for each in new)}
-    if not wanted:
+    counted = {name for name in wanted if name.endswith("num_batches_tracked")}
+    if wanted.keys() == counted:
         raise ModelError("--new names all there is of the model: leave --weights out, or name less.")
     held = {file: _names(file) for file in _files(source)}
     names = [name for some in held.values() for name in some]
@@ -86,8 +87,8 @@ def load_weights(model: nn.Module, source: Path, new: Sequence[str] = ()) -> Loa
     found: dict[str, Tensor] = {}
     for file, some in held.items():
         found |= _read(file, {name: read(name) for name in some if read(name) in wanted})
-    counted = {name for name in wanted if name.endswith("num_batches_tracked")}
-    missing = sorted(wanted.keys() - found.keys() - counted - _tied_names(model, found))
+    tied = _tied_names(model, found)
+    missing = sorted(wanted.keys() - found.keys() - counted - tied)
     if missing:
         raise ModelError(
             f"'{source}' lacks {some_names(missing, most=_SHOWN)} of the model: build the model as its weights were "
@@ -102,8 +103,8 @@ def load_weights(model: nn.Module, source: Path, new: Sequence[str] = ()) -> Loa
     with torch.no_grad():
         for name, tensor in found.items():
             wanted[name].copy_(tensor)
-    anew = tuple(name for name in every if name not in wanted)
-    unused = sum(read(name) not in every for name in names)
+    anew = tuple(name for name in every if name not in wanted and name not in tied)
+    unused = sum(read(name) not in wanted for name in names)
     return Loaded(source, len(found), anew, unused, read.text)
 
 
@@ -138,7 +139,7 @@ def _renaming(source: Path, names: Sequence[str], model: Sequence[str]) -> _Rena
     if len(best) == 1:
         return best[0]
     raise ModelError(
-        f"'{source}' has no name of the model's: it has {some_names(names, most=_SHOWN)}, and the model "
+        f"'{source}' has no name of the model's: it has {some_names(names, most=_SHOWN) or 'none'}, and the model "
         f"{some_names(model, most=_SHOWN)}; give the file's tensors the names of the model's."
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from edge_fl.aggregation.bounds import WHOLE
+from edge_fl.aggregation.bounds import WHOLE, Clip
 from edge_fl.aggregation.exact_sums import Counted, ExactSum, exponents_of
 from edge_fl.core.content import CHUNK_SIZE, Ref
 from edge_fl.core.layout import Axis, Block, Layout, Mode, Segment, Tensor
@@ -305,31 +305,37 @@ def _describe(data: bytes) -> dict[str, Any]:
     }
 
 
-def _sums() -> dict[str, tuple[bytes, dict[str, int]]]:
-    """Sums of two updates in each mode, with what each of these counts."""
-    of, found = {"bitmask": 10, "prefix": 3}, {}
+def _sums() -> dict[str, tuple[bytes, dict[str, Counted]]]:
+    """Sums of two updates in each mode, with what each of these counts: the second is stale, and clipped."""
+    of = {"bitmask": Counted(10, 1, WHOLE), "prefix": Counted(3, 0.5, Clip(0.3, 0.7))}
+    found = {}
     for mode in ("rows", "units"):
-        updates = {f"update-{mode}-{encoding}": weight for encoding, weight in of.items()}
+        updates = {f"update-{mode}-{encoding}": counted for encoding, counted in of.items()}
         frames = dict(_frames())
         decoded = {name: decode_frame(frames[name], LAYOUT) for name in updates}
         reach = {
-            tensor.name: max(float(np.abs(frame.values[tensor.name]).max(initial=0)) for frame in decoded.values())
+            tensor.name: max(
+                updates[name].discount
+                * updates[name].clip.of(tensor)
+                * float(np.abs(frame.values[tensor.name]).max(initial=0))
+                for name, frame in decoded.items()
+            )
             for tensor in LAYOUT.tensors
         }
-        total = ExactSum(LAYOUT, exponents_of(LAYOUT, sum(updates.values()), reach))
-        for name, weight in updates.items():
-            total.add(decoded[name].selection, decoded[name].values, Counted(weight, 1, WHOLE))
+        total = ExactSum(LAYOUT, exponents_of(LAYOUT, sum(each.weight for each in updates.values()), reach))
+        for name, counted in updates.items():
+            total.add(decoded[name].selection, decoded[name].values, counted)
         header = SumHeader("run-1", 3, "", total.clients, total.weight, tuple(total.exponents.values()))
         found[mode] = encode_sum(header, LAYOUT, total.tensors()), updates
     return found
 
 
-def _describe_sum(data: bytes, of: dict[str, int]) -> dict[str, Any]:
+def _describe_sum(data: bytes, of: dict[str, Counted]) -> dict[str, Any]:
     found = decode_sum(data, LAYOUT)
     return {
         "bytes": len(data),
         "header": msgspec.to_builtins(found.header),
-        "weights of updates": of,
+        "updates": {name: {**each._asdict(), "clip": each.clip._asdict()} for name, each in of.items()},
         "tensors": {
             name: {
                 "rows": held.rows.tolist(),

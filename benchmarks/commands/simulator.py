@@ -68,7 +68,7 @@ def population(
     population: Annotated[
         list[int] | None,
         typer.Option(
-            min=10, help="Clients in all; repeat for several [default: 1000, 10000, 100000].", show_default=False
+            min=10, help="Clients in all; repeat for several [default: 4000, 20000, 100000].", show_default=False
         ),
     ] = None,
     clients: Annotated[int, typer.Option(min=1, help="Clients picked a round.")] = 1000,

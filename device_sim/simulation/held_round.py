@@ -17,19 +17,21 @@ from edge_fl.aggregation.exact_sums import Counted, ExactSum, ExactSums, Held, R
 from edge_fl.aggregation.rules import Rule
 from edge_fl.core.errors import FrameError, RunError
 from edge_fl.core.layout import Layout
-from edge_fl.wire.frame import Frame, frame_header
+from edge_fl.wire.frame import Frame, frame_header, largest_frame
 from edge_fl.wire.sum_frame import PartialSum, SumHeader, decode_sum
 
 __all__ = ["HeldRound", "check_held"]
 
 _log = logging.getLogger(__name__)
 
+_TRIES = 3  # at adding up, between which lost parts are trained again
+
 
 class HeldRound(ExactSums):
     """It is opened with a round's model, and has workers train the round's clients and hold their updates.
 
-    As the round closes, it is known what each counts and how fine the whole numbers are: then workers add up. What a
-    lost worker held others train again, to the same bits, before they add it up.
+    As the round closes, it is known what each counts and how fine the whole numbers are: then workers add up. Where a
+    worker is lost, others train its parts again, to the same bits, and add them up.
 
     Parameters
     ----------
@@ -82,31 +84,38 @@ class HeldRound(ExactSums):
             parts.setdefault(part, []).append((number, each))
         exponents = tuple(total.exponents[tensor.name] for tensor in self._layout.tensors)
         header = SumHeader(self._run, self._round, self._layout.digest, 1, 1, exponents)
-        while parts:
-            frames, lost = self._trainer.add_up(header, parts)
-            for frame in frames:
-                total.merge(self._checked(frame, header))
+        for _ in range(_TRIES):
+            sums, lost = self._trainer.add_up(header, parts)
+            for some, frame in sums:
+                total.merge(self._checked(frame, header, [each for part in some for _, each in parts[part]]))
+            if not lost:
+                break
             parts = self._held_again({part: parts[part] for part in lost})
-        self._check_all(total, counted)
+        else:
+            raise RunError(
+                f"Workers were lost {_TRIES} times before round {self._round} was added up: see that they have memory "
+                "enough, and continue the run with --resume."
+            )
+        if total.clients != len(counted):
+            raise FrameError("values", f"Workers added up {total.clients} updates in place of {len(counted)}.")
 
-    def _checked(self, frame: bytes, asked: SumHeader) -> PartialSum:
-        """A partial sum, of this round, that its updates could come to."""
+    def _checked(self, frame: bytes, asked: SumHeader, counted: Sequence[Counted]) -> PartialSum:
+        """A partial sum of this round and of these updates, as far as they can come to it."""
         found = decode_sum(frame, self._layout)
         theirs = (found.header.run, found.header.round, found.header.exponents)
         if theirs != (asked.run, asked.round, asked.exponents):
             raise FrameError("stale", "A worker added up updates of another round, or to other whole numbers.")
+        weight = sum(each.weight for each in counted)
+        if (found.header.clients, found.header.weight) != (len(counted), weight):
+            raise FrameError(
+                "values", f"A worker added up {found.header.clients} updates in place of {len(counted)}."
+            )
         check_partial(self._layout, found, self._reach)
         return found
 
-    def _check_all(self, total: ExactSum, counted: Sequence[Counted]) -> None:
-        """No update is left out, and none is in the sum twice."""
-        if (total.clients, total.weight) != (len(counted), sum(each.weight for each in counted)):
-            raise FrameError("values", f"Workers added up {total.clients} updates in place of {len(counted)}.")
-
     def _held_again(self, lost: dict[int, list[tuple[int, Counted]]]) -> dict[int, list[tuple[int, Counted]]]:
         """Have other workers train these parts; what counts of them, by their new numbers."""
-        if lost:
-            _log.warning("%d parts of round %d are trained again, as their worker is lost", len(lost), self._round)
+        _log.warning("round %d: parts that a lost worker held are trained again (%d)", self._round, len(lost))
         calls = (self._recall(self._clients[part]) for part in lost)
         again = {}
         for before, (part, clients, updates) in zip(
@@ -114,7 +123,7 @@ class HeldRound(ExactSums):
         ):
             self._clients[part], self._bits[part] = clients, [_Bits.of(update) for update in updates]
             again[part] = lost[before]
-            if self._bits[part] != self._bits[before]:
+            if self._bits[part] != self._bits.pop(before):
                 raise RunError(
                     f"Round {self._round} came to other bits on another host: train on processors of one kind."
                 )
@@ -124,15 +133,30 @@ class HeldRound(ExactSums):
 def check_held(update: HeldUpdate, asked: Expected) -> Frame:
     """Hold an update that a worker has against what was asked, as :func:`broker.acceptance.check_update` does.
 
+    What a worker says is within what its clients could have trained. Whether they did, only the worker knows.
+
     Raises FrameError.
     """
     frame = check_update(update.frame, replace(asked, withheld=True))
-    name, change = update.farthest
-    if change > asked.max_change:
+    layout, (name, change) = asked.layout, update.farthest
+    if not 0 < update.length <= largest_frame(layout):
+        raise FrameError("oversize", f"The update has {update.length} bytes.")
+    if not change <= asked.max_change:
         raise diverged(name, change)
+    if update.reach.keys() != {tensor.name for tensor in layout.tensors}:
+        raise FrameError("values", "A worker tells the reach of other tensors than the model's.")
+    if not all(0 <= each < math.inf for each in update.reach.values()) or not all(
+        each >= 0 for each in update.size
+    ):
+        raise FrameError("not-finite", "A worker tells of an update that is not finite, or less than 0.")
+    most = 1.0 if asked.recipe.rule.signs else change
+    if any(update.reach[tensor.name] > most for tensor in layout.parameters):
+        raise FrameError("values", "A worker tells of an update that reaches farther than its largest change.")
     if update.sent is None:
         return frame
-    entries = sum(math.prod(frame.selection.shape(tensor)) for tensor in asked.layout.parameters)
+    entries = sum(math.prod(frame.selection.shape(tensor)) for tensor in layout.parameters)
+    if len(update.sent) != -(-entries // 8):
+        raise FrameError("values", "A worker tells of other entries that were sent than the pattern has.")
     sent = np.unpackbits(np.frombuffer(update.sent, np.uint8), count=entries).astype(np.bool_)
     return replace(frame, sent=sent)
 

@@ -51,10 +51,10 @@ class Engine(ABC):
     @abstractmethod
     def do_where_held(
         self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
-    ) -> tuple[list[Any], list[int]]:
+    ) -> tuple[list[tuple[list[int], Any]], list[int]]:
         """Have each worker that holds some of these parts do the job made for them, while nobody trains.
 
-        What each gave or raised, and the parts whose worker is lost.
+        Of each worker its parts, and what it gave or raised; and the parts whose worker is lost.
         """
 
     @abstractmethod
@@ -95,12 +95,15 @@ class PartsTrainer(Trainer):
 
     def add_up(
         self, header: SumHeader, parts: Mapping[int, Sequence[tuple[int, Counted]]]
-    ) -> tuple[list[bytes], list[int]]:
-        """Have workers add up what they hold (:class:`AddUp`): the sums as frames, and parts whose worker is lost."""
+    ) -> tuple[list[tuple[list[int], bytes]], list[int]]:
+        """Have workers add up what they hold (:class:`AddUp`).
+
+        Of each worker its parts, and their sum as a frame; and the parts whose worker is lost.
+        """
         answers, lost = self._engine.do_where_held(
             lambda some: AddUp(header, {part: parts[part] for part in some}), list(parts)
         )
-        return [_given(answer) for answer in answers], lost
+        return [(some, _given(answer)) for some, answer in answers], lost
 
     def _done(
         self, model: bytes, parts: Iterator[list[Call]], job: Callable[[int, list[Call]], Train | Hold]

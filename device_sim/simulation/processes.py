@@ -83,7 +83,7 @@ class ProcessEngine(Engine):
 
     def do_where_held(
         self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
-    ) -> tuple[list[Any], list[int]]:
+    ) -> tuple[list[tuple[list[int], Any]], list[int]]:
         """All at once; none is lost, for RunError is raised where a process was ended."""
         shares: dict[Connection, list[int]] = {}
         for part in parts:
@@ -91,7 +91,7 @@ class ProcessEngine(Engine):
         self._holds.clear()
         for worker, some in shares.items():
             _send(worker, jobs(some), b"")
-        return [_received(worker) for worker in shares], []
+        return [(some, _received(worker)) for worker, some in shares.items()], []
 
     def close(self) -> None:
         """End the processes, whatever they do."""
@@ -120,9 +120,9 @@ def _received(worker: Connection) -> Any:
 
 def _ended() -> RunError:
     return RunError(
-        "A process that trained clients was ended from outside, perhaps for want of memory; continue the run with "
-        "--resume, or begin one with fewer --processes. In Python, a script that uses processes needs "
-        "`if __name__ == '__main__':`."
+        "A process that trained clients was ended from outside. In a script, simulate() with processes stands under "
+        "`if __name__ == '__main__':`. Where that is so, memory may be short: continue the run with --resume, or begin "
+        "one with fewer --processes."
     )
 
 

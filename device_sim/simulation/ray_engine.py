@@ -32,6 +32,10 @@ _SMALL, _LARGEST = 8, 64  # clients of a part: of fewer a stack is slow, of more
 _CONNECTION_SECONDS = 5.0
 _ACTOR_SECONDS = 120.0  # until a cluster has room for the first worker
 _SHOWN = 200  # characters of what Ray says
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(
+    [0, 0, 0, 4, 0, 0, 0, 0, 0]
+)  # with empty settings (RFC 9113, 3.4)
+_FRAME_HEAD, _SETTINGS = 9, 4
 _AUTH_MODE, _TOKEN = "RAY_AUTH_MODE", "token"
 
 
@@ -63,7 +67,8 @@ class RayEngine(Engine):
     RuntimeMissingError
         When Ray is not installed.
     ConfigError
-        When there is no cluster at the address, or none that this version of Ray can join.
+        When there is no cluster at the address, none that this version of Ray can join, or none with a host for a
+        worker.
     RunError
         When the cluster has no room for an actor.
     """
@@ -86,6 +91,7 @@ class RayEngine(Engine):
         self._holds: dict[int, Any] = {}  # the actor that has the updates of a part, by its number
         try:
             _join(self._ray, address, cores=cpus * workers if workers else None)
+            _check_hosts(self._ray, cpus, gpu=gpu)
             self._files = self._ray.put(_files(bundle.root))
             self._kind = self._ray.remote(_Actor).options(
                 num_cpus=cpus, num_gpus=1 if gpu else 0, scheduling_strategy="SPREAD", max_restarts=0
@@ -151,6 +157,8 @@ class RayEngine(Engine):
             actor, part = self._awaited.pop(answer)
             try:
                 came = self._ray.get(answer)
+            except self._ray.exceptions.RayTaskError:  # it answers, and cannot do this
+                raise
             except self._ray.exceptions.RayError as error:
                 self._tell_loss(error)
                 self._lost += [part] if part else []
@@ -161,17 +169,19 @@ class RayEngine(Engine):
 
     def do_where_held(
         self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
-    ) -> tuple[list[Any], list[int]]:
+    ) -> tuple[list[tuple[list[int], Any]], list[int]]:
         """All at once; what a lost actor held is lost."""
         shares: dict[Any, list[int]] = {}
         for part in parts:
             shares.setdefault(self._holds[part], []).append(part)
         self._holds.clear()
         asked = [(actor, some, actor.do.remote(jobs(some), b"")) for actor, some in shares.items()]
-        answers, lost = [], list[int]()
+        answers, lost = list[tuple[list[int], Any]](), list[int]()
         for actor, some, answer in asked:
             try:
-                answers.append(self._ray.get(answer))
+                answers.append((some, self._ray.get(answer)))
+            except self._ray.exceptions.RayTaskError:  # it answers, and cannot do this
+                raise
             except self._ray.exceptions.RayError as error:
                 self._tell_loss(error)
                 self._idle = [other for other in self._idle if other is not actor]
@@ -179,7 +189,7 @@ class RayEngine(Engine):
         return answers, lost
 
     def _tell_loss(self, error: Exception) -> None:
-        _log.warning("a Ray worker is lost (%s)", type(error).__name__)
+        _log.warning("a Ray worker is lost (%s): others do its work", type(error).__name__)
 
     def close(self) -> None:
         """End the actors, and leave the cluster."""
@@ -230,8 +240,9 @@ def check_address(address: str, *, insecure: bool) -> None:
     if insecure or is_loopback(host.strip("[]")) or os.environ.get(_AUTH_MODE) == _TOKEN:
         return
     raise ConfigError(
-        f"Other machines may reach the Ray cluster at '{address}', and it has no token: set RAY_AUTH_MODE=token and "
-        "RAY_AUTH_TOKEN on every host, or give --insecure on a network that you trust."
+        f"There is no token here for the Ray cluster at '{address}': set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN as its "
+        "hosts have them. Whoever reaches a cluster without a token runs what they like on it: give --insecure to join "
+        "such a one, on a network that you trust."
     )
 
 
@@ -262,13 +273,37 @@ def _join(ray: Any, address: str | None, *, cores: int | None) -> None:
         return
     host, _, port = address.rpartition(":")
     try:  # for minutes Ray would ask an address that is not there
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECTION_SECONDS).close()
+        _knock(host.strip("[]"), int(port))
         ray.init(address=address, **quiet)
     except (OSError, RuntimeError, ray.exceptions.RayError) as error:
         raise ConfigError(
             f"The Ray cluster at '{address}' cannot be joined ({said(error)[:_SHOWN]}): see `ray status` on its head, "
             "its versions of Python and Ray, and its token."
         ) from error
+
+
+def _knock(host: str, port: int) -> None:
+    """Raise OSError where nothing listens, or something that does not speak HTTP/2, as Ray does by gRPC."""
+    with socket.create_connection((host, port), timeout=_CONNECTION_SECONDS) as connection:
+        connection.sendall(_PREFACE)
+        answer = b""
+        while len(answer) < _FRAME_HEAD and (more := connection.recv(_FRAME_HEAD - len(answer))):
+            answer += more
+    if len(answer) < _FRAME_HEAD or answer[3] != _SETTINGS:
+        raise OSError("what listens there is no Ray cluster")
+
+
+def _check_hosts(ray: Any, cpus: int, *, gpu: bool) -> None:
+    """Raise ConfigError where no host could ever have a worker."""
+    hosts = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    most = max((int(host.get("CPU", 0)) for host in hosts), default=0)
+    if most < cpus:
+        raise ConfigError(
+            f"A worker takes {cpus} cores (--threads), and no host of the Ray cluster has more than {most}: lower "
+            "--threads, or start `ray start` with more --num-cpus."
+        )
+    if gpu and not any(host.get("GPU", 0) for host in hosts):
+        raise ConfigError("No host of the Ray cluster has a GPU: leave --device cuda out.")
 
 
 def _room(ray: Any, cpus: int, *, gpu: bool) -> int:

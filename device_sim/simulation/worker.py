@@ -1,7 +1,7 @@
 """What trains parts of a round in another process, and adds up what it trained where that is asked."""
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -71,8 +71,8 @@ class HeldUpdate:
 class Worker:
     """It lives in a process of its own, and does one job after another.
 
-    Its trainer is opened for the first. The updates that it holds lie on its disk. They are forgotten once they are
-    added up, or when it is asked to hold some of another round.
+    Its trainer is opened for the first. The updates that it holds lie in a file of the system's temporary folder. They
+    are forgotten when it is asked to hold some of another round.
 
     Parameters
     ----------
@@ -87,14 +87,15 @@ class Worker:
         self._bundle: Bundle | None = None
         self._trainer: Trainer | None = None
         self._round = ("", 0)
-        self._held: dict[int, HeldUpdates] = {}
+        self._held: HeldUpdates | None = None  # of that round
+        self._first: dict[int, int] = {}  # number of a part's first update among them
 
     def do(self, job: Job, model: bytes) -> Any:
         """What a job gives, or what it raised, which is the engine's to give on; ``model`` is the round's frame."""
         try:
             match job:
                 case Train(calls):
-                    return self._train(model, calls)
+                    return list(self._train(model, calls))
                 case Hold(part, calls):
                     return self._hold(model, part, calls)
                 case AddUp(header, parts):
@@ -103,19 +104,19 @@ class Worker:
             error.add_note(traceback.format_exc())
             return error
 
-    def _train(self, model: bytes, calls: list[Call]) -> list[Update]:
+    def _train(self, model: bytes, calls: list[Call]) -> Iterator[Update]:
         self._bundle = self._bundle or self._load()
         self._trainer = self._trainer or self._open(self._bundle)
-        return list(self._trainer.updates(model, calls, len(calls)))
+        return self._trainer.updates(model, calls, len(calls))
 
     def _hold(self, model: bytes, part: int, calls: list[Call]) -> list[HeldUpdate]:
         task, updates = calls[0].task, self._train(model, calls)
         assert self._bundle is not None
-        if (task.run, task.round) != self._round:
-            self._forget()
-            self._round = (task.run, task.round)
         layout, recipe = self._bundle.layout, open_recipe(task.method, task.parameters)
-        held = self._held[part] = HeldUpdates(layout, recipe.rule, Spool(layout, None))
+        if self._held is None or (task.run, task.round) != self._round:
+            self._forget()
+            self._round, self._held = (task.run, task.round), HeldUpdates(layout, recipe.rule, Spool(layout, None))
+        held, self._first[part] = self._held, len(self._held)
         shared = frame_header(model).shared or b""
         found = []
         for update in updates:
@@ -137,16 +138,16 @@ class Worker:
 
     def _add_up(self, header: SumHeader, parts: Mapping[int, Sequence[tuple[int, Counted]]]) -> bytes:
         assert self._bundle is not None
+        assert self._held is not None
         layout = self._bundle.layout
         names = (tensor.name for tensor in layout.tensors)
         total = ExactSum(layout, dict(zip(names, header.exponents, strict=True)))
         for part in sorted(parts):
-            self._held[part].add_to(total, parts[part])
-            self._held.pop(part).close()
+            self._held.add_to(total, ((self._first[part] + number, counted) for number, counted in parts[part]))
         header = msgspec.structs.replace(header, clients=total.clients, weight=total.weight)
         return encode_sum(header, layout, total.tensors())
 
     def _forget(self) -> None:
-        for held in self._held.values():
-            held.close()
-        self._held.clear()
+        if self._held is not None:
+            self._held.close()
+        self._first.clear()

@@ -2,7 +2,7 @@
 
 An entry d of weight w becomes ``rint(w * 2^k * d)``, a 64-bit integer. The exponent k of a tensor is the largest with
 which the sum stays below 2^62: ``2^k < 2^62 / (W * reach)``, for the sum W of all weights and the largest difference
-of the tensor in the round. So n updates add up to their sum within ``n * 2^-(k + 1)``.
+of the tensor in the round, of what counts of it. So n updates add up to their sum within ``n * 2^-(k + 1)``.
 """
 
 import math
@@ -173,6 +173,9 @@ class HeldUpdates:
         self._layout, self._rule, self._spool = layout, rule, spool
         self._selections: list[Selection] = []
 
+    def __len__(self) -> int:
+        return len(self._selections)
+
     def hold(self, selection: Selection, values: Weights) -> Reach:
         """Keep an update's differences ``values``, float32 by tensor, on disk; StateError when that has no room."""
         entries = {tensor.name: self._rule.entries(tensor, values[tensor.name]) for tensor in self._layout.tensors}
@@ -211,8 +214,11 @@ class ExactSums(ABC):
 
     def _take(self, reach: Reach, samples: int, discount: float, clip: Clip) -> None:
         """Let the next update count."""
-        self._counted.append(Counted(self._rule.weight(samples), discount, clip))
-        self._reach = {name: max(most, reach[name]) for name, most in self._reach.items()}
+        counted = Counted(self._rule.weight(samples), discount, clip)
+        self._counted.append(counted)
+        for tensor in self._layout.tensors:
+            share = counted.discount * counted.clip.of(tensor)
+            self._reach[tensor.name] = max(self._reach[tensor.name], share * reach[tensor.name])
 
     def change(self, weights: Weights) -> Change:
         """As :meth:`edge_fl.aggregation.rules.Accumulator.change`."""

@@ -48,7 +48,8 @@ class Spool:
             for tensor in self._layout.tensors:
                 self._file.write(np.ascontiguousarray(values[tensor.name], dtype="<f4").data)
         except OSError as error:
-            raise StateError(f"A round's updates cannot be written to '{self._folder}': {error}.") from error
+            place = self._folder or tempfile.gettempdir()
+            raise StateError(f"A round's updates cannot be written to '{place}': {error}.") from error
         self._shapes.append({tensor.name: values[tensor.name].shape for tensor in self._layout.tensors})
         self._starts.append(self._end)
         self._end += sum(values[tensor.name].size for tensor in self._layout.tensors)

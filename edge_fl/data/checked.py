@@ -1,5 +1,6 @@
 """Arrays of a user's as samples: every value is checked here, whatever it comes from."""
 
+import mmap
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -175,8 +176,18 @@ def _inputs(x: NDArray[np.generic], where: str, place: Callable[[int], str]) -> 
 
 
 def _cast(array: NDArray[Any], dtype: type[np.float32 | np.int64]) -> NDArray[Any]:
-    """The array in ``dtype``: itself where nobody writes to it, as of a file that is mapped to be read, else a copy."""
-    return array.astype(dtype, copy=array.flags.writeable)
+    """The array in ``dtype``: itself where it is of a file that is mapped to be read, else a copy."""
+    return array.astype(dtype, copy=not _is_mapped(array))
+
+
+def _is_mapped(array: NDArray[Any]) -> bool:
+    """Whether nobody can write to it through an array: pandas gives views that cannot be written to, of what can."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        if base.flags.writeable:
+            return False
+        base = base.base
+    return isinstance(base, mmap.mmap)
 
 
 def _refuse(

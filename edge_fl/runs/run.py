@@ -57,7 +57,7 @@ class Run:
 
     @property
     def weights(self) -> dict[str, NDArray[np.float32]]:
-        """The final model, full tensors by name (needs safetensors).
+        """The final model, full tensors by name and in the order of names (needs safetensors).
 
         Raises
         ------
@@ -69,7 +69,7 @@ class Run:
 
         path = self.folder / "weights.safetensors"
         try:
-            return load(path.read_bytes())
+            return dict(sorted(load(path.read_bytes()).items()))
         except OSError as error:
             raise RunError(
                 f"The run at '{self.folder}' has no final weights: '{path}' cannot be read; let it end."

@@ -20,7 +20,7 @@ MOST_BITS = 62
 
 _MAGIC = b"EFLS"
 _ITEM = 8
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
+_Positive = Annotated[int, msgspec.Meta(ge=1, lt=1 << 62)]
 _Exponent = Annotated[int, msgspec.Meta(ge=-256, le=256)]
 
 
@@ -100,7 +100,7 @@ def decode_sum(data: bytes | memoryview, layout: Layout) -> PartialSum:
             f"The partial sum has {len(header.exponents)} exponents for {len(layout.tensors)} tensors.",
         )
     rows = _rows(sections.mask, layout)
-    by_entry = [tensor.name in header.entries for tensor in layout.tensors]
+    by_entry = [tensor.name in header.entries and tensor.matrix[1] > 1 for tensor in layout.tensors]
     if [tensor.name for tensor, each in zip(layout.tensors, by_entry, strict=True) if each] != list(
         header.entries
     ):

@@ -1,5 +1,8 @@
 """Rounds whose updates stay with the workers that trained them: the bits of one process, and no lie goes in."""
 
+import math
+import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +13,22 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from broker.acceptance import Expected
 from broker.observer import Observer
+from device_sim.simulation.held_round import check_held
 from device_sim.simulation.processes import ProcessEngine
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
-from device_sim.simulation.worker import Job
+from device_sim.simulation.worker import HeldUpdate, Job
+from edge_fl.aggregation.bounds import Size
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import FrameError
+from edge_fl.core.errors import FrameError, RunError
 from edge_fl.core.inputs import Input
+from edge_fl.core.pattern import Pattern
+from edge_fl.recipes.recipe import open_recipe
+from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.sum_frame import decode_sum, encode_sum
+from edge_fl.wire.values import WITHHELD
 from exporter.export import Target, export_bundle
 from tests.device_sim.test_processes import CONFIG, simulation
 from tests.once import exported_once
@@ -92,6 +102,52 @@ def test_statistics_of_widths_come_to_the_same_bits(statistics_bundle: Bundle, t
     assert found[0] == found[1]
 
 
+class Lossy(ProcessEngine):
+    """Loses parts before they are added up, drawn anew, for good or so often."""
+
+    rng = random.Random(0)
+    times = 1
+
+    def do_where_held(
+        self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
+    ) -> tuple[list[tuple[list[int], Any]], list[int]]:
+        lost = [part for part in parts if type(self).times > 0 and self.rng.random() < 0.5]
+        type(self).times -= bool(lost)
+        answers, more = super().do_where_held(jobs, [part for part in parts if part not in lost])
+        return answers, [*more, *lost]
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        "limits",
+        "compressor",
+        *(
+            pytest.param(name, marks=pytest.mark.matrix)
+            for name in RECIPES
+            if name not in ("limits", "compressor")
+        ),
+    ],
+)
+def test_lost_parts_are_trained_again_to_the_same_bits(
+    torch_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
+) -> None:
+    expected = trained(torch_bundle, tmp_path / "one", 1, **RECIPES[recipe])
+    monkeypatch.setattr("device_sim.simulation.settings.ProcessEngine", Lossy)
+    monkeypatch.setattr(Lossy, "times", 2)
+    assert trained(torch_bundle, tmp_path / "two", 2, **RECIPES[recipe]) == expected
+    assert Lossy.times == 0
+
+
+def test_who_is_always_lost_ends_the_round(
+    torch_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("device_sim.simulation.settings.ProcessEngine", Lossy)
+    monkeypatch.setattr(Lossy, "times", 1000)
+    with pytest.raises(RunError, match=r"Workers were lost 3 times before round . was added up: see that"):
+        trained(torch_bundle, tmp_path / "run", 2)
+
+
 class Liar(ProcessEngine):
     """Gives other sums on than workers made."""
 
@@ -103,15 +159,24 @@ class Liar(ProcessEngine):
 
     def do_where_held(
         self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
-    ) -> tuple[list[Any], list[int]]:
+    ) -> tuple[list[tuple[list[int], Any]], list[int]]:
         answers, lost = super().do_where_held(jobs, parts)
-        return type(self).lie(answers, self._bundle), lost
+        told = type(self).lie([answer for _, answer in answers], self._bundle)
+        places = [some for some, _ in answers]
+        return list(zip([*places, places[0]], told, strict=False)), lost
 
 
 def other_round(sums: list[bytes], bundle: Bundle) -> list[bytes]:
     found = decode_sum(sums[0], bundle.layout)
     header = msgspec.structs.replace(found.header, round=found.header.round + 1)
     return [encode_sum(header, bundle.layout, found.tensors), *sums[1:]]
+
+
+def weighty(frame: bytes, bundle: Bundle) -> bytes:
+    found = decode_sum(frame, bundle.layout)
+    return encode_sum(
+        msgspec.structs.replace(found.header, weight=found.header.weight + 1), bundle.layout, found.tensors
+    )
 
 
 def too_much(sums: list[bytes], bundle: Bundle) -> list[bytes]:
@@ -124,7 +189,8 @@ def too_much(sums: list[bytes], bundle: Bundle) -> list[bytes]:
 
 LIES: dict[str, tuple[Callable[[list[bytes], Bundle], list[bytes]], str]] = {
     "twice": (lambda sums, _: [*sums, sums[0]], "in place of 9"),
-    "missing": (lambda sums, _: sums[1:], "in place of 9"),
+    "missing": (lambda sums, _: [], "added up 0 updates in place of 9"),
+    "another's": (lambda sums, bundle: [weighty(sums[0], bundle), *sums[1:]], "added up . updates in place of"),
     "another round": (other_round, "of another round"),
     "too much": (too_much, "more than its updates can come to"),
     "cut": (lambda sums, _: [sums[0][:-8], *sums[1:]], "announces"),
@@ -141,3 +207,60 @@ def test_a_worker_that_lies_is_found_out(
     monkeypatch.setattr("device_sim.simulation.settings.ProcessEngine", Liar)
     with pytest.raises(FrameError, match=says):
         simulation(torch_bundle, tmp_path / "run", TrainerSettings("runtime", processes=2), exact_sums=True).run()
+
+
+def told(bundle: Bundle) -> tuple[HeldUpdate, Expected]:
+    """What a worker tells of an update of TCS's kind, and what was asked."""
+    recipe = open_recipe("vardrop", {})
+    frame = encode_frame(
+        Header(
+            "update", "r", 2, 1, "", "vardrop", mode=recipe.method.mode, client="a", samples=5, values=WITHHELD
+        ),
+        Pattern.full(bundle.layout),
+        {},
+    )
+    names = [tensor.name for tensor in bundle.layout.tensors]
+    entries = sum(tensor.size for tensor in bundle.layout.parameters)
+    update = HeldUpdate(
+        frame=frame,
+        length=1000,
+        sent=bytes(-(-entries // 8)),
+        farthest=(names[0], 0.5),
+        size=Size(5.0, 0.1, 0.0),
+        reach=dict.fromkeys(names, 0.5),
+        state={},
+    )
+    asked = Expected(
+        layout=bundle.layout,
+        recipe=recipe,
+        run="r",
+        round=2,
+        version=1,
+        client="a",
+        tier=0,
+        samples=10,
+        max_change=1.0,
+    )
+    return update, asked
+
+
+UPDATES: dict[str, tuple[Callable[[HeldUpdate], HeldUpdate], str]] = {
+    "too long": (lambda u: replace(u, length=1 << 40), "has 1099511627776 bytes"),
+    "of no length": (lambda u: replace(u, length=-5), "has -5 bytes"),
+    "too far": (lambda u: replace(u, farthest=(u.farthest[0], 1.5)), "by 1.5e+00"),
+    "nowhere": (lambda u: replace(u, farthest=(u.farthest[0], math.nan)), "by nan"),
+    "without end": (lambda u: replace(u, reach={**u.reach, u.farthest[0]: math.inf}), "not finite"),
+    "no reach": (lambda u: replace(u, reach={}), "reach of other tensors"),
+    "farther than its change": (lambda u: replace(u, reach={**u.reach, u.farthest[0]: 0.6}), "reaches farther"),
+    "of no size": (lambda u: replace(u, size=Size(5.0, math.nan, 0.0)), "not finite"),
+    "other entries": (lambda u: replace(u, sent=b"1"), "other entries that were sent"),
+}
+
+
+@pytest.mark.parametrize("lie", UPDATES)
+def test_what_no_update_is_like_is_refused(torch_bundle: Bundle, lie: str) -> None:
+    update, asked = told(torch_bundle)
+    assert check_held(update, asked).sent is not None
+    change, says = UPDATES[lie]
+    with pytest.raises(FrameError, match=re.escape(says)):
+        check_held(change(update), asked)

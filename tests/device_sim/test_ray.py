@@ -8,9 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,7 @@ def test_updates_that_are_lost_before_they_are_added_up_are_trained_again(
     killer = Killer(everyone=True, after="client-8")
     assert trained(torch_bundle, tmp_path / "run", ray_settings(2), killer, exact_sums=True) == alone
     assert killer.killed
-    assert "5 parts of round 1 are trained again, as their worker is lost" in caplog.text
+    assert "round 1: parts that a lost worker held are trained again (5)" in caplog.text
 
 
 @pytest.mark.matrix
@@ -145,6 +147,13 @@ def test_without_an_actor_the_round_fails_and_goes_on_later(
 def test_what_goes_wrong_in_an_actor_is_told_as_it_is(torch_bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="lower the step size"):
         trained(torch_bundle, tmp_path / "run", ray_settings(2), lr=1e30)
+
+
+@pytest.mark.matrix
+def test_a_worker_that_fits_no_host_is_told(torch_bundle: Bundle, tmp_path: Path, cluster: Any) -> None:
+    trainer = TrainerSettings("runtime", threads=2, ray=RayCluster(cluster.address, insecure=True))
+    with pytest.raises(ConfigError, match=r"takes 2 cores .* no host of the Ray cluster has more than 1: lower"):
+        trained(torch_bundle, tmp_path / "run", trainer)
 
 
 @pytest.fixture
@@ -206,8 +215,8 @@ class DrawnLoss(Observer):
             return
         if self._node:
             self._lose_node()
-        elif found := actors():
-            os.kill(self._rng.choice(found), signal.SIGKILL)
+        else:
+            os.kill(self._rng.choice(actors()), signal.SIGKILL)
         self.lost += 1
 
     def _lose_node(self) -> None:
@@ -241,6 +250,15 @@ def test_an_address_without_a_cluster_is_told(torch_bundle: Bundle, tmp_path: Pa
         trained(torch_bundle, tmp_path / "run", trainer)
 
 
+def test_what_is_no_ray_cluster_is_told(torch_bundle: Bundle, tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        trainer = TrainerSettings("runtime", ray=RayCluster(f"127.0.0.1:{server.server_port}"))
+        with pytest.raises(ConfigError, match=r"cannot be joined .*what listens there is no Ray cluster"):
+            trained(torch_bundle, tmp_path / "run", trainer)
+        server.shutdown()
+
+
 def without_token() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
 
@@ -250,7 +268,10 @@ def without_token() -> dict[str, str]:
     [
         (["--engine=ray", "--ray-address=ray://127.0.0.1:10001"], "is HOST:PORT of its head"),
         (["--engine=ray", "--ray-address=head:70000"], "is HOST:PORT of its head"),
-        (["--engine=ray", "--ray-address=10.0.0.5:6379"], "and it has no token: set RAY_AUTH_MODE=token"),
+        (
+            ["--engine=ray", "--ray-address=10.0.0.5:6379"],
+            "There is no token here for the Ray cluster at '10.0.0.5:6379': set RAY_AUTH_MODE=token",
+        ),
         (["--engine=ray", "--processes=0"], "at least 1 process"),
         (["--ray-address=127.0.0.1:6379"], "Only --engine ray has an address"),
     ],

@@ -227,7 +227,12 @@ def test_a_new_layer_that_is_not_trained_is_told(tmp_path: Path) -> None:
     )
     save_file({"0.weight": torch.zeros(6, 4), "0.bias": torch.zeros(6)}, tmp_path / "w.safetensors")
     command = [sys.executable, "-m", "edge_fl", "export", str(tmp_path / "net.py:build"), "--input-shape=4"]
-    command += ["--classes=3", f"--weights={tmp_path / 'w.safetensors'}", "--new=2.*", f"-o={tmp_path / 'b'}"]
+    command += [
+        "--classes=3",
+        f"--weights={tmp_path / 'w.safetensors'}",
+        "--new=2.*",
+        f"--output={tmp_path / 'b'}",
+    ]
     said = [
         subprocess.run([*command, *train], capture_output=True, text=True, check=True, timeout=240).stderr
         for train in (["--train=lora:0:r=2"], ["--train=lora:0:r=2", "--train=2.*"])
@@ -235,6 +240,7 @@ def test_a_new_layer_that_is_not_trained_is_told(tmp_path: Path) -> None:
     assert "2 tensors are from" in said[0]
     assert "warning: '2.weight' is new and not trained: it stays as it was drawn; add --train '2.*'" in said[0]
     assert "warning" not in said[1]
+    assert (tmp_path / "b" / "manifest.json").exists()
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 20, b"\xff" * 100])

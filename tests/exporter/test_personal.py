@@ -120,7 +120,7 @@ def test_a_delivered_model_has_the_personal_tensors_of_the_bundle(personal: str,
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "Each device has its own" in done.output
-    card = json.loads((tmp_path / "out" / "model.json").read_text())
+    card = json.loads((tmp_path / "out" / "model.onnx.json").read_text())
     assert card["personal"] == [tensor.name for tensor in bundle.layout.personal]
     assert card["parameters"] == sum(tensor.size for tensor in bundle.layout.parameters)
     session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
