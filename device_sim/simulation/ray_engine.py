@@ -32,9 +32,8 @@ _SMALL, _LARGEST = 8, 64  # clients of a part: of fewer a stack is slow, of more
 _CONNECTION_SECONDS = 5.0
 _ACTOR_SECONDS = 120.0  # until a cluster has room for the first worker
 _SHOWN = 200  # characters of what Ray says
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(
-    [0, 0, 0, 4, 0, 0, 0, 0, 0]
-)  # with empty settings (RFC 9113, 3.4)
+# What a client of HTTP/2 says first (RFC 9113, 3.4); the settings in it are empty, and a server answers with its own.
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _FRAME_HEAD, _SETTINGS = 9, 4
 _AUTH_MODE, _TOKEN = "RAY_AUTH_MODE", "token"
 
