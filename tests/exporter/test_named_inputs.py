@@ -132,7 +132,7 @@ def test_a_delivered_file_takes_the_inputs_by_name(bundle: Bundle, tmp_path: Pat
         expected = model(**{name: torch.from_numpy(array[:7]) for name, array in arrays.items()})
     (found,) = session.run(None, {name: array[:7] for name, array in arrays.items()})
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    card = json.loads((tmp_path / "m.json").read_text())
+    card = json.loads((tmp_path / "m.onnx.json").read_text())
     assert card["input"] is None
     assert [each["name"] for each in card["inputs"]] == list(arrays)
 

@@ -25,7 +25,7 @@ from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Message
 from edge_fl.transport.transfer import Sender, cut
-from edge_fl.wire.frame import _CHECKSUM, _PRELUDE, Header, _aligned, _checksum, encode_frame, largest_frame
+from edge_fl.wire.frame import Header, encode_frame, largest_frame
 from edge_fl.wire.messages import (
     PROTOCOL,
     CollectedStatistics,
@@ -48,6 +48,7 @@ from edge_fl.wire.messages import (
     Want,
     encode_message,
 )
+from edge_fl.wire.sections import seal_frame, unsealed_frame
 from edge_fl.wire.signed import decode_signed, encode_signed
 
 TOPICS = Topics()
@@ -335,31 +336,22 @@ def _update(header: Header, layout: Layout, value: float = 0.0, **changes: Any) 
 def _with_mask(header: Header, layout: Layout, encoding: str, mask: bytes) -> bytes:
     """A frame with another mask section, whose checksum holds."""
     head = msgspec.msgpack.encode(msgspec.structs.replace(header, layout=layout.digest, mask=encoding))
-    mask_at = _aligned(_PRELUDE.size + len(head))
-    frame = bytearray(_aligned(mask_at + len(mask)) + 8)
-    _PRELUDE.pack_into(frame, 0, b"EFLF", 1, bytes(3), len(head), len(mask), 8, 0, bytes(4))
-    frame[_PRELUDE.size : _PRELUDE.size + len(head)] = head
-    frame[mask_at : mask_at + len(mask)] = mask
-    return _sealed(frame)
+    frame, _ = unsealed_frame(b"EFLF", head, mask, 8)
+    return seal_frame(frame)
 
 
 def _claims(header: Header, layout: Layout, at: int, size: int) -> bytes:
     """A frame that says of one of its sections that it is huge."""
     frame = bytearray(_update(header, layout))
     struct.pack_into("<I", frame, at, size)
-    return _sealed(frame)
-
-
-def _sealed(frame: bytearray) -> bytes:
-    struct.pack_into("<I", frame, _CHECKSUM.start, _checksum(memoryview(frame)))
-    return bytes(frame)
+    return seal_frame(frame)
 
 
 def _with_layout(header: Header, layout: Layout) -> bytes:
     frame = bytearray(_update(header, layout))
     at = frame.index(layout.digest.encode())
     frame[at : at + 4] = b"0000" if frame[at : at + 4] != b"0000" else b"1111"
-    return _sealed(frame)
+    return seal_frame(frame)
 
 
 Make = Callable[[Header, Layout], bytes]
