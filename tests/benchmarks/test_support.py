@@ -60,6 +60,7 @@ def test_a_case_is_proven_or_refused_with_its_sentence(tmp_path: Path) -> None:
     assert "1. " + result.notes[0] in result.markdown()
 
 
+@pytest.mark.matrix
 def test_what_was_tried_is_not_tried_again_unless_the_exporter_changed(tmp_path: Path) -> None:
     results, said = tmp_path / "r.json", list[str]()
     names = [_REFUSED, "InstanceNorm2d"]

@@ -99,6 +99,7 @@ def awaited_actors(count: int) -> int:
     return len(actors())
 
 
+@pytest.mark.matrix
 def test_what_a_killed_actor_had_is_trained_by_another(
     torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes]
 ) -> None:
@@ -191,6 +192,7 @@ class NodeChanger(Observer):
             self._cluster.wait_for_nodes()
 
 
+@pytest.mark.matrix
 def test_a_host_that_is_lost_costs_no_bit_and_a_new_one_has_work(
     torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes], cluster: Any
 ) -> None:

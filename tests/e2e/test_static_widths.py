@@ -59,7 +59,7 @@ def test_counts_that_agree_share_a_program(odd: Bundle) -> None:
     ("method", "parameters"),
     [
         ("fjord", {"widths": [1000, 500, 200]}),
-        ("fjord+kd", {"widths": [1000, 500, 200]}),
+        pytest.param("fjord+kd", {"widths": [1000, 500, 200]}, marks=pytest.mark.matrix),
         ("efd", {"width": 500, "widths": [1000, 500, 200]}),
         ("feddrop", {"dropout": [0, 500, 800]}),
     ],

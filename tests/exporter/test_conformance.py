@@ -65,8 +65,8 @@ def target(what: Architecture, runtime: str, optimizer: Optimizer) -> Target:
     )
 
 
-SLOW = {("executorch", "shakespeare-rnn")}
-"""A minute; a recurrent program of ExecuTorch's is compiled in another test, too."""
+SLOW = {("executorch", "shakespeare-rnn"), ("onnx", "resnet18")}
+"""A recurrent program of ExecuTorch's, and residual networks on onnx, are proven in other tests, too."""
 
 
 def cases() -> Iterator[ParameterSet]:
