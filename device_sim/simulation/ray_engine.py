@@ -284,6 +284,8 @@ def _join(ray: Any, address: str | None, *, cores: int | None) -> None:
 def _knock(host: str, port: int) -> None:
     """Raise OSError where nothing listens, or something that does not speak HTTP/2, as Ray does by gRPC."""
     with socket.create_connection((host, port), timeout=_CONNECTION_SECONDS) as connection:
+        if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+            return  # it hears nothing in the clear
         connection.sendall(_PREFACE)
         answer = b""
         while len(answer) < _FRAME_HEAD and (more := connection.recv(_FRAME_HEAD - len(answer))):
