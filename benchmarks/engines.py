@@ -1,13 +1,13 @@
 """Rounds of simulation by the workers of each engine, on one machine, with sums of floats and with exact ones."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from benchmarks.times import Times, ratio
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, RayCluster, TrainerSettings
 from device_sim.simulation.simulate import Simulation
@@ -87,18 +87,6 @@ def bench_engines(setting: EnginesSetting, report: Callable[[str], None]) -> Res
     )
 
 
-@dataclass
-class _Times:
-    wall: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-
-    def measure(self, run: Callable[[], object]) -> None:
-        cpu, wall = time.process_time(), time.perf_counter()
-        run()
-        self.cpu.append(time.process_time() - cpu)
-        self.wall.append(time.perf_counter() - wall)
-
-
 def _turns(bundle: Bundle, setting: EnginesSetting, root: Path, *, exact: bool) -> list[Row]:
     """What the table says of each engine."""
     engines = {
@@ -106,7 +94,7 @@ def _turns(bundle: Bundle, setting: EnginesSetting, root: Path, *, exact: bool) 
         "Ray": TrainerSettings("stacked", ray=RayCluster(workers=setting.workers)),
     }
     simulations: dict[str, Simulation] = {}
-    times = {name: _Times() for name in engines}
+    times = {name: Times() for name in engines}
     try:
         for name, trainer in engines.items():
             simulations[name] = _simulation(bundle, setting, trainer, root / name, exact=exact)
@@ -122,13 +110,11 @@ def _turns(bundle: Bundle, setting: EnginesSetting, root: Path, *, exact: bool) 
             "sums": _sums(exact),
             "engine": f"{name}, {setting.workers} workers",
             "wall (s)": median(each.wall[1:]),
-            "/ processes": (
-                ratio := median(a / b for a, b in zip(each.wall[1:], times["processes"].wall[1:], strict=True))
-            ),
+            "/ processes": (share := ratio(each.wall, times["processes"].wall)),
             "CPU here (s)": median(each.cpu[1:]),
             "goals": ""
             if name == "processes"
-            else f"/ processes ≤ {_OF_PROCESSES:g}: {'yes' if ratio <= _OF_PROCESSES else 'no'}",
+            else f"/ processes ≤ {_OF_PROCESSES:g}: {'yes' if share <= _OF_PROCESSES else 'no'}",
         }
         for name, each in times.items()
     ]

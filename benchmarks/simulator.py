@@ -1,14 +1,12 @@
 """Rounds of simulation against a plain sequential torch loop over the same clients, batches and steps."""
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +16,7 @@ from torch import nn
 from benchmarks.peers.flower import check_flower, simulate_in_flower
 from benchmarks.peers.pfl_research import check_pfl, simulate_in_pfl
 from benchmarks.peers.work import FedAvgWork, PeerRounds
+from benchmarks.times import Times, ratio
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
@@ -32,15 +31,12 @@ from edge_fl.runs.config import RunConfig
 from exporter.export import export_bundle
 from exporter.measure.cases import BATCH, Case, find_case
 from exporter.measure.eager import sized
-from exporter.measure.memory import resident
 
 __all__ = ["Peers", "SimulatorSetting", "bench_simulator"]
 
 _BARS = Bars(
     "Wall time of a round as a share of a torch loop's", ("model", "method", "trainer"), ("/ loop (wall)",)
 )
-
-T = TypeVar("T")
 
 _LOOP, _LR, _SEED = "sequential torch loop", 0.05, 0
 _SAMPLES = 3 * BATCH  # of a client: the loop need not pad batches, so clients of fewer would compare unequal work
@@ -170,21 +166,6 @@ def bench_simulator(
     )
 
 
-@dataclass
-class _Times:
-    cpu: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)
-
-    def measure(self, run: Callable[[], T]) -> T:
-        before, cpu, wall = resident("VmRSS"), time.process_time(), time.perf_counter()
-        result = run()
-        self.cpu.append(time.process_time() - cpu)
-        self.wall.append(time.perf_counter() - wall)
-        self.memory.append(resident("VmRSS") - before)
-        return result
-
-
 class _Turns:
     """The alternatives for one model and method, and what each turn took; the first turn is not counted."""
 
@@ -199,7 +180,7 @@ class _Turns:
         }
         torch.set_num_threads(setting.threads)
         self._loop = _Loop(bundle, case, setting)
-        self._times = {name: _Times() for name in (_LOOP, *self._simulations)}
+        self._times = {name: Times() for name in (_LOOP, *self._simulations)}
         self._difference = 0.0
 
     def take(self, number: int) -> None:
@@ -222,11 +203,11 @@ class _Turns:
                 "trainer": name,
                 "seconds a round": median(times.cpu[1:]),
                 "wall (s)": median(times.wall[1:]),
-                "/ loop": (ratio := _ratio(times.cpu, loop.cpu)),
-                "/ loop (wall)": _ratio(times.wall, loop.wall),
+                "/ loop": (cpu := ratio(times.cpu, loop.cpu)),
+                "/ loop (wall)": ratio(times.wall, loop.wall),
                 "growth (MB)": max(sum(times.memory[2:]), 0) / 1e6,
                 "weights - loop's": self._difference if (name, self._method) == ("stacked", "fedavg") else "",
-                "goals": f"/ loop ≤ {limit:g}: {'yes' if ratio <= limit else 'no'}" if name == "stacked" else "",
+                "goals": f"/ loop ≤ {limit:g}: {'yes' if cpu <= limit else 'no'}" if name == "stacked" else "",
             }
             for name, times in self._times.items()
         ]
@@ -247,7 +228,7 @@ class _Turns:
         )
         trainer = TrainerSettings("stacked", processes=cores)
         ours = {method: self._simulation(f"cores-{method}", trainer, method) for method in ("fedavg", "fedbiad")}
-        times = {method: _Times() for method in ours}
+        times = {method: Times() for method in ours}
         for number in range(1, 2 + setting.rounds):
             if number == 2 + setting.rounds // 2:
                 found = peers.simulate(work)
@@ -341,7 +322,3 @@ def _beside(mine: float, theirs: Mapping[str, float], method: str) -> str:
         for name, seconds in theirs.items()
         if name in most
     )
-
-
-def _ratio(times: Sequence[float], to: Sequence[float]) -> float:
-    return median(a / b for a, b in zip(times[1:], to[1:], strict=True))

@@ -130,18 +130,15 @@ class GlobalModel:
         if self._unseen is not None:
             return self._unseen(self.version + 1)
         rule = self._recipe.rule if self.privacy is None else self.privacy.rule
-        return self._round_sum(sums_of(self.layout, rule, self._device, self._defence))
+        return self.round_sum(sums_of(self.layout, rule, self._device, self._defence))
 
     @property
     def mergeable(self) -> bool:
         """Whether workers may add up a round's updates, and get the very sum that is made here."""
         return self._defence.exact and self.privacy is None and self._unseen is None
 
-    def begin_held(self, sums: HeldSums) -> RoundSum:
-        """As :meth:`begin`, for updates that workers hold and add up, in ``sums`` of the recipe's rule."""
-        return self._round_sum(sums)
-
-    def _round_sum(self, sums: Sums | HeldSums) -> RoundSum:
+    def round_sum(self, sums: Sums | HeldSums) -> RoundSum:
+        """As :meth:`begin`, in ``sums`` of the recipe's rule, such as those of updates that workers hold."""
         bounds = self._defence.bounds
         if self._recipe.rule.signs:  # a vote has no size
             bounds = replace(bounds, norm=None)

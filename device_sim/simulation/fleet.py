@@ -131,15 +131,8 @@ class SimulatedFleet:
         """The round's updates, with the workers that train them."""
 
         def recall(clients: Sequence[str]) -> list[Call]:
-            return [
-                Call(
-                    current.parts[client].task,
-                    client,
-                    self._clients.train(client),
-                    self._parts.store.state(client),  # it is asked once a round
-                )
-                for client in clients
-            ]
+            states = self._parts.store.state  # those before the round, in which each is asked once
+            return [self._call(client, current.parts[client].task, states(client)) for client in clients]
 
         held = HeldRound(
             self._bundle.layout,
@@ -149,7 +142,7 @@ class SimulatedFleet:
             number=current.number,
             recall=recall,
         )
-        return _Held(held, self._model.begin_held(held))
+        return _Held(held, self._model.round_sum(held))
 
     def offer_model(self, model: bytes) -> Ref:
         """Train, or evaluate, this one."""
@@ -204,7 +197,7 @@ class SimulatedFleet:
         """What each is to train, as a trainer takes it; the model is counted as sent."""
         for client in sorted(tasks):
             self.sent[client] += self._downlink(client)
-        return (self._call(client, tasks[client]) for client in sorted(tasks))
+        return (self._call(client, tasks[client], self._state(client)) for client in sorted(tasks))
 
     def _asked(self, client: str) -> Expected:
         samples = self.registry[client].profile.samples
@@ -215,8 +208,8 @@ class SimulatedFleet:
         changes = self._model.changes_since(self.registry[client].accepted - 1)
         return len(self._content) if changes is None else sum(map(len, changes))
 
-    def _call(self, client: str, task: Task) -> Call:
-        return Call(task, client, self._clients.train(client), self._state(client))
+    def _call(self, client: str, task: Task, state: State) -> Call:
+        return Call(task, client, self._clients.train(client), state)
 
     def _state(self, client: str) -> State:
         """What a client remembers."""

@@ -69,9 +69,13 @@ class HeldRound(ExactSums):
     def train(self, calls: Iterable[Call], count: int) -> Iterator[tuple[HeldUpdate, Held]]:
         """Have workers do these calls: what is told of each update, and where it is, in their order."""
         for part, clients, updates in self._trainer.hold(self._model, calls, count):
-            self._clients[part], self._bits[part] = clients, [_Bits.of(update) for update in updates]
+            self._remember(part, clients, updates)
             for number, update in enumerate(updates):
                 yield update, Held(update.size, update.reach, part, number)
+
+    def _remember(self, part: int, clients: list[str], updates: Sequence[HeldUpdate]) -> None:
+        """What is asked of a part if its worker is lost."""
+        self._clients[part], self._bits[part] = clients, [_Bits.of(update) for update in updates]
 
     def add_held(self, held: Held, samples: int, discount: float = 1, *, clip: Clip = WHOLE) -> None:
         """Count an update, as :meth:`edge_fl.aggregation.exact_sums.ExactAccumulator.add` would."""
@@ -121,7 +125,7 @@ class HeldRound(ExactSums):
         for before, (part, clients, updates) in zip(
             list(lost), self._trainer.hold_again(self._model, calls), strict=True
         ):
-            self._clients[part], self._bits[part] = clients, [_Bits.of(update) for update in updates]
+            self._remember(part, clients, updates)
             again[part] = lost[before]
             if self._bits[part] != self._bits.pop(before):
                 raise RunError(

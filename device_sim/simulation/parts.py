@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from device_sim.simulation.trainer import Call, Trainer
 from device_sim.simulation.worker import AddUp, HeldUpdate, Hold, Job, Train
@@ -11,7 +11,9 @@ from edge_fl.aggregation.exact_sums import Counted
 from edge_fl.training.update import Update
 from edge_fl.wire.sum_frame import SumHeader
 
-__all__ = ["Engine", "PartsTrainer"]
+__all__ = ["Engine", "PartsTrainer", "by_holder"]
+
+Holder = TypeVar("Holder")
 
 _AHEAD = 2  # parts a worker that are trained, or whose updates wait to be taken
 
@@ -137,6 +139,14 @@ class PartsTrainer(Trainer):
     def close(self) -> None:
         """End the engine's workers."""
         self._engine.close()
+
+
+def by_holder(holders: Mapping[int, Holder], parts: Sequence[int]) -> dict[Holder, list[int]]:
+    """The parts of each worker that holds some, where ``holders`` says who holds a part."""
+    shares: dict[Holder, list[int]] = {}
+    for part in parts:
+        shares.setdefault(holders[part], []).append(part)
+    return shares
 
 
 def _cut(calls: Iterable[Call], size: int) -> Iterator[list[Call]]:

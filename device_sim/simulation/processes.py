@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
-from device_sim.simulation.parts import Engine
+from device_sim.simulation.parts import Engine, by_holder
 from device_sim.simulation.trainer import Trainer, power_of_two
 from device_sim.simulation.worker import Hold, Job, Train, Worker
 from edge_fl.core.bundle import Bundle
@@ -85,9 +85,7 @@ class ProcessEngine(Engine):
         self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
     ) -> tuple[list[tuple[list[int], Any]], list[int]]:
         """All at once; none is lost, for RunError is raised where a process was ended."""
-        shares: dict[Connection, list[int]] = {}
-        for part in parts:
-            shares.setdefault(self._holds[part], []).append(part)
+        shares = by_holder(self._holds, parts)
         self._holds.clear()
         for worker, some in shares.items():
             _send(worker, jobs(some), b"")

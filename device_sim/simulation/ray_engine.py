@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from device_sim.simulation.parts import Engine
+from device_sim.simulation.parts import Engine, by_holder
 from device_sim.simulation.trainer import Trainer, power_of_two
 from device_sim.simulation.worker import Hold, Job, Train, Worker
 from edge_fl.core.bundle import Bundle
@@ -154,12 +154,8 @@ class RayEngine(Engine):
         found: list[tuple[int, Any]] = []
         for answer in ready:
             actor, part = self._awaited.pop(answer)
-            try:
-                came = self._ray.get(answer)
-            except self._ray.exceptions.RayTaskError:  # it answers, and cannot do this
-                raise
-            except self._ray.exceptions.RayError as error:
-                self._tell_loss(error)
+            came = self._came(answer)
+            if isinstance(came, _Loss):
                 self._lost += [part] if part else []
                 continue
             self._idle.append(actor)
@@ -170,25 +166,28 @@ class RayEngine(Engine):
         self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
     ) -> tuple[list[tuple[list[int], Any]], list[int]]:
         """All at once; what a lost actor held is lost."""
-        shares: dict[Any, list[int]] = {}
-        for part in parts:
-            shares.setdefault(self._holds[part], []).append(part)
+        shares = by_holder(self._holds, parts)
         self._holds.clear()
         asked = [(actor, some, actor.do.remote(jobs(some), b"")) for actor, some in shares.items()]
         answers, lost = list[tuple[list[int], Any]](), list[int]()
         for actor, some, answer in asked:
-            try:
-                answers.append((some, self._ray.get(answer)))
-            except self._ray.exceptions.RayTaskError:  # it answers, and cannot do this
-                raise
-            except self._ray.exceptions.RayError as error:
-                self._tell_loss(error)
+            came = self._came(answer)
+            if isinstance(came, _Loss):
                 self._idle = [other for other in self._idle if other is not actor]
                 lost += some
+            else:
+                answers.append((some, came))
         return answers, lost
 
-    def _tell_loss(self, error: Exception) -> None:
-        _log.warning("a Ray worker is lost (%s): others do its work", type(error).__name__)
+    def _came(self, answer: Any) -> Any:
+        """What an actor answered, or that it is lost; raises what it could not do."""
+        try:
+            return self._ray.get(answer)
+        except self._ray.exceptions.RayTaskError:  # it is there
+            raise
+        except self._ray.exceptions.RayError as error:
+            _log.warning("a Ray worker is lost (%s): others do its work", type(error).__name__)
+            return _Loss()
 
     def close(self) -> None:
         """End the actors, and leave the cluster."""
@@ -202,6 +201,10 @@ class _Part:
     number: int
     model: Any
     job: Train | Hold
+
+
+class _Loss:
+    """In place of the answer of an actor that is lost."""
 
 
 class _Actor:
