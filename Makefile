@@ -13,7 +13,7 @@ AUDIT := .venv-audit
 AUDIT_READY := $(AUDIT)/.ready
 WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
-.PHONY: demo check test test-all test-rest fuzz lint vectors docs drawing sbom audit clean
+.PHONY: demo check test test-all test-rest test-gpu fuzz lint vectors docs drawing sbom audit clean
 
 demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)
@@ -33,6 +33,10 @@ test-all: test test-rest
 # every command of the documentation, its site, and what the packages that we name are known for.
 test-rest: $(READY) $(ORT_READY) docs sbom audit
 	$(WITH_ORT) $(BIN)/pytest -n 2 --dist worksteal -m 'packaging or matrix'
+
+# A few minutes, on a machine with CUDA and whatever torch it has: what trains, sums and evaluates there.
+test-gpu:
+	$(PYTHON) -m pytest -m gpu tests/gpu tests/aggregation
 
 # Ten million cases, for an hour or two; then every property at 20,000 examples.
 fuzz: $(READY) $(ORT_READY)

@@ -112,7 +112,9 @@ def notes_of(found: Sequence[Filled], missing: Sequence[str]) -> list[str]:
     seldom = [f"Some models were looked at after every {max(rarer)} rounds only."] if rarer else []
     unmade = [f"Not run yet, for want of time, on {runs}." for runs in missing]
     hours = sum(measured.cpu for f in found for record in f.records for measured in record.rounds) / 3600
-    return [*failed, *unmade, *seldom, f"Training took {hours:.2g} core-hours, evaluation not counted."]
+    on = sorted({record.accelerator for f in found for record in f.records if record.accelerator})
+    where = f" on {' and '.join(on)}" if on else ""
+    return [*failed, *unmade, *seldom, f"Training took {hours:.2g} core-hours{where}, evaluation not counted."]
 
 
 def by_dataset(found: Iterable[Filled]) -> dict[str, list[Filled]]:

@@ -27,7 +27,7 @@ class Choice:
 
     ``methods`` are recipes; None stands for those of the benchmark. ``clients``, ``local_steps`` and ``lr`` are the
     setup's, 60 and the setup's where they are None. ``evaluate_every`` is how often their models are looked at,
-    at least.
+    at least, and ``device`` where clients train: ``cpu`` or ``cuda``.
     """
 
     datasets: Sequence[str]
@@ -38,6 +38,7 @@ class Choice:
     local_steps: int | None = None
     lr: float | None = None
     evaluate_every: int = 1
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for dataset in self.datasets:
@@ -55,6 +56,7 @@ class Choice:
                 f"--rounds {self.rounds}",
                 *([f"--evaluate-every {self.evaluate_every}"] if self.evaluate_every > 1 else []),
                 *(f"--{name} {value}" for name, value in names.items() if value is not None),
+                *([f"--device {self.device}"] if self.device != "cpu" else []),
             ]
         )
 
@@ -161,6 +163,7 @@ def entry(
             lr=setup.lr if choice.lr is None else choice.lr,
             clip=setup.clip,
             evaluate_every=choice.evaluate_every,
+            device=choice.device,
         ),
         **others,
     )

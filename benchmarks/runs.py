@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from benchmarks.hostile import HostileSettings
@@ -42,7 +43,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     model as many first units are scored, and its zeros counted (:class:`Final`). ``evaluate_every`` is
     :class:`edge_fl.runs.config.RunConfig`'s. A share ``hostile`` of each round's clients, all of
     ``hostile_tier`` where there is one, make the ``attack`` (:mod:`benchmarks.hostile`), if there is one; the bounds,
-    ``robust`` and ``privacy`` are RunConfig's.
+    ``robust`` and ``privacy`` are RunConfig's. Clients train on ``device``, ``cpu`` or ``cuda``.
     """
 
     dataset: str
@@ -70,6 +71,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     norm_bound: float | None = None
     robust: str | None = None
     privacy: Privacy | None = None
+    device: str = "cpu"
 
     def open(self) -> Recipe:
         """The recipe; raises ConfigError when it, or a parameter, is unknown."""
@@ -98,8 +100,10 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def trainer(self) -> TrainerSettings:
         """What computes it, with attackers where there are any; raises ConfigError when there is no such attack."""
         if not self.attack:
-            return TrainerSettings("stacked")
-        return HostileSettings("stacked", attack=self.attack, share=self.hostile, tier=self.hostile_tier)
+            return TrainerSettings("stacked", device=self.device)
+        return HostileSettings(
+            "stacked", device=self.device, attack=self.attack, share=self.hostile, tier=self.hostile_tier
+        )
 
     def population(self) -> Population:
         """Who takes part; raises DataError when the partition is none."""
@@ -148,7 +152,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """What a run has found, or the sentence with which it failed.
 
     ``in_effect`` are all parameters at the time, so that a run is made again when a default has changed, and
-    ``dense`` the bytes of a frame that drops nothing. ``final`` is there where the run has widths to be scored.
+    ``dense`` the bytes of a frame that drops nothing. ``final`` is there where the run has widths to be scored, and
+    ``accelerator`` says which trained it, if any.
     """
 
     run: Run
@@ -157,6 +162,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     rounds: list[Measured] = []
     failed: str = ""
     final: Final | None = None
+    accelerator: str = ""
 
     @property
     def curve(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -219,7 +225,20 @@ def make_run(run: Run, bundle: Bundle, report: Callable[[str], None]) -> Record:
     except RunError as error:
         return Record(run=run, in_effect=run.in_effect(), failed=str(error))
     rounds = [_measured(run, metrics, cpu) for metrics, cpu in zip(summary.rounds, watch.cpu, strict=True)]
-    return Record(run=run, in_effect=run.in_effect(), dense=summary.dense, rounds=rounds, final=final)
+    return Record(
+        run=run,
+        in_effect=run.in_effect(),
+        dense=summary.dense,
+        rounds=rounds,
+        final=final,
+        accelerator=_accelerator(run.device),
+    )
+
+
+def _accelerator(device: str) -> str:
+    if device == "cpu":
+        return ""
+    return f"{torch.cuda.get_device_name()} with torch {torch.__version__}"
 
 
 def _simulation(run: Run, bundle: Bundle, root: Path, observer: Observer) -> Simulation:

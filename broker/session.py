@@ -39,6 +39,7 @@ from broker.settings import RunSettings
 from broker.statistics_round import collects
 from broker.store import Store
 from broker.summary import RunSummary, draw
+from broker.sums import device_here
 from broker.tiers import open_tiers
 from broker.turned_away import TurnedAway
 from edge_fl.core.atomic import write_atomically
@@ -106,7 +107,8 @@ def serve(
     check_no_run(root)
     models = _absolute(models)
     config = begun(config, bundle=str(bundle.root.resolve()))
-    evaluator, start = open_evaluator(bundle, config), open_initial_weights(bundle, config)
+    evaluator = open_evaluator(bundle, config, device=device_here())
+    start = open_initial_weights(bundle, config)
     with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
         settings = RunSettings(
             bundle=str(bundle.root.resolve()),
@@ -161,7 +163,7 @@ def resume(
         settings = read_settings(store.settings, RunSettings, root)
         found, config = open_bundle(settings, root, bundle), settings.config
         use_code(config.code)
-        evaluator = open_evaluator(found, config)
+        evaluator = open_evaluator(found, config, device=device_here())
         # After a round its checkpoint says where the run stands.
         start = found.weights() if store.rounds() else kept_initial_weights(root, found, settings)
         with _connected(config.run, Topics(fleet), address, connect_timeout) as line:

@@ -46,6 +46,32 @@ def digits_bundle(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> B
 
 
 @pytest.fixture(scope="session")
+def torch_bundle(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Bundle:
+    """The digits MLP in the two runtimes that simulations train in."""
+    import torch
+
+    from exporter.export import Target, export_bundle
+    from exporter.zoo.mlp import digits
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    target = Target(
+        "digits-mlp",
+        "digits",
+        Input((1, 8, 8), "float32"),
+        10,
+        ("onnx", "torch_eager"),
+        variants=("plain", "distil", "vardrop"),
+    )
+    return exported_once(
+        tmp_path_factory,
+        "torch",
+        lambda root: export_bundle(digits(), target, root),
+        workers=worker_id != "master",
+    )
+
+
+@pytest.fixture(scope="session")
 def adapter_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """For the digits: a droppable layer, a frozen one behind it, and an adapter beside that."""
     import torch

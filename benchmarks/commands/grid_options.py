@@ -40,6 +40,7 @@ Clients = Annotated[
 ]
 LocalSteps = Annotated[int | None, typer.Option(min=1, help="Local SGD steps a round (V) [default: 60].")]
 Lr = Annotated[float | None, typer.Option(help="SGD step size [default: the data set's].")]
+Device = Annotated[str, typer.Option(help="Where clients train: cpu or cuda.")]
 Budget = Annotated[
     float | None,
     typer.Option(help="Minutes after which no run is begun (0: none is made); what is missing is named."),
@@ -58,6 +59,7 @@ _CHOICE: dict[str, tuple[Any, object]] = {
     "local_steps": (LocalSteps, None),
     "lr": (Lr, None),
     "evaluate_every": (EvaluateEvery, 1),
+    "device": (Device, "cpu"),
 }
 """Options and defaults of :class:`benchmarks.grid.Choice`."""
 _FILLING: dict[str, tuple[Any, object]] = {

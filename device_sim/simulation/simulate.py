@@ -22,6 +22,7 @@ from broker.secure_aggregation.settings import plan_of
 from broker.session import check_recipe, digest_of, open_bundle, read_settings
 from broker.store import Store
 from broker.summary import RunSummary, draw
+from broker.sums import device_here
 from broker.tiers import open_tiers
 from device_sim.simulation.clients import Clients
 from device_sim.simulation.fleet import Parts, SimulatedFleet
@@ -110,7 +111,7 @@ class Simulation:
             world = measured(world, Local(bundle, config, population, trainer.programs, data=given))
         self._bundle, self._evaluator = (
             bundle,
-            open_evaluator(bundle, config, samples=test, threads=trainer.threads),
+            open_evaluator(bundle, config, samples=test, threads=trainer.threads, device=_scored_on(trainer)),
         )
         plan = plan_of(config, recipe, bundle.layout)
         start = self._start(root, bundle, config, store)
@@ -311,6 +312,11 @@ def _check(config: RunConfig, population: Population, *, timed: bool) -> None:
         raise ConfigError(
             f"A round cannot pick {config.clients_per_round} of {population.clients} clients; lower it."
         )
+
+
+def _scored_on(trainer: TrainerSettings) -> str:
+    """Where models are evaluated; the hosts that train may have CUDA, and this one none."""
+    return "cpu" if trainer.device == "cpu" else device_here()
 
 
 def _about(population: Population, trainer: TrainerSettings) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from device_sim.simulation.stacked_program import StackedStep
+from device_sim.simulation.whole_model import whole_model
 from edge_fl.core.bundle import FROZEN_TENSOR, NEW, TENSOR, Bundle, Program
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, kept_shape
@@ -19,10 +20,10 @@ __all__ = ["Member", "Stack"]
 
 
 class Member:
-    """One client: its training, and the step whose kept entries lie in a stack."""
+    """One client: its training, its model for stacks on ``device``, and the step whose kept entries lie in one."""
 
-    def __init__(self, run: LocalRun) -> None:
-        self.run = run
+    def __init__(self, run: LocalRun, device: torch.device) -> None:
+        self.run, self.model = run, whole_model(run.full, device)
         self.follow()
 
     def follow(self) -> None:
@@ -91,26 +92,22 @@ class Stack:
     def load(self, members: Iterable[Member]) -> None:
         """Take what these members keep from their full models."""
         for member in members:
-            index, selection = self.members.index(member), member.selection
-            full = member.run.full
-            for spec in selection.layout.tensors:
-                target = self._host(f"{TENSOR}{spec.name}", index)
-                selection.gather_into(spec, full.weights[spec.name], target)
-                self._send(f"{TENSOR}{spec.name}", index, target)
+            index = self.members.index(member)
+            member.model.load(member.selection, *self._parts(index))
             kept_frozen = self._bundle.frozen.kept(member.pattern) if self._cut else {}
             for name, part in self._cut.items():
                 part[index].copy_(torch.from_numpy(kept_frozen[name.removeprefix(FROZEN_TENSOR)]))
-            fresh = {name: np.zeros(shape, dtype=np.float32) for name, shape in self._slots.items()}
-            for name, kept in full.gather_slots(selection, fresh).items():
-                self._held[name][index].copy_(torch.from_numpy(kept))
 
     def put_back(self, members: Iterable[Member]) -> None:
         """Write what is held of these members back into their full models."""
         for member in members:
-            index = self.members.index(member)
-            held = {name: tensor[index].cpu().numpy() for name, tensor in self._held.items()}
-            kept = {name.removeprefix(TENSOR): held[name] for name in held if name not in self._slots}
-            member.run.full.put_back(member.selection, kept, {name: held[name] for name in self._slots})
+            member.model.put_back(member.selection, *self._parts(self.members.index(member)))
+
+    def _parts(self, index: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """One member's tensors, and its slots."""
+        held = {name: tensor[index] for name, tensor in self._held.items()}
+        slots = {name: held.pop(name) for name in self._slots}
+        return held, slots
 
     def inputs(self) -> dict[str, Tensor]:
         """Every input of the members' next step, by name."""
@@ -144,13 +141,3 @@ class Stack:
     def _stacked(self, arrays: Sequence[NDArray[Any]]) -> Tensor:
         stacked = arrays[0][np.newaxis] if len(arrays) == 1 else np.stack(arrays)
         return torch.from_numpy(stacked).to(self._device)
-
-    def _host(self, name: str, index: int) -> NDArray[np.float32]:
-        """Memory for one member's part of a tensor; on the CPU, that part itself."""
-        part = self._held[name][index]
-        array: NDArray[np.float32] = (part if part.device.type == "cpu" else torch.empty(part.shape)).numpy()
-        return array
-
-    def _send(self, name: str, index: int, array: NDArray[np.float32]) -> None:
-        if self._device.type != "cpu":
-            self._held[name][index].copy_(torch.from_numpy(array))

@@ -6,7 +6,6 @@ and stacks are formed of those that keep equally many units of every block.
 """
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -20,6 +19,7 @@ from device_sim.simulation.trainer import LocalTrainer, power_of_two
 from edge_fl.core.bundle import FROZEN_TENSOR, Bundle, Program
 from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.selection import Selection
+from edge_fl.runtimes.torch_eager import open_device
 from edge_fl.training.local_run import LocalRun, LocalSettings
 from edge_fl.training.update import Update, Visit
 
@@ -94,7 +94,7 @@ class StackedTrainer(LocalTrainer):
         waiting = iter(visits)
         for first in waiting:
             held = [first, *islice(waiting, self._slice(first.run) - 1)]
-            self._train([Member(visit.run) for visit in held])
+            self._train([Member(visit.run, self._device) for visit in held])
             yield from (visit.update() for visit in held)
 
     def _slice(self, run: LocalRun) -> int:
@@ -116,6 +116,8 @@ class StackedTrainer(LocalTrainer):
                 stacks = self._restacked(stacks, members)
         for stack in stacks.values():
             stack.put_back(stack.members)
+        for member in members:
+            member.model.finish()
 
     def _restacked(self, stacks: _Stacks, members: Sequence[Member]) -> _Stacks:
         """Stacks for what the members train next; of one that stays together, only those who moved are gathered."""
@@ -144,7 +146,7 @@ class StackedTrainer(LocalTrainer):
 
     def _graph(self, variant: str) -> StepGraph:
         if variant not in self._graphs:
-            self._graphs[variant] = StepGraph(self._bundle, self._program(variant))
+            self._graphs[variant] = StepGraph(self._bundle, self._program(variant), self._device)
         return self._graphs[variant]
 
     def _step(self, key: _Key, inputs: Mapping[str, Tensor]) -> StackedStep:
@@ -173,13 +175,4 @@ def _divided(members: Sequence[Member]) -> Iterator[tuple[_Key, tuple[Member, ..
 def _device(name: str) -> torch.device:
     if name not in _MOST:
         raise ConfigError(f"A simulation runs on {' or '.join(_MOST)}, not on '{name}'.")
-    if name == "cuda":
-        if not torch.cuda.is_available():
-            raise RuntimeMissingError(
-                "There is no CUDA device here, or torch was built without; use --device cpu."
-            )
-        # The same run gives the same weights; single precision is what the devices compute in.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.allow_tf32 = False
-    return torch.device(name)
+    return open_device(name)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.func import vmap
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from edge_fl.core.bundle import FROZEN_TENSOR, NEW, Bundle, Program
-from edge_fl.runtimes.torch_eager import load_program
+from edge_fl.runtimes.torch_eager import open_graph
 
 __all__ = ["StackedStep", "StepGraph"]
 
@@ -40,12 +40,12 @@ class StepGraph:
         Holds ``program``.
     program
         A step of the runtime ``torch_eager``.
+    device
+        Where it is made.
     """
 
-    def __init__(self, bundle: Bundle, program: Program) -> None:
-        exported = load_program(bundle.read(program.file), f"'{bundle.root / program.file}'")
-        self._module = exported.module(check_guards=False)
-        assert isinstance(self._module, GraphModule)
+    def __init__(self, bundle: Bundle, program: Program, device: torch.device) -> None:
+        self._module = open_graph(bundle, program, device)
         for node in self._module.graph.nodes:
             if node.target is _aten.sym_size.int:
                 node.target = _size  # vmap knows no symbolic sizes
@@ -56,7 +56,6 @@ class StepGraph:
     @property
     def convolves(self) -> bool:
         """Whether there is a convolution in it."""
-        assert isinstance(self._module, GraphModule)
         return any(node.target is _aten.convolution.default for node in self._module.graph.nodes)
 
     def stacked(self, example: Mapping[str, Tensor], *, lr: float, scale: float) -> StackedStep:

@@ -333,9 +333,12 @@ RUNTIMES: Registry[Runtime] = Registry(
 """What this version knows, installed or not."""
 
 
-def open_runtime(name: str, bundle: Bundle, *, threads: int = 1) -> Runtime:
-    """Open ``bundle`` in the runtime ``name``; raises RuntimeMissingError where that cannot be."""
+def open_runtime(name: str, bundle: Bundle, *, threads: int = 1, **others: Any) -> Runtime:
+    """Open ``bundle`` in the runtime ``name``; raises RuntimeMissingError where that cannot be.
+
+    ``others`` are what this runtime alone takes.
+    """
     if name in RUNTIMES.names() and name not in bundle.manifest.programs:
         held = ", ".join(sorted(bundle.manifest.programs))
         raise RuntimeMissingError(f"The bundle holds programs for {held}, not for '{name}'.")
-    return RUNTIMES.find(name)(bundle, threads=threads)
+    return RUNTIMES.find(name)(bundle, threads=threads, **others)

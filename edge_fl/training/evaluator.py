@@ -18,6 +18,7 @@ from edge_fl.training.features import with_features
 __all__ = ["Evaluator", "open_evaluator"]
 
 _log = logging.getLogger(__name__)
+_ON_ACCELERATORS = "torch_eager"
 _PREFERRED = ("onnx", "torch_eager", "executorch", "executorch_training", "ort_training")
 
 
@@ -34,6 +35,8 @@ class Evaluator:
         The scores wanted besides the loss.
     threads
         CPU threads, in some runtimes the whole process's: where it trains too, those of training.
+    device
+        ``cuda`` has torch evaluate there, where the bundle has torch's programs.
 
     Attributes
     ----------
@@ -48,8 +51,9 @@ class Evaluator:
         metrics: tuple[Metric | WholeSetMetric, ...] = (),
         *,
         threads: int = 2,
+        device: str = "cpu",
     ) -> None:
-        self._runtime = None if samples is None else _open(bundle, threads)
+        self._runtime = None if samples is None else _open(bundle, threads, device)
         if self._runtime is not None and samples is not None:
             self._runtime.evaluator()  # one that is missing is told before anything is trained
             samples = with_features(samples, self._runtime)
@@ -85,7 +89,12 @@ class Evaluator:
 
 
 def open_evaluator(
-    bundle: Bundle, config: RunConfig, *, samples: Samples | None = None, threads: int = 2
+    bundle: Bundle,
+    config: RunConfig,
+    *,
+    samples: Samples | None = None,
+    threads: int = 2,
+    device: str = "cpu",
 ) -> Evaluator:
     """What scores the models of a run.
 
@@ -93,6 +102,8 @@ def open_evaluator(
     ----------
     samples
         The held-out data; None for what ``config.test_data`` names, or the bundle's own data set.
+    threads, device
+        As :class:`Evaluator`'s.
 
     Raises
     ------
@@ -115,7 +126,7 @@ def open_evaluator(
         raise ConfigError("The coordinator scores no model that has personal tensors: leave --keep-best out.")
     if config.keep_best is not None:
         _check_best(config.keep_best, [metric.name for metric in metrics], held_out)
-    return Evaluator(bundle, held_out, metrics, threads=threads)
+    return Evaluator(bundle, held_out, metrics, threads=threads, device=device)
 
 
 def _held_out(bundle: Bundle, config: RunConfig, samples: Samples | None) -> Samples | None:
@@ -137,7 +148,9 @@ def _check_best(name: str, known: Sequence[str], samples: Samples | None) -> Non
         raise ConfigError(f"The run has no score '{name}' to keep the best of: it has loss, {', '.join(known)}.")
 
 
-def _open(bundle: Bundle, threads: int) -> Runtime:
+def _open(bundle: Bundle, threads: int, device: str) -> Runtime:
+    if device != "cpu" and _ON_ACCELERATORS in bundle.manifest.programs:
+        return open_runtime(_ON_ACCELERATORS, bundle, threads=threads, device=device)
     reasons = []
     for name in _PREFERRED:
         try:

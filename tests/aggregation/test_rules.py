@@ -33,6 +33,7 @@ BACKENDS: dict[str, Summing] = {
 }
 if torch.cuda.is_available():
     BACKENDS["cuda"] = Summing(torch_xp, "cuda")
+ON_CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,7 @@ def compiled_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(summing, "_FEW", 0)
 
 
-each_backend = pytest.mark.parametrize("backend", BACKENDS)
+each_backend = pytest.mark.parametrize("backend", ["numpy", "compiled", "torch", ON_CUDA])
 
 
 def updates(mode: Mode) -> list[tuple[Selection, dict[str, NDArray[np.float32]]]]:
