@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from broker.held_update import HeldUpdate
 from broker.rounds import Round
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.divergence import farthest
@@ -17,10 +18,19 @@ from edge_fl.recipes.recipe import Recipe
 from edge_fl.training.batch_statistics import collectable, own_row
 from edge_fl.training.update import assigned_pattern
 from edge_fl.wire.frame import Frame, decode_frame, largest_frame
-from edge_fl.wire.messages import CollectStatistics, Evaluate, Evaluated
+from edge_fl.wire.messages import CollectStatistics, Evaluate, Evaluated, Task
 from edge_fl.wire.values import WITHHELD
 
-__all__ = ["Expected", "check_score", "check_statistics", "check_update", "diverged", "expected_of"]
+__all__ = [
+    "Expected",
+    "check_held",
+    "check_score",
+    "check_statistics",
+    "check_update",
+    "diverged",
+    "expected_of",
+    "expected_update",
+]
 
 # Programs compute no larger one, and sums over samples stay finite.
 _LARGEST_LOSS = float(np.finfo(np.float32).max)
@@ -30,7 +40,7 @@ _LARGEST_LOSS = float(np.finfo(np.float32).max)
 class Expected:
     """What the coordinator asked of one client; ``max_change`` is the most by which it may change a parameter.
 
-    An update whose values are ``withheld`` says all but these.
+    An update whose values are ``withheld`` says all but these. ``shared`` is what a compressor gave out with the model.
     """
 
     layout: Layout
@@ -44,6 +54,7 @@ class Expected:
     max_change: float
     assigned: Pattern | None = None
     withheld: bool = False
+    shared: bytes = b""
 
     @property
     def values(self) -> str:
@@ -54,18 +65,43 @@ class Expected:
 def expected_of(current: Round, client: str, samples: int, *, layout: Layout, recipe: Recipe) -> Expected:
     """What ``current`` asked of a client that registered so many ``samples``: in this round, or an earlier one."""
     task = current.parts[client].task
+    return expected_update(
+        task,
+        client,
+        version=current.version - (current.number - task.round),
+        samples=samples,
+        max_change=current.max_change,
+        shared=recipe.shared(),
+        layout=layout,
+        recipe=recipe,
+    )
+
+
+def expected_update(
+    task: Task,
+    client: str,
+    *,
+    version: int,
+    samples: int,
+    max_change: float,
+    shared: bytes,
+    layout: Layout,
+    recipe: Recipe,
+) -> Expected:
+    """What ``task`` asked of a client that registered so many ``samples``, of a model of ``version``."""
     return Expected(
         layout=layout,
         recipe=recipe,
         run=task.run,
         round=task.round,
-        version=current.version - (current.number - task.round),
+        version=version,
         client=client,
         tier=task.tier,
         samples=samples,
         assigned=assigned_pattern(task, layout),
-        max_change=current.max_change,
+        max_change=max_change,
         withheld=task.withheld,
+        shared=shared,
     )
 
 
@@ -80,7 +116,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     """
     if len(content) > largest_frame(expected.layout):
         raise FrameError("oversize", f"The update has {len(content)} bytes.")
-    frame = decode_frame(content, expected.layout, expected.recipe.shared(), expected.recipe.decoders)
+    frame = decode_frame(content, expected.layout, expected.shared, expected.recipe.decoders)
     header = frame.header
     if frame.shared:
         raise FrameError("header", "The update says what is shared, which is for the coordinator to say.")
@@ -109,6 +145,37 @@ def check_update(content: bytes, expected: Expected) -> Frame:
 def diverged(name: str, size: float) -> FrameError:
     """That an update changes a parameter by more than a round may."""
     return FrameError("diverged", f"The update changes '{name}' by {size:.1e}.")
+
+
+def check_held(update: HeldUpdate, asked: Expected) -> Frame:
+    """Hold an update that a worker has against what was asked, as :func:`broker.acceptance.check_update` does.
+
+    What a worker says is within what its clients could have trained. Whether they did, only the worker knows.
+
+    Raises FrameError.
+    """
+    frame = check_update(update.frame, replace(asked, withheld=True))
+    layout, (name, change) = asked.layout, update.farthest
+    if not 0 < update.length <= largest_frame(layout):
+        raise FrameError("oversize", f"The update has {update.length} bytes.")
+    if not change <= asked.max_change:
+        raise diverged(name, change)
+    if update.reach.keys() != {tensor.name for tensor in layout.tensors}:
+        raise FrameError("values", "A worker tells the reach of other tensors than the model's.")
+    if not all(0 <= each < math.inf for each in update.reach.values()) or not all(
+        each >= 0 for each in update.size
+    ):
+        raise FrameError("not-finite", "A worker tells of an update that is not finite, or less than 0.")
+    most = 1.0 if asked.recipe.rule.signs else change
+    if any(update.reach[tensor.name] > most for tensor in layout.parameters):
+        raise FrameError("values", "A worker tells of an update that reaches farther than its largest change.")
+    if update.sent is None:
+        return frame
+    entries = sum(math.prod(frame.selection.shape(tensor)) for tensor in layout.parameters)
+    if len(update.sent) != -(-entries // 8):
+        raise FrameError("values", "A worker tells of other entries that were sent than the pattern has.")
+    sent = np.unpackbits(np.frombuffer(update.sent, np.uint8), count=entries).astype(np.bool_)
+    return replace(frame, sent=sent)
 
 
 def check_score(answer: Evaluated, held_out: int, metrics: Sequence[Metric], manifest: Manifest) -> None:

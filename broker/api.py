@@ -49,6 +49,7 @@ def serve(
     privacy: Privacy | None = None,
     output: str | Path | None = None,
     observer: Observer | None = None,
+    workers: int = 0,
     **settings: Any,
 ) -> Run:
     """Coordinate a run over MQTT until its last round, and open its folder.
@@ -75,6 +76,8 @@ def serve(
     privacy
         Differential privacy: ``edge_fl.Privacy("central", epsilon=8, devices=1000)``. The bounds and ``rollback`` are
         off then, since the clip takes their place.
+    workers
+        Processes that take in, check and add up updates, each with an MQTT session of its own; 0 has this one do so.
     settings
         Further fields of :class:`edge_fl.runs.config.RunConfig`, such as ``deadline`` or ``quorum``.
 
@@ -121,6 +124,7 @@ def serve(
             address=address,
             observer=observer or Observer(),
             fleet=fleet,
+            workers=workers,
         )
     return Run.open(root)
 

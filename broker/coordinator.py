@@ -27,6 +27,8 @@ from broker.store import Store, UnderWay
 from broker.summary import RunSummary
 from broker.tasks import make_task
 from broker.tiers import Tiers
+from broker.workers.pool import Workers
+from broker.workers.sums import total_of
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import RunError
@@ -94,6 +96,8 @@ class Coordinator:
         Who still trains, of a buffered run that goes on and knows of them.
     secure
         Has devices sum their updates unseen; None where updates come one by one.
+    workers
+        Add up updates that they took in, where sums are exact; None where that is done here.
     """
 
     def __init__(
@@ -112,6 +116,7 @@ class Coordinator:
         observer: Observer,
         flying: Round | None = None,
         secure: SecureAggregator | None = None,
+        workers: Workers | None = None,
     ) -> None:
         self._config, self._recipe, self._model, self._dense = config, recipe, model, dense
         self._fleet, self._folder, self._store = fleet, folder, store
@@ -125,7 +130,7 @@ class Coordinator:
             evaluator=evaluator,
             manifest=manifest,
         )
-        self._manifest, self._secure = manifest, secure
+        self._manifest, self._secure, self._workers = manifest, secure, workers
         self._selection = ClientSelection(config.selection, config.seed)
         self._pacing: Pacing = Synchronous(config, self._selection, model.privacy)
         if config.buffer:
@@ -372,6 +377,8 @@ class Coordinator:
         """The updates in the order of client ids, whatever the order of arrival; one in memory at a time."""
         if self._secure is not None:
             return self._secure.total(current, took)
+        if self._workers is not None and self._model.mergeable:
+            return total_of(self._workers, self._model, current, took, recipe=self._recipe, left_out=left_out)
         total, recipe = current.sums or self._model.begin(), self._recipe
         for client, report in sorted(current.reports.items()):
             if report.path is not None and client not in left_out:

@@ -33,12 +33,13 @@ from broker.run_folder import RunFolder
 from broker.store import Store
 from broker.tiers import Tiers
 from broker.turned_away import TurnedAway
+from broker.workers.pool import Said, Workers
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import EdgeFLError, FrameError, RunError, printable, said
 from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import Recipe
-from edge_fl.transport.interface import Connected, Disconnected, Dropped, Event, Message, Transport
+from edge_fl.transport.interface import Connected, Disconnected, Dropped, Event, Message, Posted, Transport
 from edge_fl.transport.transfer import Sender
 from edge_fl.wire.messages import (
     DECLINED,
@@ -116,6 +117,8 @@ class Gateway:
         What messages travel in: bare, or signed.
     turned_away
         Whom the broker turned away, if it is the embedded one.
+    workers
+        Fetch and check updates; None where that happens here.
 
     Attributes
     ----------
@@ -145,6 +148,7 @@ class Gateway:
         observer: Observer,
         envelope: Envelope | None = None,
         turned_away: TurnedAway | None = None,
+        workers: Workers | None = None,
     ) -> None:
         known = store.devices()
         self.returning = time.monotonic() + _RETURN_SECONDS if known else -math.inf
@@ -167,6 +171,7 @@ class Gateway:
             observer=observer,
             send=self._send,
             reject=self.reject,
+            workers=workers,
         )
         self.polling = Polling(
             folder=folder, registry=self.registry, observer=observer, send=self._send, sent=self.sent
@@ -339,6 +344,8 @@ class Gateway:
                     self.reject("", refusal.code, refusal.reason)
             case Message(topic=topic, payload=payload):
                 self._take(topic, payload)
+            case Posted(item=Said() as said):
+                self._intake.heard(said)
             case Dropped(topic=topic, times=times):
                 self.reject(topic.rpartition("/")[2], "flood", "More came than there is room for.", times)
 

@@ -1,9 +1,11 @@
 """A round's updates on their way in: which are fetched, how each is judged, and what its device is told."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import NamedTuple, Protocol
 
-from broker.acceptance import check_update, expected_of
+from broker.acceptance import Expected, check_held, check_update, expected_of
+from broker.held_update import HeldUpdate
 from broker.observer import Observer
 from broker.registry import Device, Registry
 from broker.rounds import Report, Round
@@ -11,6 +13,8 @@ from broker.run_folder import RunFolder
 from broker.store import Judged, Store
 from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
+from broker.workers.jobs import Fetch, Fetched, Refused, Wants
+from broker.workers.pool import Said, Workers
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError, printable
 from edge_fl.core.layout import Layout
@@ -19,6 +23,19 @@ from edge_fl.wire.frame import largest_frame
 from edge_fl.wire.messages import LONGEST_REASON, Offer, Task, ToDevice, Verdict, Want
 
 __all__ = ["Intake"]
+
+
+class _Reject(Protocol):
+    def __call__(self, client: str, code: str, reason: str, times: int = 1, /) -> None:
+        """Count what a client sent in vain."""
+
+
+class _Checked(NamedTuple):
+    """What an update says of its training, and what a worker that holds it tells."""
+
+    samples: int
+    loss: float
+    held: HeldUpdate | None = None
 
 
 class Intake:
@@ -42,6 +59,8 @@ class Intake:
         Publishes a message to a client.
     reject
         Told of the client, the code and the reason of everything that is turned away.
+    workers
+        Fetch and check updates; None where that happens here.
 
     Attributes
     ----------
@@ -59,13 +78,15 @@ class Intake:
         registry: Registry,
         observer: Observer,
         send: Callable[[str, ToDevice], None],
-        reject: Callable[[str, str, str], None],
+        reject: _Reject,
+        workers: Workers | None = None,
     ) -> None:
         self.round: Round | None = None
         self._layout, self._recipe, self._folder, self._store = layout, recipe, folder, store
         self._registry, self._observer, self._send, self._reject = registry, observer, send, reject
         self._largest = largest_frame(layout)
         self._offers: dict[str, Offer] = {}
+        self._workers = workers
         self._uploads = Uploads(lambda client, missing: send(client, Want(*missing)), self._place)
         self._updates: UpdateFile | None = None  # of the round
         self._judged: dict[str, Judged] = {}  # updates of the round under way that the record has not yet
@@ -87,12 +108,17 @@ class Intake:
         awaited = self.round.outstanding() if self.round is not None else []
         self.round = None
         self._offers = {client: self._offers[client] for client in awaited if client in self._offers}
-        self._uploads.clear(besides=awaited)
+        self._break_off(besides=awaited)
 
     def clear(self) -> None:
         """Break off what is on its way."""
         self._offers.clear()
-        self._uploads.clear()
+        self._break_off()
+
+    def _break_off(self, besides: Collection[str] = ()) -> None:
+        self._uploads.clear(besides)
+        if self._workers is not None:
+            self._workers.forget(besides)
 
     def resume(self) -> None:
         """After a reconnect: ask at once for what is missing."""
@@ -135,7 +161,10 @@ class Intake:
             self._judge(client, offer, "oversize", f"The update has {offer.update.size} bytes.")
         else:
             self._offers[client] = offer
-            self._uploads.offer(client, offer.update)
+            if self._workers is None:
+                self._uploads.offer(client, offer.update)
+            else:
+                self._workers.fetch(self._job(current, device, offer))
 
     def chunk(self, client: str, digest: str, index: int, payload: bytes) -> None:
         """Take a chunk in, and judge the update once it is whole.
@@ -143,23 +172,64 @@ class Intake:
         Raises FrameError as :meth:`edge_fl.transport.transfer.Fetcher.chunk` does, and StateError when it cannot be
         written.
         """
-        content, offer = self._uploads.chunk(client, digest, index, payload), self._offers.get(client)
-        current, device = self.round, self._registry.get(client)
-        if content is None or offer is None or current is None or device is None:
+        content = self._uploads.chunk(client, digest, index, payload)
+        if content is not None:
+            self._fetched(client, lambda asked: self._checked(content, asked))
+
+    def heard(self, said: Said) -> None:
+        """Take in what a worker said; RunError where one does not start again."""
+        assert self._workers is not None
+        match self._workers.heard(said):
+            case Wants(client=client, missing=missing):
+                self._send(client, Want(*missing, worker=str(said.number)))
+            case Refused(client=client, code=code, reason=reason, times=times):
+                self._reject(client, code, reason, times)
+            case Fetched() as fetched:
+                self._fetched(fetched.client, lambda asked: _told(fetched, asked))
+            case _:
+                pass
+
+    def _fetched(self, client: str, check: Callable[[Expected], _Checked]) -> None:
+        """Judge an update that is whole, as ``check`` says; it raises FrameError."""
+        offer, current, device = self._offers.get(client), self.round, self._registry.get(client)
+        if offer is None or current is None or device is None:
             return
         try:
-            samples = device.profile.samples
-            asked = expected_of(current, client, samples, layout=self._layout, recipe=self._recipe)
-            frame = check_update(content, asked)
+            checked = check(self._asked(current, device))
         except FrameError as error:
-            self._judged[client] = Judged(digest, error.code, str(error))
+            self._judged[client] = Judged(offer.update.digest, error.code, str(error))
             current.parts[client].verdict = self._judge(client, offer, error.code, str(error))
             current.excuse(client, f"rejected: {error}")
             self._observer.device(client, "rejected")
             return
-        updates, header = self._update_file, frame.header
-        report = Report(header.samples, header.loss, len(content), updates.path, updates.offset(client))
+        updates, size = self._update_file, offer.update.size
+        report = Report(
+            checked.samples, checked.loss, size, updates.path, updates.offset(client), held=checked.held
+        )
         self._accept(current, device, offer, report)
+
+    def _asked(self, current: Round, device: Device) -> Expected:
+        samples = device.profile.samples
+        return expected_of(current, device.client, samples, layout=self._layout, recipe=self._recipe)
+
+    @staticmethod
+    def _checked(content: bytes, asked: Expected) -> _Checked:
+        header = check_update(content, asked).header
+        return _Checked(header.samples, header.loss)
+
+    def _job(self, current: Round, device: Device, offer: Offer) -> Fetch:
+        asked, updates = self._asked(current, device), self._update_file
+        return Fetch(
+            client=device.client,
+            ref=offer.update,
+            path=updates.path,
+            offset=updates.offset(device.client),
+            task=current.parts[device.client].task,
+            version=asked.version,
+            samples=asked.samples,
+            max_change=asked.max_change,
+            shared=asked.shared,
+        )
 
     @property
     def _update_file(self) -> UpdateFile:
@@ -199,3 +269,12 @@ class Intake:
             self._reject(client, code, reason)
         self._verdicts.append((client, verdict))
         return verdict
+
+
+def _told(fetched: Fetched, asked: Expected) -> _Checked:
+    """What a worker found of an update; raises FrameError where it is refused, or what is told of it cannot be."""
+    if fetched.code:
+        raise FrameError(fetched.code, fetched.reason)
+    if fetched.held is not None:
+        check_held(fetched.held, asked)
+    return _Checked(fetched.samples, fetched.loss, fetched.held)

@@ -89,7 +89,7 @@ class GlobalModel:
         self.layout, self.weights, self.version = layout, weights, 0
         self._defence, self.privacy, self._unseen = defence, privacy, unseen
         self._middle: Size | None = None  # of the updates of the round before
-        self._recipe, self._run = recipe, run
+        self._recipe, self.run = recipe, run
         self._changes: list[bytes] = []  # the last ones, up to the current version
         self._device = device_here()
 
@@ -229,7 +229,7 @@ class GlobalModel:
     def _header(self, values: str = FLOAT32) -> Header:
         return Header(
             kind="model" if values == FLOAT32 else "change",
-            run=self._run,
+            run=self.run,
             round=self.version + 1,
             version=self.version,
             layout=self.layout.digest,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from broker.held_update import HeldUpdate
 from broker.round_sum import RoundTotal
 from edge_fl.wire.messages import Task, Verdict
 
@@ -15,7 +16,7 @@ __all__ = ["Part", "Report", "Round"]
 class Report:
     """An accepted update of ``size`` bytes, kept until the round closes: in ``path`` from ``offset`` on.
 
-    One without a ``path`` is in the round's sums already.
+    One without a ``path`` is in the round's sums already. ``held`` is what a worker tells of it.
     """
 
     samples: int
@@ -23,6 +24,7 @@ class Report:
     size: int
     path: Path | None = None
     offset: int = 0
+    held: HeldUpdate | None = None
 
     def content(self) -> bytes:
         """Its frame."""

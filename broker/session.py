@@ -42,6 +42,9 @@ from broker.summary import RunSummary, draw
 from broker.sums import device_here
 from broker.tiers import open_tiers
 from broker.turned_away import TurnedAway
+from broker.workers.access import worker_address
+from broker.workers.jobs import Start
+from broker.workers.pool import Workers
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.errors import BrokerError, BundleError, ConfigError, StateError, SubscriptionRefusedError
@@ -81,11 +84,13 @@ def serve(
     connect_timeout: float = 15.0,
     database: str | None = None,
     models: str | None = None,
+    workers: int = 0,
 ) -> RunSummary:
     """Run ``config`` on ``bundle`` over the broker at ``address``; the folder ``root`` gets results and a plot.
 
     ``database`` is the URL of the run's record (None: SQLite in ``root``), ``models`` where the models after the last
     rounds are kept (None: in ``root``). An ``address`` that is a function is called once all else is found to be right.
+    So many ``workers`` take in updates; 0 has this process do so.
 
     Raises
     ------
@@ -120,17 +125,19 @@ def serve(
         with closing(Store(database or local_url(root), config.run, msgspec.json.encode(settings))) as store:
             folder = RunFolder(root, config, models=models)
             write_atomically(root / SETTINGS, msgspec.json.encode(settings))
-            return _coordinate(
-                bundle=bundle,
-                start=start,
-                config=config,
-                folder=folder,
-                store=store,
-                evaluator=evaluator,
-                line=line,
-                topics=Topics(fleet),
-                observer=observer,
-            )
+            with _workers(workers, bundle, config, line, fleet=fleet, timeout=connect_timeout) as pool:
+                return _coordinate(
+                    bundle=bundle,
+                    start=start,
+                    config=config,
+                    folder=folder,
+                    store=store,
+                    evaluator=evaluator,
+                    line=line,
+                    topics=Topics(fleet),
+                    observer=observer,
+                    workers=pool,
+                )
 
 
 def resume(
@@ -143,12 +150,13 @@ def resume(
     connect_timeout: float = 15.0,
     database: str | None = None,
     models: str | None = None,
+    workers: int = 0,
 ) -> RunSummary:
     """Go on with the run in ``root`` where it was broken off, in the middle of a round if need be.
 
     Updates that were taken count, devices that still train or upload go on, and what was asked stands. ``bundle`` is
     where the run's bundle is now, ``models`` where its models are (None: where they were). Of a round's downlink only
-    what is sent from now on is counted.
+    what is sent from now on is counted. There may be more or fewer ``workers`` than before.
 
     Raises
     ------
@@ -168,17 +176,19 @@ def resume(
         start = found.weights() if store.rounds() else kept_initial_weights(root, found, settings)
         with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
             folder = RunFolder(root, config, finished=store.rounds(), models=_absolute(models) or settings.models)
-            return _coordinate(
-                bundle=found,
-                start=start,
-                config=config,
-                folder=folder,
-                store=store,
-                evaluator=evaluator,
-                line=line,
-                topics=Topics(fleet),
-                observer=observer,
-            )
+            with _workers(workers, found, config, line, fleet=fleet, timeout=connect_timeout) as pool:
+                return _coordinate(
+                    bundle=found,
+                    start=start,
+                    config=config,
+                    folder=folder,
+                    store=store,
+                    evaluator=evaluator,
+                    line=line,
+                    topics=Topics(fleet),
+                    observer=observer,
+                    workers=pool,
+                )
 
 
 def open_bundle(settings: RunSettings, root: Path, bundle: Path | None) -> Bundle:
@@ -216,6 +226,7 @@ class _Line(NamedTuple):
     envelope: Envelope
     turned_away: TurnedAway
     signed: bool
+    address: BrokerAddress
 
 
 @contextmanager
@@ -243,9 +254,44 @@ def _connected(
             "access list lacks this one."
         ) from error
     try:
-        yield _Line(connection, envelope, opened.turned_away, found.access.signing is not None)
+        yield _Line(connection, envelope, opened.turned_away, found.access.signing is not None, found)
     finally:
         connection.close()
+
+
+@contextmanager
+def _workers(
+    count: int, bundle: Bundle, config: RunConfig, line: _Line, *, fleet: str, timeout: float
+) -> Iterator[Workers | None]:
+    """So many workers, until the run ends; None where the coordinator takes updates in itself.
+
+    Raises
+    ------
+    ConfigError
+        When there are to be too many, or one lacks its identity.
+    RunError
+        When one does not start.
+    """
+    if not count:
+        yield None
+        return
+    starts = [
+        Start(
+            number=number,
+            run=config.run,
+            bundle=bundle.root.resolve(),
+            method=config.method,
+            parameters=config.parameters,
+            code=config.code,
+            address=worker_address(line.address, number),
+            fleet=fleet,
+            timeout=timeout,
+            holds=config.exact_sums,
+        )
+        for number in range(1, count + 1)
+    ]
+    with closing(Workers(starts, line.connection.post)) as workers:
+        yield workers
 
 
 def _coordinate(
@@ -259,6 +305,7 @@ def _coordinate(
     line: _Line,
     topics: Topics,
     observer: Observer,
+    workers: Workers | None,
 ) -> RunSummary:
     recipe = open_recipe(config.method, config.parameters)
     privacy = None if config.privacy is None else Mechanism(config, bundle.layout, Lots())
@@ -287,6 +334,7 @@ def _coordinate(
         observer=observer,
         envelope=line.envelope,
         turned_away=line.turned_away,
+        workers=workers,
     )
     plan = plan_of(config, recipe, bundle.layout)
     secure = None
@@ -316,6 +364,7 @@ def _coordinate(
         evaluator=evaluator,
         observer=observer,
         secure=secure,
+        workers=workers,
     )
     summary = coordinator.run()
     draw(summary)

@@ -42,7 +42,15 @@ class UpdateFile:
         if client not in self._offsets:
             self._offsets[client] = self._end
             self._end += self._room
+            self._reserve()
         return self._offsets[client]
+
+    def _reserve(self) -> None:
+        """Have the file reach to the end of what is given out: whoever opens it next begins behind that."""
+        try:
+            self._file.truncate(self._end)
+        except OSError as error:
+            raise StateError(f"'{self.path}' cannot be written: {error.strerror}.") from error
 
     def place(self, client: str, size: int) -> "Place":
         """The place of the client's update of so many bytes."""

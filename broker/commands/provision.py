@@ -84,6 +84,27 @@ def device(
             )
 
 
+@app.command("workers")
+def workers(
+    *,
+    count: Annotated[int, typer.Option(min=1, max=64, help="As many as `edge-fl serve --workers` has.")],
+    folder: Folder = _FLEET,
+    days: Days = 365,
+) -> None:
+    """Give the coordinator's workers identities, beside its own, and let them in at Mosquitto.
+
+    Example: edge-fl provision workers --count 2
+    """
+    from broker.provision.lock import locked_authority
+    from broker.provision.mosquitto import let_workers_in
+
+    with locked_authority(folder) as authority:
+        for number in range(1, count + 1):
+            typer.echo(f"{authority.worker(number, days=days)}: keep it beside coordinator.pem")
+        if (listed := let_workers_in(folder, count=count, fleet=authority.fleet)) is not None:
+            typer.echo(f"{listed}: send Mosquitto SIGHUP, so that it reads this list again")
+
+
 @app.command("token")
 def token(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The devices' ids.")],

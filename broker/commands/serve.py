@@ -83,7 +83,7 @@ __all__ = ["serve"]
 _OF_A_PROCESS = [
     *("broker", "host", "port", "connect_timeout", "database", "models", "fleet", "metrics"),
     *("identity", "ca", "cert", "key", "user", "password_file", "passwords", "insecure"),
-    *("log_level", "log_file", "log_format", "json"),
+    *("workers", "log_level", "log_file", "log_format", "json"),
 ]
 """Options that a run does not keep."""
 
@@ -223,6 +223,16 @@ def serve(
     ] = None,
     output: Output = None,
     fleet: Fleet = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=64,
+            help="Processes that take in and check updates, each with an MQTT session. With --exact-sums they add "
+            "them up, too [default: 0, this one does].",
+            show_default=False,
+        ),
+    ] = 0,
     metrics: Annotated[
         str | None, typer.Option(help="Serve figures for Prometheus on this HOST:PORT, under /metrics.")
     ] = None,
@@ -357,6 +367,7 @@ def serve(
                 fleet=fleet,
                 connect_timeout=connect_timeout,
                 database=database,
+                workers=workers,
             )
         except (KeyboardInterrupt, RunError, StateError):
             if (root / "config.json").exists():

@@ -23,7 +23,7 @@ from broker.provision.issuer import Issuer, PrivateKey, check_hosts, key_pem, pe
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.identity.certificates import BROKER, COORDINATOR
+from edge_fl.identity.certificates import BROKER, COORDINATOR, is_coordinators, worker_name
 from edge_fl.identity.file import identity_part, identity_text, parse_identity
 from edge_fl.identity.signing import SigningKey, newest_key, successor_of
 from edge_fl.wire.messages import check_fleet, check_id
@@ -206,6 +206,12 @@ class Authority:
         _check_device(name)
         return self._issue(name, days=days)
 
+    def worker(self, number: int, *, days: int = DAYS) -> Path:
+        """Give the coordinator's worker ``number`` an identity, as :meth:`device` does; the file is beside the
+        coordinator's.
+        """
+        return self._issue(worker_name(number), days=days)
+
     def holds(self, name: str) -> bool:
         """Whether somebody has an identity of that name."""
         return any(held.name == name and held.revoked is None for held in self.issued)
@@ -323,7 +329,7 @@ class Authority:
         return identity_text(name, self.broker, pem=pem, fleet=self.fleet, coordinator=self.coordinator)
 
     def _file(self, name: str) -> Path:
-        folder = self.folder if name in (BROKER, COORDINATOR) else self.folder / "devices"
+        folder = self.folder if name == BROKER or is_coordinators(name) else self.folder / "devices"
         return folder / f"{name}.pem"
 
     def _keep(self, issued: tuple[Issued, ...]) -> None:
@@ -405,7 +411,7 @@ def _revoked(issued: tuple[Issued, ...], name: str) -> tuple[Issued, ...]:
 
 
 def _check_device(name: str) -> None:
-    if check_id(name) in (BROKER, COORDINATOR):
+    if check_id(name) == BROKER or is_coordinators(name):
         raise ConfigError(f"'{name}' is not a device: `edge-fl provision rotate {name}` renews its certificate.")
 
 

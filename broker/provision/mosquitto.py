@@ -5,9 +5,10 @@ from pathlib import Path
 from broker.broker_log import BROKER_LOG
 from broker.provision.authority import BROKER, COORDINATOR
 from edge_fl.core.atomic import write_atomically
+from edge_fl.identity.certificates import worker_name
 from edge_fl.wire.messages import Topics
 
-__all__ = ["write_mosquitto"]
+__all__ = ["let_workers_in", "write_mosquitto"]
 
 _CONFIG = "mosquitto.conf"
 _ACL = "mosquitto.acl"
@@ -42,6 +43,23 @@ log_dest topic
 """
     write_atomically(folder / _CONFIG, config.encode())
     return folder / _CONFIG
+
+
+def let_workers_in(folder: Path, *, count: int, fleet: str) -> Path | None:
+    """Have the access list in ``folder`` let the coordinator's first ``count`` workers hear devices; None without one.
+
+    Raises StateError when it cannot be written.
+    """
+    file = folder / _ACL
+    if not file.exists():
+        return None
+    held, topics = file.read_text(), Topics(fleet)
+    missing = [number for number in range(1, count + 1) if f"user {worker_name(number)}\n" not in held]
+    lines = [
+        f"user {worker_name(number)}\ntopic read {topics.up('+', str(number))}/chunk/#\n" for number in missing
+    ]
+    write_atomically(file, "\n".join([held, *lines]).encode())
+    return file
 
 
 def _acl(topics: Topics) -> str:

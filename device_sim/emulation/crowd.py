@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from device_sim.emulation.sessions import Publish
@@ -194,7 +195,8 @@ class CrowdDevice:
             case Task() as message if message != self._task and self._is_mine(message.run):
                 self._begin(message)
             case Want() as message if self._offer is not None and message.digest == self._offer.update.digest:
-                self.sent += self._sender.serve(self._up, self._chunks, message)
+                up = self._up if message.worker is msgspec.UNSET else self._topics.up(self._client, message.worker)
+                self.sent += self._sender.serve(up, self._chunks, message)
             case Verdict() as message if self._offer is not None and message.digest == self._offer.update.digest:
                 self.accepted += message.accepted
                 self._task, self._offer, self._chunks = None, None, ()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broker.acceptance import Expected, check_update, expected_of
+from broker.acceptance import Expected, check_held, check_update, expected_of
 from broker.final_model import FinalModel
 from broker.fleet import Counted
 from broker.model import GlobalModel
@@ -19,7 +19,7 @@ from broker.rounds import Report, Round
 from broker.store import Store
 from broker.tiers import Tiers
 from device_sim.simulation.clients import Clients
-from device_sim.simulation.held_round import HeldRound, check_held
+from device_sim.simulation.held_round import HeldRound
 from device_sim.simulation.parts import PartsTrainer
 from device_sim.simulation.settings import TrainerSettings
 from device_sim.simulation.time_model import TIER_SLOWDOWNS
@@ -175,10 +175,10 @@ class SimulatedFleet:
         """Have workers train them, and hold what comes of it."""
         clients = sorted(tasks)
         updates = held.round.train(self._calls(tasks), len(clients))
-        for client, (update, place) in zip(clients, updates, strict=True):
-            tier, frame = tasks[client].tier, check_held(update, self._asked(client))
-            report = Report(frame.header.samples, frame.header.loss, update.length)
-            self._take(client, report, update.state)
+        for client, (holding, place) in zip(clients, updates, strict=True):
+            tier, frame = tasks[client].tier, check_held(holding.update, self._asked(client))
+            report = Report(frame.header.samples, frame.header.loss, holding.update.length)
+            self._take(client, report, holding.state)
             held.total.add_held(tier, frame, place, _seconds(report, tier))
 
     @property

@@ -6,7 +6,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from device_sim.simulation.trainer import Call, Trainer
-from device_sim.simulation.worker import AddUp, HeldUpdate, Hold, Job, Train
+from device_sim.simulation.worker import AddUp, Hold, Holding, Job, Train
 from edge_fl.aggregation.exact_sums import Counted
 from edge_fl.training.update import Update
 from edge_fl.wire.sum_frame import SumHeader
@@ -83,7 +83,7 @@ class PartsTrainer(Trainer):
 
     def hold(
         self, model: bytes, calls: Iterable[Call], count: int
-    ) -> Iterator[tuple[int, list[str], list[HeldUpdate]]]:
+    ) -> Iterator[tuple[int, list[str], list[Holding]]]:
         """As :meth:`updates`, of updates that workers hold: each part's number, its clients, and what is told of their
         updates.
         """
@@ -91,7 +91,7 @@ class PartsTrainer(Trainer):
 
     def hold_again(
         self, model: bytes, parts: Iterable[list[Call]]
-    ) -> Iterator[tuple[int, list[str], list[HeldUpdate]]]:
+    ) -> Iterator[tuple[int, list[str], list[Holding]]]:
         """As :meth:`hold`, of parts that were lost with the workers that held them."""
         return self._done(model, iter(parts), Hold)
 

@@ -2,26 +2,22 @@
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
+from broker.held_update import HeldUpdate, held_update
 from device_sim.simulation.trainer import Call, Trainer
-from edge_fl.aggregation.bounds import Size, size_of
-from edge_fl.aggregation.exact_sums import Counted, ExactSum, HeldUpdates, Reach
+from edge_fl.aggregation.exact_sums import Counted, ExactSum, HeldUpdates
 from edge_fl.aggregation.spool import Spool
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.divergence import farthest
 from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.training.update import Update
-from edge_fl.wire.frame import decode_frame, encode_frame, frame_header
+from edge_fl.wire.frame import decode_frame, frame_header
 from edge_fl.wire.sum_frame import SumHeader, encode_sum
-from edge_fl.wire.values import WITHHELD
 
-__all__ = ["AddUp", "HeldUpdate", "Hold", "Job", "Train", "Worker"]
+__all__ = ["AddUp", "Hold", "Holding", "Job", "Train", "Worker"]
 
 
 class Train(NamedTuple):
@@ -31,7 +27,7 @@ class Train(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Train these clients, part number ``part`` of a round, and hold their updates; :class:`HeldUpdate` is given."""
+    """Train these clients, part number ``part`` of a round, and hold their updates: a :class:`Holding` each."""
 
     part: int
     calls: list[Call]
@@ -50,21 +46,10 @@ class AddUp(NamedTuple):
 Job = Train | Hold | AddUp
 
 
-@dataclass(frozen=True)
-class HeldUpdate:
-    """What is told of an update that a worker holds.
+class Holding(NamedTuple):
+    """An update that a worker holds, and the ``state`` that its client is left with."""
 
-    ``frame`` is the update without its values, which was of ``length`` bytes. ``sent`` says which of its entries were,
-    eight a byte, where that is not all. ``farthest`` is the tensor that it changes most, and by how much. ``size`` and
-    ``reach`` are as :class:`edge_fl.aggregation.exact_sums.Held` has them. ``state`` is what the client is left with.
-    """
-
-    frame: bytes
-    length: int
-    sent: bytes | None
-    farthest: tuple[str, float]
-    size: Size
-    reach: Reach
+    update: HeldUpdate
     state: State
 
 
@@ -109,7 +94,7 @@ class Worker:
         self._trainer = self._trainer or self._open(self._bundle)
         return self._trainer.updates(model, calls, len(calls))
 
-    def _hold(self, model: bytes, part: int, calls: list[Call]) -> list[HeldUpdate]:
+    def _hold(self, model: bytes, part: int, calls: list[Call]) -> list[Holding]:
         task, updates = calls[0].task, self._train(model, calls)
         assert self._bundle is not None
         layout, recipe = self._bundle.layout, open_recipe(task.method, task.parameters)
@@ -121,19 +106,9 @@ class Worker:
         found = []
         for update in updates:
             frame = decode_frame(update.frame, layout, shared, recipe.decoders)
-            found.append(
-                HeldUpdate(
-                    frame=encode_frame(
-                        msgspec.structs.replace(frame.header, values=WITHHELD), frame.pattern, frame.values
-                    ),
-                    length=len(update.frame),
-                    sent=None if frame.sent is None else np.packbits(frame.sent).tobytes(),
-                    farthest=farthest(layout, frame.values),
-                    size=size_of(layout, frame.values, frame.header.samples),
-                    reach=held.hold(frame.selection, frame.values),
-                    state=update.state,
-                )
-            )
+            reach = held.hold(frame.selection, frame.values)
+            told = held_update(frame, len(update.frame), layout=layout, reach=reach)
+            found.append(Holding(told, update.state))
         return found
 
     def _add_up(self, header: SumHeader, parts: Mapping[int, Sequence[tuple[int, Counted]]]) -> bytes:

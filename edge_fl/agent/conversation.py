@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from edge_fl.agent.envelope import Envelope
 from edge_fl.core.content import Ref, ref_of
 from edge_fl.core.errors import EdgeFLError, FrameError, RefusedError
@@ -368,4 +370,5 @@ class Conversation:
     def _serve(self, want: Want) -> None:
         chunks = self._outgoing.get(want.digest)
         if chunks is not None:
-            self._sender.serve(self._up, chunks, want)
+            up = self._up if want.worker is msgspec.UNSET else self._topics.up(self._client, want.worker)
+            self._sender.serve(up, chunks, want)

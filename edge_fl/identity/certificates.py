@@ -1,18 +1,32 @@
 """What is checked of a fleet's certificates. Imports the package cryptography when an authority is read."""
 
 import datetime as dt
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 from edge_fl.core.errors import FrameError
 
-__all__ = ["BROKER", "COORDINATOR", "Authority", "Holder", "refused"]
+__all__ = ["BROKER", "COORDINATOR", "Authority", "Holder", "is_coordinators", "refused", "worker_name"]
 
 BROKER = "broker"
 """The name of the broker's identity, which no device has."""
 
 COORDINATOR = "coordinator"
 """The name of the coordinator's identity, which no device has."""
+
+
+_WORKER = re.compile(rf"{COORDINATOR}-worker-[1-9][0-9]{{0,2}}")
+
+
+def worker_name(number: int) -> str:
+    """The name of the identity of the coordinator's worker ``number``, which no device has."""
+    return f"{COORDINATOR}-worker-{number}"
+
+
+def is_coordinators(name: str) -> bool:
+    """Whether an identity is the coordinator's, or one of its workers'."""
+    return name == COORDINATOR or _WORKER.fullmatch(name) is not None
 
 
 class Holder(NamedTuple):
@@ -48,7 +62,7 @@ class Authority:
             names = found.subject.get_attributes_for_oid(x509.OID_COMMON_NAME)
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
             raise refused(client, "is not of this fleet") from error
-        if client == COORDINATOR:  # in secure aggregation it would be a member whose secrets it knows
+        if is_coordinators(client):  # in secure aggregation it would be a member whose secrets it knows
             raise refused(client, "is the coordinator's, and no device's")
         now = dt.datetime.now(dt.UTC)
         if not isinstance(key, Ed25519PublicKey) or [name.value for name in names] != [client]:

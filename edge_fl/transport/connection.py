@@ -22,7 +22,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from edge_fl.core.errors import BrokerError, LoginRefusedError, SubscriptionRefusedError
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.inbox import Inbox
-from edge_fl.transport.interface import Connected, Disconnected, Event
+from edge_fl.transport.interface import Connected, Disconnected, Event, Posted
 
 __all__ = ["Connection"]
 
@@ -158,6 +158,10 @@ class Connection:
     def next(self, timeout: float) -> Event | None:
         """The next event, or None after ``timeout`` seconds."""
         return self._inbox.get(timeout)
+
+    def post(self, item: Any) -> None:
+        """Have :meth:`next` give ``item`` in turn; any thread may."""
+        self._inbox.put(Posted(item))
 
     def close(self) -> None:
         """End the session cleanly: the will is not published."""

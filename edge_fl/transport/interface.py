@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
-__all__ = ["Connected", "Disconnected", "Dropped", "Event", "Message", "Transport"]
+__all__ = ["Connected", "Disconnected", "Dropped", "Event", "Message", "Posted", "Transport"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,14 @@ class Dropped:
     times: int
 
 
-Event = Connected | Disconnected | Message | Dropped
+@dataclass(frozen=True)
+class Posted:
+    """What another thread of this process has for the session's owner."""
+
+    item: Any
+
+
+Event = Connected | Disconnected | Message | Dropped | Posted
 
 
 class Transport(Protocol):
@@ -51,6 +58,10 @@ class Transport(Protocol):
 
     def next(self, timeout: float) -> Event | None:
         """The next event, or None after ``timeout`` seconds."""
+        ...
+
+    def post(self, item: Any) -> None:
+        """Have :meth:`next` give ``item``, in turn, as :class:`Posted`; any thread may."""
         ...
 
     def close(self) -> None:

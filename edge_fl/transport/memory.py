@@ -2,10 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from paho.mqtt.client import topic_matches_sub
 
-from edge_fl.transport.interface import Connected, Event, Message
+from edge_fl.transport.interface import Connected, Event, Message, Posted
 
 __all__ = ["MemoryBroker", "MemorySession"]
 
@@ -62,6 +63,10 @@ class MemorySession:
         """The next event, or None; no session waits for ``timeout``."""
         del timeout
         return self.events.popleft() if self.events else None
+
+    def post(self, item: Any) -> None:
+        """Add it to what was not taken yet."""
+        self.events.append(Posted(item))
 
     def close(self) -> None:
         """End the session."""

@@ -69,7 +69,7 @@ PROTOCOL = 2
 _CRC_BYTES = 4
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _LONGEST_FLEET = 100  # characters
-_WORKER = "0"  # of a coordinator there is one; ACLs let a device write to any
+_WORKER = "0"  # the coordinator itself; ACLs let a device write to any
 _INDEX = re.compile(r"[0-9]{1,9}")
 
 
@@ -88,6 +88,7 @@ LONGEST_REASON = 1000
 DECLINED = "declined"
 Id = Annotated[str, msgspec.Meta(pattern=rf"\A{_ID.pattern}\Z")]
 _Word = Annotated[str, msgspec.Meta(max_length=128)]
+_Worker = Annotated[str, msgspec.Meta(pattern=r"\A[1-9][0-9]{0,2}\Z")]
 _Reason = Annotated[str, msgspec.Meta(max_length=LONGEST_REASON)]
 _Digest = Annotated[str, msgspec.Meta(max_length=64)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -286,10 +287,14 @@ class Registered(_Message, frozen=True):
 
 
 class Want(_Message, frozen=True):
-    """Receiver to sender: publish these chunks of that content (again)."""
+    """Receiver to sender: publish these chunks of that content (again).
+
+    A coordinator may want a device's chunks on the topics of one of its workers.
+    """
 
     digest: _Digest
     chunks: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MOST_CHUNKS)]
+    worker: _Worker | msgspec.UnsetType = msgspec.UNSET
 
 
 class Offer(_Message, frozen=True):
@@ -502,9 +507,9 @@ class Topics:
         self.root = f"{fleet}/{PROTOCOL}"
         self.all = f"{self.root}/all"
 
-    def up(self, client: str) -> str:
-        """Control messages from a device (``+`` for all of them)."""
-        return f"{self.root}/up/{_WORKER}/{client}"
+    def up(self, client: str, worker: str = _WORKER) -> str:
+        """What a device says to the coordinator, or sends to one of its workers (``+`` for all devices)."""
+        return f"{self.root}/up/{worker}/{client}"
 
     def down(self, client: str) -> str:
         """Control messages to a device."""
@@ -526,16 +531,16 @@ class Topics:
         """Where chunk ``index`` of the content ``digest`` goes, ``side`` being an :meth:`up` or :meth:`down`."""
         return f"{side}/chunk/{digest}/{index}"
 
-    def parse(self, topic: str) -> tuple[str, str, tuple[str, int] | None]:
+    def parse(self, topic: str, worker: str = _WORKER) -> tuple[str, str, tuple[str, int] | None]:
         """Split a topic into direction (up, down, all), client, and (digest, index) if it carries a chunk.
 
-        Raises FrameError (``topic``) on a topic that is none of these.
+        Raises FrameError (``topic``) on a topic that is none of these, or is up to another than this ``worker``.
         """
         root, _, rest = topic.partition(f"{self.root}/")
         match rest.split("/") if not root else []:
             case ["all"]:
                 return "all", "", None
-            case ["up", worker, client, *chunk] if worker == _WORKER and _ID.fullmatch(client):
+            case ["up", to, client, *chunk] if to == worker and _ID.fullmatch(client):
                 return "up", client, _chunk(chunk, topic)
             case ["down", client, *chunk] if _ID.fullmatch(client):
                 return "down", client, _chunk(chunk, topic)

@@ -13,13 +13,13 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from broker.acceptance import Expected
+from broker.acceptance import Expected, check_held
+from broker.held_update import HeldUpdate
 from broker.observer import Observer
-from device_sim.simulation.held_round import check_held
 from device_sim.simulation.processes import ProcessEngine
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
-from device_sim.simulation.worker import HeldUpdate, Job
+from device_sim.simulation.worker import Job
 from edge_fl.aggregation.bounds import Size
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import FrameError, RunError
@@ -228,7 +228,6 @@ def told(bundle: Bundle) -> tuple[HeldUpdate, Expected]:
         farthest=(names[0], 0.5),
         size=Size(5.0, 0.1, 0.0),
         reach=dict.fromkeys(names, 0.5),
-        state={},
     )
     asked = Expected(
         layout=bundle.layout,

@@ -86,6 +86,7 @@ class System:
         address: BrokerAddress,
         *,
         observer: Callable[[Fleet], Observer] = lambda _: Observer(),
+        workers: int = 0,
     ) -> RunSummary:
         self._count += 1
         with self.fleet(agents, address) as fleet:
@@ -95,13 +96,18 @@ class System:
                 root=self.folder / f"run-{self._count}",
                 address=address,
                 observer=observer(fleet),
+                workers=workers,
             )
             fleet.wait(timeout=120)
         return summary
 
-    def coordinate(self, config: RunConfig, root: Path, address: BrokerAddress, observer: Observer) -> RunSummary:
+    def coordinate(
+        self, config: RunConfig, root: Path, address: BrokerAddress, observer: Observer, workers: int = 0
+    ) -> RunSummary:
         """A coordinator alone, for a fleet that is there."""
-        return serve(bundle=self._bundle, config=config, root=root, address=address, observer=observer)
+        return serve(
+            bundle=self._bundle, config=config, root=root, address=address, observer=observer, workers=workers
+        )
 
 
 @pytest.fixture

@@ -1,0 +1,86 @@
+"""Updates that workers hold: what they tell of each, what they make of many, and what of that is believed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from edge_fl.aggregation.bounds import Size, size_of
+from edge_fl.aggregation.exact_sums import Counted, Reach, check_partial
+from edge_fl.aggregation.rules import Rule
+from edge_fl.core.divergence import farthest
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.core.selection import Weights
+from edge_fl.wire.context import Decoder
+from edge_fl.wire.frame import Frame, decode_frame, encode_frame
+from edge_fl.wire.sum_frame import PartialSum, SumHeader, decode_sum
+from edge_fl.wire.values import WITHHELD
+
+__all__ = ["HeldUpdate", "checked_sum", "held_update", "reach_of"]
+
+
+@dataclass(frozen=True)
+class HeldUpdate:
+    """What is told of an update that a worker holds.
+
+    ``frame`` is the update without its values, which was of ``length`` bytes. ``sent`` says which of its entries were,
+    eight a byte, where that is not all. ``farthest`` is the tensor that it changes most, and by how much. ``size`` and
+    ``reach`` are as :class:`edge_fl.aggregation.exact_sums.Held` has them.
+    """
+
+    frame: bytes
+    length: int
+    sent: bytes | None
+    farthest: tuple[str, float]
+    size: Size
+    reach: Reach
+
+    def without_values(self, layout: Layout, decoders: Mapping[str, Decoder]) -> Frame:
+        """The update, of which nothing is here but its values."""
+        frame = decode_frame(self.frame, layout, b"", decoders)
+        if self.sent is None:
+            return frame
+        entries = sum(math.prod(frame.selection.shape(tensor)) for tensor in layout.parameters)
+        sent = np.unpackbits(np.frombuffer(self.sent, np.uint8), count=entries).astype(np.bool_)
+        return replace(frame, sent=sent)
+
+
+def held_update(frame: Frame, length: int, *, layout: Layout, reach: Reach) -> HeldUpdate:
+    """What is to be told of a decoded update of ``length`` bytes."""
+    return HeldUpdate(
+        frame=encode_frame(msgspec.structs.replace(frame.header, values=WITHHELD), frame.pattern, frame.values),
+        length=length,
+        sent=None if frame.sent is None else np.packbits(frame.sent).tobytes(),
+        farthest=farthest(layout, frame.values),
+        size=size_of(layout, frame.values, frame.header.samples),
+        reach=reach,
+    )
+
+
+def reach_of(layout: Layout, rule: Rule, values: Weights) -> Reach:
+    """By tensor, the largest absolute difference that ``rule`` sums of an update's ``values``."""
+    return {
+        tensor.name: float(np.abs(rule.entries(tensor, values[tensor.name])).max(initial=0))
+        for tensor in layout.tensors
+    }
+
+
+def checked_sum(
+    frame: bytes, asked: SumHeader, counted: Sequence[Counted], *, layout: Layout, reach: Reach
+) -> PartialSum:
+    """A worker's sum of the ``counted`` updates of this round, as far as they can come to it.
+
+    ``reach`` is the largest difference of all updates of the round, by tensor. Raises FrameError.
+    """
+    found = decode_sum(frame, layout)
+    theirs = (found.header.run, found.header.round, found.header.exponents)
+    if theirs != (asked.run, asked.round, asked.exponents):
+        raise FrameError("stale", "A worker added up updates of another round, or to other whole numbers.")
+    weight = sum(each.weight for each in counted)
+    if (found.header.clients, found.header.weight) != (len(counted), weight):
+        raise FrameError("values", f"A worker added up {found.header.clients} updates in place of {len(counted)}.")
+    check_partial(layout, found, reach)
+    return found

@@ -1,0 +1,102 @@
+"""A round's exact sums, which workers make of the updates that they took in."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from broker.held_update import HeldUpdate, checked_sum, held_update, reach_of
+from broker.model import GlobalModel
+from broker.round_sum import RoundSum
+from broker.rounds import Report, Round
+from broker.workers.jobs import Kept
+from broker.workers.pool import Workers
+from edge_fl.aggregation.bounds import WHOLE, Clip
+from edge_fl.aggregation.exact_sums import Counted, ExactSum, ExactSums, Held
+from edge_fl.aggregation.rules import Rule
+from edge_fl.core.errors import FrameError
+from edge_fl.core.layout import Layout
+from edge_fl.recipes.recipe import Recipe
+from edge_fl.wire.frame import decode_frame
+from edge_fl.wire.sum_frame import SumHeader
+
+__all__ = ["WorkerSums", "total_of"]
+
+
+def total_of(
+    workers: Workers,
+    model: GlobalModel,
+    current: Round,
+    took: Mapping[str, float],
+    *,
+    recipe: Recipe,
+    left_out: frozenset[str],
+) -> RoundSum:
+    """What a round's updates come to, besides those ``left_out``, in sums that workers are to make."""
+    layout, shared = model.layout, recipe.shared()
+    reports = [(client, report) for client, report in sorted(current.reports.items()) if client not in left_out]
+    kept = [Kept(_path(report), report.offset, report.size, shared) for _, report in reports]
+    sums = WorkerSums(layout, recipe.rule, workers=workers, run=model.run, round=current.number, kept=kept)
+    total = model.round_sum(sums)
+    for number, (client, report) in enumerate(reports):
+        held = report.held or _read(report, layout, recipe)
+        frame = held.without_values(layout, recipe.decoders)
+        place = Held(held.size, held.reach, 0, number)
+        total.add_held(current.parts[client].task.tier, frame, place, took.get(client))
+    return total
+
+
+def _path(report: Report) -> Path:
+    assert report.path is not None  # a fleet that outlives this process keeps what it sends
+    return report.path
+
+
+def _read(report: Report, layout: Layout, recipe: Recipe) -> HeldUpdate:
+    """What a worker told, before this process began."""
+    frame = decode_frame(report.content(), layout, recipe.shared(), recipe.decoders)
+    return held_update(frame, report.size, layout=layout, reach=reach_of(layout, recipe.rule, frame.values))
+
+
+class WorkerSums(ExactSums):
+    """Sums of updates that lie on disk.
+
+    Parameters
+    ----------
+    layout
+        The model's.
+    rule
+        What is made of the sums.
+    workers
+        Add up.
+    run, round
+        Whose updates these are.
+    kept
+        Where each update is, by the number that it is held by.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        rule: Rule,
+        *,
+        workers: Workers,
+        run: str,
+        round: int,
+        kept: Sequence[Kept],
+    ) -> None:
+        super().__init__(layout, rule)
+        self._workers, self._run, self._round, self._kept = workers, run, round, kept
+        self._numbers: list[int] = []
+
+    def add_held(self, held: Held, samples: int, discount: float = 1, *, clip: Clip = WHOLE) -> None:
+        """Count an update, as :meth:`edge_fl.aggregation.exact_sums.ExactAccumulator.add` would."""
+        self._take(held.reach, samples, discount, clip)
+        self._numbers.append(held.number)
+
+    def _add_up(self, total: ExactSum, counted: Sequence[Counted]) -> None:
+        exponents = tuple(total.exponents[tensor.name] for tensor in self._layout.tensors)
+        header = SumHeader(self._run, self._round, self._layout.digest, 1, 1, exponents)
+        updates = [(self._kept[number], each) for number, each in zip(self._numbers, counted, strict=True)]
+        for share, frame in self._workers.add_up(header, updates):
+            of_share = [each for _, each in share]
+            total.merge(checked_sum(frame, header, of_share, layout=self._layout, reach=self._reach))
+        if total.clients != len(counted):
+            raise FrameError("values", f"Workers added up {total.clients} updates in place of {len(counted)}.")
