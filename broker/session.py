@@ -114,7 +114,10 @@ def serve(
     config = begun(config, bundle=str(bundle.root.resolve()))
     evaluator = open_evaluator(bundle, config, device=device_here())
     start = open_initial_weights(bundle, config)
-    with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
+    with (
+        _connected(config.run, Topics(fleet), address, connect_timeout) as line,
+        _workers(workers, bundle, config, line, fleet=fleet, timeout=connect_timeout) as pool,
+    ):
         settings = RunSettings(
             bundle=str(bundle.root.resolve()),
             manifest=digest_of(bundle),
@@ -125,19 +128,18 @@ def serve(
         with closing(Store(database or local_url(root), config.run, msgspec.json.encode(settings))) as store:
             folder = RunFolder(root, config, models=models)
             write_atomically(root / SETTINGS, msgspec.json.encode(settings))
-            with _workers(workers, bundle, config, line, fleet=fleet, timeout=connect_timeout) as pool:
-                return _coordinate(
-                    bundle=bundle,
-                    start=start,
-                    config=config,
-                    folder=folder,
-                    store=store,
-                    evaluator=evaluator,
-                    line=line,
-                    topics=Topics(fleet),
-                    observer=observer,
-                    workers=pool,
-                )
+            return _coordinate(
+                bundle=bundle,
+                start=start,
+                config=config,
+                folder=folder,
+                store=store,
+                evaluator=evaluator,
+                line=line,
+                topics=Topics(fleet),
+                observer=observer,
+                workers=pool,
+            )
 
 
 def resume(
@@ -174,21 +176,23 @@ def resume(
         evaluator = open_evaluator(found, config, device=device_here())
         # After a round its checkpoint says where the run stands.
         start = found.weights() if store.rounds() else kept_initial_weights(root, found, settings)
-        with _connected(config.run, Topics(fleet), address, connect_timeout) as line:
+        with (
+            _connected(config.run, Topics(fleet), address, connect_timeout) as line,
+            _workers(workers, found, config, line, fleet=fleet, timeout=connect_timeout) as pool,
+        ):
             folder = RunFolder(root, config, finished=store.rounds(), models=_absolute(models) or settings.models)
-            with _workers(workers, found, config, line, fleet=fleet, timeout=connect_timeout) as pool:
-                return _coordinate(
-                    bundle=found,
-                    start=start,
-                    config=config,
-                    folder=folder,
-                    store=store,
-                    evaluator=evaluator,
-                    line=line,
-                    topics=Topics(fleet),
-                    observer=observer,
-                    workers=pool,
-                )
+            return _coordinate(
+                bundle=found,
+                start=start,
+                config=config,
+                folder=folder,
+                store=store,
+                evaluator=evaluator,
+                line=line,
+                topics=Topics(fleet),
+                observer=observer,
+                workers=pool,
+            )
 
 
 def open_bundle(settings: RunSettings, root: Path, bundle: Path | None) -> Bundle:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_fl.core.errors import ConfigError
-from edge_fl.identity.certificates import BROKER, COORDINATOR
+from edge_fl.identity.certificates import BROKER, is_coordinators
 from edge_fl.identity.token import TOKEN_SCHEME
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
@@ -114,7 +114,7 @@ def parse_identity(text: str, file: Path) -> Identity:
 def device_identity(file: str | Path) -> Identity:
     """Read a device's file; raises ConfigError as :func:`read_identity`, and where it is another's than a device's."""
     found = read_identity(file)
-    if found.name in (BROKER, COORDINATOR):
+    if found.name == BROKER or is_coordinators(found.name):
         raise ConfigError(f"'{file}' is the {found.name}'s file: take the file of this device.")
     if found.coordinator is None:
         raise ConfigError(f"'{file}' names no coordinator, so it is damaged or no device's: copy the file again.")

@@ -16,6 +16,7 @@ from broker.provision.authority import Authority
 from broker.run_folder import SETTINGS
 from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import ConfigError
 from tests.security.conftest import SecuredFleet, ServedFleet
 
 RUN = ["--rounds=2", "--clients-per-round=2", "--min-clients=2", "--local-steps=3", "--deadline=120", "--seed=3"]
@@ -156,6 +157,33 @@ def test_a_fleet_with_identities_has_the_bits_of_an_open_run_and_strangers_stay_
     assert same(weights(served.folder), open_run)
     counted = turned_away(served.folder)
     assert counted.keys() >= ({"handshake"} if served.mosquitto is not None else {"handshake", "login"})
+
+
+def test_workers_come_in_by_identities_of_their_own(
+    served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
+) -> None:
+    folder, serve = served.authority.folder, [digits_bundle.root, *served.serve]
+    if served.mosquitto is not None:  # the embedded broker lets them in by the coordinator's own key
+        refused = edge_fl("serve", *serve, *RUN, "--workers=2", "-o", "none", folder=served.folder)
+        said = refused.communicate(timeout=120)[0]
+        assert refused.returncode == 15
+        assert not (served.folder / "none").exists()
+        assert "coordinator-worker-1.pem' is missing, by which the broker lets worker 1 in" in " ".join(
+            said.split()
+        )
+        made = edge_fl("provision", "workers", "--count=2", "--folder", folder, folder=served.folder)
+        assert "coordinator-worker-2.pem" in made.communicate(timeout=60)[0]
+        served.mosquitto.reload()
+    run(served.folder, serve, served.devices("tea", "coffee"), options=["--workers=2"])
+    assert same(weights(served.folder), open_run)
+
+
+def test_a_workers_identity_is_no_devices(served: ServedFleet) -> None:
+    identity = served.authority.worker(1)
+    device = edge_fl("device", "--identity", identity, "--data", "digits", folder=served.folder)
+    assert "take the file of this device" in " ".join(device.communicate(timeout=60)[0].split())
+    with pytest.raises(ConfigError, match="is not a device"):
+        served.authority.device("coordinator-worker-1")
 
 
 def test_passwords_are_in_no_log_and_no_record(
