@@ -36,12 +36,16 @@ class Child:
         What an error calls it.
     main
         What it does: called with its end of a pipe and the ``arguments``.
+    parent
+        Whether it starts processes, which end with it.
     """
 
-    def __init__(self, name: str, main: Callable[..., None], *arguments: Any) -> None:
+    def __init__(self, name: str, main: Callable[..., None], *arguments: Any, parent: bool = False) -> None:
         self._name = name
         self._pipe, other = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_guarded, args=(main, other, *arguments), name=name, daemon=True)
+        self._process = _SPAWN.Process(
+            target=_guarded, args=(main, other, *arguments), name=name, daemon=not parent
+        )
         self._process.start()
         other.close()
 

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.load import bare, coordinator, devices
 from benchmarks.load.bare import Moved
 from benchmarks.load.child import Child, Place, cpu_seconds
 from benchmarks.load.config import patient_config
-from benchmarks.load.coordinator import Asking, Served
+from benchmarks.load.coordinator import Asking, Served, resident_of
 from broker.model import GlobalModel
 from device_sim.emulation.crowd import ReadyUpdates
 from device_sim.emulation.mosquitto import Mosquitto
@@ -20,7 +22,7 @@ from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 
-__all__ = ["Fleet", "Turn", "allow_files", "take_turns"]
+__all__ = ["Fleet", "Scaled", "Turn", "allow_files", "scale_rounds", "take_turns"]
 
 _METHOD, _PARAMETERS = "fedbiad", {"dropout": [500]}
 _WAIT_SECONDS = 600.0
@@ -62,6 +64,16 @@ class Turn:
     hashed_around: tuple[float, float]
     served: Served
     served_around: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """One round: what the coordinator took, CPU seconds of Mosquitto and of the devices, and Mosquitto's memory."""
+
+    served: Served
+    broker: float
+    devices: float
+    broker_memory: int
 
 
 def allow_files(fleet: Fleet) -> None:
@@ -147,6 +159,61 @@ def _sizes(bundle: Bundle, config: RunConfig) -> tuple[int, int]:
 
 def _name(number: int) -> str:
     return f"device-{number:05d}"
+
+
+def scale_rounds(
+    fleet: Fleet,
+    *,
+    workers: int,
+    rounds: int,
+    processes: int,
+    bundle: Bundle,
+    folder: Path,
+    report: Callable[[str], None],
+) -> list[Scaled]:
+    """A fleet's rounds alone, over a Mosquitto in ``folder``, of a coordinator with so many ``workers``.
+
+    Sums are exact, so that workers add up, too. Raises as :func:`take_turns` does.
+    """
+    config = patient_config(
+        "scale",
+        _METHOD,
+        _PARAMETERS,
+        rounds=rounds,
+        selected=fleet.selected,
+        registered=fleet.agents,
+        wait=_WAIT_SECONDS,
+    )
+    config = msgspec.structs.replace(config, exact_sums=True, evaluate_every=rounds + 1, max_devices=fleet.agents)
+    model, update = _sizes(bundle, config)
+    names = [_name(number) for number in range(fleet.agents)]
+    with ExitStack() as stack:
+        broker = stack.enter_context(Mosquitto(folder))
+        place = Place(broker.address, bundle.root, config)
+        lead = stack.enter_context(
+            Child("coordinator", coordinator.main, place, folder / "run", workers, parent=True)
+        )
+        crowds = [
+            stack.enter_context(Child("devices", devices.main, place, names[i::processes], model, update))
+            for i in range(processes)
+        ]
+        around, found = (broker.pid, [crowd.pid for crowd in crowds]), []
+        for number in range(1, rounds + 1):
+            asking: Asking = lead.receive(_WAIT_SECONDS)
+            report(f"{fleet} agents, {workers} workers: round {number}")
+            for crowd in crowds:
+                crowd.send((number, asking.clients))
+            for crowd in crowds:
+                crowd.receive(_WAIT_SECONDS)
+            served, used = _timed(around, lead, None)
+            found.append(Scaled(served, *used, resident_of(broker.pid)))
+        lead.receive(_WAIT_SECONDS)
+        for crowd in crowds:
+            crowd.send(None)
+        accepted = sum(crowd.receive(_WAIT_SECONDS) for crowd in crowds)
+    if accepted != rounds * fleet.selected:
+        raise RunError(f"The devices know of {accepted} accepted updates, not {rounds * fleet.selected}.")
+    return found
 
 
 def _timed(around: tuple[int, list[int]], child: Child, word: object) -> tuple[Any, tuple[float, float]]:
