@@ -26,6 +26,7 @@ __all__ = [
     "check_held",
     "check_score",
     "check_statistics",
+    "check_told",
     "check_update",
     "diverged",
     "expected_of",
@@ -148,13 +149,19 @@ def diverged(name: str, size: float) -> FrameError:
 
 
 def check_held(update: HeldUpdate, asked: Expected) -> Frame:
-    """Hold an update that a worker has against what was asked, as :func:`broker.acceptance.check_update` does.
+    """Hold an update that a worker has against what was asked, as :func:`check_update` does.
 
     What a worker says is within what its clients could have trained. Whether they did, only the worker knows.
 
     Raises FrameError.
     """
-    frame = check_update(update.frame, replace(asked, withheld=True))
+    check_update(update.frame, replace(asked, withheld=True))
+    check_told(update, asked)
+    return update.without_values(asked.layout, asked.recipe.decoders)
+
+
+def check_told(update: HeldUpdate, asked: Expected) -> None:
+    """Hold what a worker tells of an update beside its frame against what can be; raises FrameError."""
     layout, (name, change) = asked.layout, update.farthest
     if not 0 < update.length <= largest_frame(layout):
         raise FrameError("oversize", f"The update has {update.length} bytes.")
@@ -169,13 +176,6 @@ def check_held(update: HeldUpdate, asked: Expected) -> Frame:
     most = 1.0 if asked.recipe.rule.signs else change
     if any(update.reach[tensor.name] > most for tensor in layout.parameters):
         raise FrameError("values", "A worker tells of an update that reaches farther than its largest change.")
-    if update.sent is None:
-        return frame
-    entries = sum(math.prod(frame.selection.shape(tensor)) for tensor in layout.parameters)
-    if len(update.sent) != -(-entries // 8):
-        raise FrameError("values", "A worker tells of other entries that were sent than the pattern has.")
-    sent = np.unpackbits(np.frombuffer(update.sent, np.uint8), count=entries).astype(np.bool_)
-    return replace(frame, sent=sent)
 
 
 def check_score(answer: Evaluated, held_out: int, metrics: Sequence[Metric], manifest: Manifest) -> None:

@@ -39,11 +39,13 @@ class HeldUpdate:
     reach: Reach
 
     def without_values(self, layout: Layout, decoders: Mapping[str, Decoder]) -> Frame:
-        """The update, of which nothing is here but its values."""
+        """The update but for its values; raises FrameError where ``sent`` does not fit its pattern."""
         frame = decode_frame(self.frame, layout, b"", decoders)
         if self.sent is None:
             return frame
         entries = sum(math.prod(frame.selection.shape(tensor)) for tensor in layout.parameters)
+        if len(self.sent) != -(-entries // 8):
+            raise FrameError("values", "A worker tells of other entries that were sent than the pattern has.")
         sent = np.unpackbits(np.frombuffer(self.sent, np.uint8), count=entries).astype(np.bool_)
         return replace(frame, sent=sent)
 

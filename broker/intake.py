@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
-from broker.acceptance import Expected, check_held, check_update, expected_of
+from broker.acceptance import Expected, check_told, check_update, expected_of
 from broker.held_update import HeldUpdate
 from broker.observer import Observer
 from broker.registry import Device, Registry
@@ -276,5 +276,5 @@ def _told(fetched: Fetched, asked: Expected) -> _Checked:
     if fetched.code:
         raise FrameError(fetched.code, fetched.reason)
     if fetched.held is not None:
-        check_held(fetched.held, asked)
+        check_told(fetched.held, asked)
     return _Checked(fetched.samples, fetched.loss, fetched.held)
