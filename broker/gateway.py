@@ -247,7 +247,7 @@ class Gateway:
     def finish(self, rounds: int) -> None:
         """Tell all devices that the run is over, and every one that registers from now on; uploads are broken off."""
         self._over = Finished(self._folder.run, rounds)
-        self._intake.clear()
+        self._intake.finish()
         self._publish(self._topics.all, self._over)
 
     def farewell(self, rounds: int, final: FinalModel) -> None:

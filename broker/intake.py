@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from broker.acceptance import Expected, check_told, check_update, expected_of
@@ -13,8 +14,8 @@ from broker.run_folder import RunFolder
 from broker.store import Judged, Store
 from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
-from broker.workers.jobs import Fetch, Fetched, Refused, Wants
-from broker.workers.pool import Said, Workers
+from broker.workers.jobs import Fetch, Fetched, Rejected, Wants
+from broker.workers.pool import Said, Taken, Workers
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError, printable
 from edge_fl.core.layout import Layout
@@ -115,6 +116,12 @@ class Intake:
         self._offers.clear()
         self._break_off()
 
+    def finish(self) -> None:
+        """Take nothing more in this run."""
+        self.clear()
+        if self._workers is not None:
+            self._workers.finish()
+
     def _break_off(self, besides: Collection[str] = ()) -> None:
         self._uploads.clear(besides)
         if self._workers is not None:
@@ -123,6 +130,8 @@ class Intake:
     def resume(self) -> None:
         """After a reconnect: ask at once for what is missing."""
         self._uploads.resume()
+        if self._workers is not None:
+            self._workers.resume()
 
     def tick(self) -> None:
         """Ask again for what has stalled."""
@@ -163,7 +172,7 @@ class Intake:
             self._offers[client] = offer
             if self._workers is None:
                 self._uploads.offer(client, offer.update)
-            else:
+            elif not self._workers.fetches(client, offer.update):
                 self._workers.fetch(self._job(current, device, offer))
 
     def chunk(self, client: str, digest: str, index: int, payload: bytes) -> None:
@@ -179,15 +188,18 @@ class Intake:
     def heard(self, said: Said) -> None:
         """Take in what a worker said; RunError where one does not start again."""
         assert self._workers is not None
-        match self._workers.heard(said):
-            case Wants(client=client, missing=missing):
-                self._send(client, Want(*missing, worker=str(said.number)))
-            case Refused(client=client, code=code, reason=reason, times=times):
-                self._reject(client, code, reason, times)
-            case Fetched() as fetched:
-                self._fetched(fetched.client, lambda asked: _told(fetched, asked))
-            case _:
-                pass
+        for answer in self._workers.heard(said):
+            match answer:
+                case Wants(client=client, missing=missing):
+                    self._send(client, Want(*missing, worker=str(said.number)))
+                case Rejected(client=client, code=code, reason=reason, times=times):
+                    self._reject(client, code, reason, times)
+                case Taken(job=job, fetched=fetched) if self._is_offered(job):
+                    self._fetched(job.client, partial(_told, job, fetched))
+
+    def _is_offered(self, job: Fetch) -> bool:
+        offer = self._offers.get(job.client)
+        return offer is not None and offer.update == job.ref
 
     def _fetched(self, client: str, check: Callable[[Expected], _Checked]) -> None:
         """Judge an update that is whole, as ``check`` says; it raises FrameError."""
@@ -271,10 +283,12 @@ class Intake:
         return verdict
 
 
-def _told(fetched: Fetched, asked: Expected) -> _Checked:
+def _told(job: Fetch, fetched: Fetched, asked: Expected) -> _Checked:
     """What a worker found of an update; raises FrameError where it is refused, or what is told of it cannot be."""
     if fetched.code:
         raise FrameError(fetched.code, fetched.reason)
+    if job.task.round != asked.round:  # the client was asked anew meanwhile
+        raise FrameError("stale", f"The update is for round {job.task.round} of run '{job.task.run}'.")
     if fetched.held is not None:
         check_told(fetched.held, asked)
     return _Checked(fetched.samples, fetched.loss, fetched.held)

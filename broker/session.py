@@ -39,12 +39,11 @@ from broker.settings import RunSettings
 from broker.statistics_round import collects
 from broker.store import Store
 from broker.summary import RunSummary, draw
-from broker.sums import device_here
 from broker.tiers import open_tiers
 from broker.turned_away import TurnedAway
 from broker.workers.access import worker_address
 from broker.workers.jobs import Start
-from broker.workers.pool import Workers
+from broker.workers.pool import Workers, check_count
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.errors import BrokerError, BundleError, ConfigError, StateError, SubscriptionRefusedError
@@ -104,6 +103,7 @@ def serve(
     StateError
         When the run's folder or record cannot be written, or holds a run.
     """
+    check_count(workers)
     use_code(config.code)
     recipe, config = open_recipe(config.method, config.parameters), settled(config)
     check_recipe(bundle, recipe, config)
@@ -112,7 +112,7 @@ def serve(
     check_no_run(root)
     models = _absolute(models)
     config = begun(config, bundle=str(bundle.root.resolve()))
-    evaluator = open_evaluator(bundle, config, device=device_here())
+    evaluator = open_evaluator(bundle, config)
     start = open_initial_weights(bundle, config)
     with (
         _connected(config.run, Topics(fleet), address, connect_timeout) as line,
@@ -169,11 +169,12 @@ def resume(
     BrokerError, RunError
         As :func:`serve`.
     """
+    check_count(workers)
     with closing(reopen(root) if database is None else Store(database, run_of(root))) as store:
         settings = read_settings(store.settings, RunSettings, root)
         found, config = open_bundle(settings, root, bundle), settings.config
         use_code(config.code)
-        evaluator = open_evaluator(found, config, device=device_here())
+        evaluator = open_evaluator(found, config)
         # After a round its checkpoint says where the run stands.
         start = found.weights() if store.rounds() else kept_initial_weights(root, found, settings)
         with (
@@ -290,7 +291,7 @@ def _workers(
             address=worker_address(line.address, number),
             fleet=fleet,
             timeout=timeout,
-            holds=config.exact_sums,
+            holds=config.exact_sums and config.privacy is None,
         )
         for number in range(1, count + 1)
     ]

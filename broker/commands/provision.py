@@ -91,16 +91,19 @@ def workers(
     folder: Folder = _FLEET,
     days: Days = 365,
 ) -> None:
-    """Give the coordinator's workers identities, beside its own, and let them in at Mosquitto.
+    """Give the coordinator's workers identities, if they have none, beside its own, and let them in at Mosquitto.
 
     Example: edge-fl provision workers --count 2
     """
     from broker.provision.lock import locked_authority
     from broker.provision.mosquitto import let_workers_in
+    from edge_fl.identity.certificates import worker_name
 
     with locked_authority(folder) as authority:
         for number in range(1, count + 1):
-            typer.echo(f"{authority.worker(number, days=days)}: keep it beside coordinator.pem")
+            file = folder / f"{worker_name(number)}.pem"
+            if not (authority.holds(worker_name(number)) and file.exists()):  # `rotate` renews one
+                typer.echo(f"{authority.worker(number, days=days)}: keep it beside coordinator.pem")
         if (listed := let_workers_in(folder, count=count, fleet=authority.fleet)) is not None:
             typer.echo(f"{listed}: send Mosquitto SIGHUP, so that it reads this list again")
 

@@ -58,7 +58,8 @@ def let_workers_in(folder: Path, *, count: int, fleet: str) -> Path | None:
     lines = [
         f"user {worker_name(number)}\ntopic read {topics.up('+', str(number))}/chunk/#\n" for number in missing
     ]
-    write_atomically(file, "\n".join([held, *lines]).encode())
+    if lines:
+        write_atomically(file, "\n".join([held, *lines]).encode())
     return file
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from broker.doors import OF_THE_HOUSE
 from edge_fl.core.errors import ConfigError
 from edge_fl.identity.certificates import worker_name
 from edge_fl.identity.file import read_identity
@@ -23,7 +22,7 @@ def worker_address(address: BrokerAddress, number: int) -> BrokerAddress:
         When that is missing, or another's.
     """
     access = address.access
-    if access.signing is None or access.user == OF_THE_HOUSE:
+    if access.signing is None or access.user is not None:  # whoever comes by a password may come again
         return address
     own = access.signing.with_name(f"{worker_name(number)}.pem")
     if not own.exists():
@@ -33,4 +32,8 @@ def worker_address(address: BrokerAddress, number: int) -> BrokerAddress:
     identity = read_identity(own)
     if identity.name != worker_name(number):
         raise ConfigError(f"'{own}' is the identity of '{identity.name}', not of '{worker_name(number)}'.")
-    return replace(address, access=replace(identity.access, insecure=access.insecure))
+    if identity.authorities.isdisjoint(read_identity(access.signing).authorities):
+        raise ConfigError(
+            f"'{own}' is of another fleet than '{access.signing}': take both from one fleet's folder."
+        )
+    return replace(address, access=replace(access, cert=own, key=None, name=identity.name))

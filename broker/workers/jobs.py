@@ -19,13 +19,16 @@ __all__ = [
     "Added",
     "Answer",
     "Counting",
+    "Failed",
     "Fetch",
     "Fetched",
     "Forget",
     "Job",
     "Kept",
+    "Offline",
     "Ready",
-    "Refused",
+    "Rejected",
+    "Resume",
     "Start",
     "Wants",
 ]
@@ -56,6 +59,7 @@ class Fetch:
 
     ``task`` is what the client was asked, of a model of ``version``. The client registered ``samples`` samples, and may
     change a parameter by ``max_change``. ``shared`` is what the compressor gave out with the model.
+    ``number`` tells jobs apart: a client may offer the same update again.
     """
 
     client: str
@@ -67,6 +71,7 @@ class Fetch:
     samples: int
     max_change: float
     shared: bytes
+    number: int = 0
 
     def expected(self, layout: Layout, recipe: Recipe) -> Expected:
         """What the update is held against."""
@@ -87,6 +92,11 @@ class Forget:
     """Break off what is on its way, but for these clients' updates."""
 
     besides: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Ask at once for what is missing of updates on their way."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +127,7 @@ class AddUp:
     updates: Sequence[Counting]
 
 
-Job = Fetch | Forget | AddUp
+Job = Fetch | Forget | Resume | AddUp
 
 
 @dataclass(frozen=True)
@@ -137,13 +147,12 @@ class Wants:
 
 @dataclass(frozen=True)
 class Fetched:
-    """The update ``digest`` of ``client`` is in its place, or refused with a ``code`` and a ``reason``.
+    """The update of the job number ``job`` is in its place, or refused with a ``code`` and a ``reason``.
 
     ``held`` is there where the worker was started to tell that.
     """
 
-    client: str
-    digest: str
+    job: int
     code: str = ""
     reason: str = ""
     samples: int = 0
@@ -152,7 +161,7 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class Refused:
+class Rejected:
     """Something else that came from ``client`` was turned away, so many ``times``."""
 
     client: str
@@ -169,4 +178,18 @@ class Added:
     failure: str = ""
 
 
-Answer = Ready | Wants | Fetched | Refused | Added
+@dataclass(frozen=True)
+class Offline:
+    """The worker's session was lost, and is being brought up again."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker cannot go on: its disk fails."""
+
+    reason: str
+
+
+Answer = Ready | Wants | Fetched | Rejected | Added | Offline | Failed

@@ -4,24 +4,51 @@ import logging
 import multiprocessing
 import queue
 import threading
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from broker.workers.jobs import Added, AddUp, Answer, Counting, Fetch, Fetched, Forget, Job, Ready, Start
+from broker.workers.jobs import (
+    Added,
+    AddUp,
+    Answer,
+    Counting,
+    Failed,
+    Fetch,
+    Fetched,
+    Forget,
+    Job,
+    Offline,
+    Ready,
+    Resume,
+    Start,
+)
 from broker.workers.worker import run_worker
-from edge_fl.core.errors import ConfigError, RunError
+from edge_fl.core.content import Ref
+from edge_fl.core.errors import ConfigError, RunError, StateError
 from edge_fl.wire.sum_frame import SumHeader
 
-__all__ = ["MOST_WORKERS", "Said", "Workers"]
+__all__ = ["MOST_WORKERS", "Said", "Taken", "Workers", "check_count"]
 
 _log = logging.getLogger(__name__)
 MOST_WORKERS = 64
-_TRIES = 3  # at starting a worker, and at adding up a share
-_START_SECONDS, _END_SECONDS = 30.0, 5.0
+_START_SECONDS, _END_SECONDS = 60.0, 5.0
+_SUM_SECONDS = 600.0  # for a share of a round, after which its worker is taken to hang
+_PATIENT_SECONDS = (
+    7 * 86400.0
+)  # for the broker, by a worker that is started again: the coordinator waits for it, too
+_TRIES = 3  # at adding up a share
 _MOST_ENDS = 10  # of workers, without an update or a sum in between
+_MOST_ENDS_OF_ONE = 5  # of workers that were at one update, after which it is refused
+
+
+def check_count(count: int) -> None:
+    """Raises ConfigError unless a coordinator may have so many workers."""
+    if not 0 <= count <= MOST_WORKERS:
+        raise ConfigError(f"A coordinator has 0 to {MOST_WORKERS} workers, not {count}.")
 
 
 class Said(NamedTuple):
@@ -32,95 +59,91 @@ class Said(NamedTuple):
     answer: Answer | None
 
 
+class Taken(NamedTuple):
+    """A job that is done, and what came of it."""
+
+    job: Fetch
+    fetched: Fetched
+
+
+@dataclass
+class _Task:
+    """A job, and how many workers ended at it."""
+
+    job: Fetch
+    ends: int = 0
+
+
 @dataclass
 class _Worker:
-    """One worker: its process in this ``life``, and the updates that it was told to fetch."""
+    """One worker in this ``life``: its process, and the updates that it was told to fetch, by client."""
 
     number: int
     life: int
     process: BaseProcess
     pipe: Pipe
-    jobs: dict[str, Fetch] = field(default_factory=dict)
+    listener: threading.Thread | None = None
+    tasks: dict[str, _Task] = field(default_factory=dict)
     sums: "queue.SimpleQueue[Added | None]" = field(default_factory=queue.SimpleQueue)
+    ready: "queue.SimpleQueue[Ready | None]" = field(default_factory=queue.SimpleQueue)
 
-    @property
-    def load(self) -> int:
-        """Bytes that are still to come."""
-        return sum(job.ref.size for job in self.jobs.values())
+    def send(self, job: Job) -> None:
+        """Tell it; of one that has ended a listener tells, and what it was told is told the next."""
+        with suppress(OSError):
+            self.pipe.send(job)
 
 
 class Workers:
     """Some processes that take in updates.
 
-    They are opened with the run. An offered update is given to whoever has least to fetch. What a worker says is handed
-    to ``post``, by a thread of each, and then to :meth:`heard`. A worker that ends is started again with the same
-    number, and fetches anew what it was at. As a round closes, workers that have come this far add updates up.
+    They are opened before the run. A client's updates go to one worker, always, so nobody else writes to the client's
+    place. What workers say is handed to ``post``, by a thread of each, and comes back to :meth:`heard`. A worker that
+    ends is started again with the same number, and fetches anew what it was at. As a round closes they add updates up.
 
     Parameters
     ----------
     starts
         What each works for.
     post
-        Takes :class:`Said` from any thread.
+        Takes what a worker said from any thread.
 
     Raises
     ------
-    ConfigError
-        When there are to be too many.
     RunError
         When one does not start.
     """
 
-    def __init__(self, starts: Sequence[Start], post: Callable[[Any], None]) -> None:
-        if len(starts) > MOST_WORKERS:
-            raise ConfigError(f"A coordinator has at most {MOST_WORKERS} workers, not {len(starts)}.")
+    def __init__(self, starts: Sequence[Start], post: Callable[[Said], None]) -> None:
         self._starts, self._post = {start.number: start for start in starts}, post
         self._context = multiprocessing.get_context("spawn")  # threads do not survive a fork
         self._workers: dict[int, _Worker] = {}
-        self._lives = 0
+        self._homes: dict[str, int] = {}  # whose each client is
+        self._lives = self._jobs = 0
         self._ends = 0  # of workers, since one did something
+        self._over = False
         try:
-            for worker in [self._begin(number) for number in self._starts]:
-                self._settle(worker)
+            for start in starts:
+                self._begin(start)
+            for worker in self._workers.values():
+                _check_ready(worker)
         except BaseException:
             self.close()
             raise
 
     # --- lives
 
-    def _begin(self, number: int) -> _Worker:
+    def _begin(self, start: Start) -> _Worker:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(
-            target=run_worker, args=(theirs, self._starts[number]), name=f"worker-{number}", daemon=True
+            target=run_worker, args=(theirs, start), name=f"worker-{start.number}", daemon=True
         )
         process.start()
         theirs.close()  # so that the end of the process is the end of its pipe
         self._lives += 1
-        worker = self._workers[number] = _Worker(number, self._lives, process, ours)
+        worker = self._workers[start.number] = _Worker(start.number, self._lives, process, ours)
+        worker.listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
+        worker.listener.start()
         return worker
-
-    def _settle(self, worker: _Worker) -> None:
-        """Wait until it hears devices, or one that is started in its place; RunError where none does."""
-        for _ in range(_TRIES):
-            ready = self._ready(worker)
-            if ready is None:
-                worker.process.kill()
-                worker = self._begin(worker.number)
-            elif ready.failure:
-                raise RunError(f"Worker {worker.number} did not start: {ready.failure}")
-            else:
-                threading.Thread(target=self._listen, args=(worker,), daemon=True).start()
-                return
-        raise RunError(f"Worker {worker.number} did not start: see that there is memory for it.")
-
-    def _ready(self, worker: _Worker) -> Ready | None:
-        """What it says first; None where it ends before, or says nothing."""
-        longest = _START_SECONDS + self._starts[worker.number].timeout
-        try:
-            said = worker.pipe.recv() if worker.pipe.poll(longest) else None
-        except (EOFError, OSError):
-            return None
-        return said if isinstance(said, Ready) else None
 
     def _listen(self, worker: _Worker) -> None:
         try:
@@ -128,101 +151,174 @@ class Workers:
                 answer = worker.pipe.recv()
                 if isinstance(answer, Added):
                     worker.sums.put(answer)
+                elif isinstance(answer, Ready):
+                    worker.ready.put(answer)
                 else:
                     self._post(Said(worker.number, worker.life, answer))
         except (EOFError, OSError):
+            worker.ready.put(None)
             worker.sums.put(None)
             self._post(Said(worker.number, worker.life, None))
 
-    def _again(self, number: int) -> None:
-        """Start a worker that has ended, and give it what it was at."""
-        before = self._workers[number]
-        before.process.join(_END_SECONDS)
+    def _again(self, before: _Worker) -> Iterator[Taken]:
+        """Start a worker that has ended, and give it what it was at, but for what others have ended at, too.
+
+        It waits for the broker by itself, and nobody waits for it.
+        """
+        _end(before)
+        if self._over:
+            return
         self._ends += 1
         if self._ends > _MOST_ENDS:
             raise RunError(
                 f"Workers ended {self._ends} times and took in nothing: see that they have memory enough, and continue "
                 "the run with --resume."
             )
-        _log.warning("worker %d ended (exit code %s): it is started again", number, before.process.exitcode)
-        self._settle(self._begin(number))
-        for job in before.jobs.values():
-            self.fetch(job)
+        _log.warning("worker %d ended (exit code %s): it is started again", before.number, before.process.exitcode)
+        worker = self._begin(replace(self._starts[before.number], timeout=_PATIENT_SECONDS))
+        for client, task in before.tasks.items():
+            task.ends += 1
+            if task.ends >= _MOST_ENDS_OF_ONE:
+                yield Taken(task.job, Fetched(task.job.number, "fault", "Workers ended at it again and again."))
+                continue
+            worker.tasks[client] = task
+            worker.send(task.job)
 
     # --- updates
 
+    def fetches(self, client: str, ref: Ref) -> bool:
+        """Whether this update is being fetched."""
+        worker = self._workers.get(self._homes.get(client, 0))
+        task = None if worker is None else worker.tasks.get(client)
+        return task is not None and task.job.ref == ref
+
     def fetch(self, job: Fetch) -> None:
-        """Have a worker fetch an update; what one is at already goes on."""
-        holder = next((each for each in self._workers.values() if job.client in each.jobs), None)
-        if holder is not None and holder.jobs[job.client].ref == job.ref:
-            return
-        worker = holder or min(self._workers.values(), key=lambda each: each.load)
-        worker.jobs[job.client] = job
-        _send(worker, job)
+        """Have the client's worker fetch an update, in place of any other of the client."""
+        if job.client not in self._homes:
+            self._homes[job.client] = min(self._workers.values(), key=lambda each: len(each.tasks)).number
+        worker = self._workers[self._homes[job.client]]
+        self._jobs += 1
+        numbered = replace(job, number=self._jobs)
+        worker.tasks[job.client] = _Task(numbered)
+        worker.send(numbered)
 
     def forget(self, besides: Collection[str] = ()) -> None:
         """Break off what is on its way, but for these clients' updates."""
         kept = frozenset(besides)
         for worker in self._workers.values():
-            worker.jobs = {client: job for client, job in worker.jobs.items() if client in kept}
-            _send(worker, Forget(kept))
+            worker.tasks = {client: task for client, task in worker.tasks.items() if client in kept}
+            worker.send(Forget(kept))
 
-    def heard(self, said: Said) -> Answer | None:
-        """What a worker said, where it still counts; RunError where one that ended does not start again."""
+    def resume(self) -> None:
+        """Devices can be asked again: have workers ask at once for what is missing."""
+        for worker in self._workers.values():
+            worker.send(Resume())
+
+    def finish(self) -> None:
+        """The run is over: who ends from now on is not started again."""
+        self._over = True
+        self.forget()
+
+    def heard(self, said: Said) -> list[Answer | Taken]:
+        """What a worker said, as far as it still counts.
+
+        Raises
+        ------
+        RunError
+            When workers end again and again.
+        StateError
+            When one cannot write.
+        """
         worker = self._workers.get(said.number)
         if worker is None or worker.life != said.life:
-            return None
-        if said.answer is None:
-            self._again(said.number)
-        elif isinstance(said.answer, Fetched):
-            self._ends = 0
-            job = worker.jobs.pop(said.answer.client, None)
-            return said.answer if job is not None and job.ref.digest == said.answer.digest else None
-        return said.answer
+            return []
+        match said.answer:
+            case None:
+                return list(self._again(worker))
+            case Fetched() as fetched:
+                return self._done(worker, fetched)
+            case Failed(reason=reason):
+                raise StateError(f"Worker {said.number} failed: {reason}")
+            case Offline(reason=reason):
+                _log.warning("worker %d lost its connection to the broker (%s); reconnecting", said.number, reason)
+                return []
+            case answer:
+                return [answer]
+
+    def _done(self, worker: _Worker, fetched: Fetched) -> list[Answer | Taken]:
+        """An update that is whole, unless the client has offered another since."""
+        found = next((task.job for task in worker.tasks.values() if task.job.number == fetched.job), None)
+        if found is None:
+            return []
+        del worker.tasks[found.client]
+        self._ends = 0
+        return [Taken(found, fetched)]
 
     # --- sums
 
-    def add_up(self, header: SumHeader, updates: Sequence[Counting]) -> list[tuple[Sequence[Counting], bytes]]:
-        """Have workers add up shares of ``updates``: each share, and its sum as a frame.
+    def add_up(self, header: SumHeader, updates: Sequence[Counting]) -> Iterator[tuple[Sequence[Counting], bytes]]:
+        """Have workers add up shares of ``updates``, at least one: each share, and its sum as a frame.
 
         A share whose worker ends is added up once more. Raises RunError where that fails as well.
         """
         size = -(-len(updates) // len(self._workers))
         waiting = [tuple(updates[first : first + size]) for first in range(0, len(updates), size)]
-        found: list[tuple[Sequence[Counting], bytes]] = []
         reason = "workers ended"
         for _ in range(_TRIES):
-            asked = list(zip(self._workers.values(), waiting, strict=False))
+            asked = list(zip(list(self._workers.values()), waiting, strict=False))
             for worker, share in asked:
-                _send(worker, AddUp(header, share))
+                worker.send(AddUp(header, share))
             waiting = []
             for worker, share in asked:
-                added = worker.sums.get()
+                added = _sum_of(worker)
                 if added is not None and not added.failure:
                     self._ends = 0
-                    found.append((share, added.frame))
+                    yield share, added.frame
                     continue
                 waiting.append(share)
                 if added is None:
-                    self._again(worker.number)
+                    list(self._again(worker))  # between rounds nobody waits for an update
                 else:
                     reason = added.failure
             if not waiting:
-                return found
+                return
         raise RunError(f"The round's updates could not be added up ({reason}): continue the run with --resume.")
 
     def close(self) -> None:
         """End the processes, whatever they do."""
-        for worker in self._workers.values():
-            worker.life = 0  # what it says from now on counts for nothing
-            worker.process.terminate()
-            worker.process.join()
-            worker.pipe.close()
-        self._workers.clear()
+        ended = list(self._workers.values())
+        self._workers.clear()  # what they say from now on counts for nothing
+        for worker in ended:
+            _end(worker)
 
 
-def _send(worker: _Worker, job: Job) -> None:
+def _check_ready(worker: _Worker) -> None:
+    """Wait until it hears devices; raises RunError where it does not."""
     try:
-        worker.pipe.send(job)
-    except OSError:  # it has ended: that is heard of, and it gets its jobs again
-        _log.debug("worker %d has ended", worker.number)
+        ready = worker.ready.get(timeout=_START_SECONDS)
+    except queue.Empty:
+        ready = None
+    if ready is None:
+        raise RunError(
+            f"Worker {worker.number} did not start: see that there is memory for it, and call edge_fl.serve below "
+            "`if __name__ == '__main__':` in a script."
+        )
+    if ready.failure:
+        raise RunError(f"Worker {worker.number} did not start: {ready.failure}")
+
+
+def _sum_of(worker: _Worker) -> Added | None:
+    """What it added up; None where it ended, or hangs, and is ended."""
+    try:
+        return worker.sums.get(timeout=_SUM_SECONDS)
+    except queue.Empty:
+        return None
+
+
+def _end(worker: _Worker) -> None:
+    """End its process, and what listens to it."""
+    worker.process.kill()
+    worker.process.join(_END_SECONDS)
+    if worker.listener is not None and worker.listener is not threading.current_thread():
+        worker.listener.join(_END_SECONDS)
+    worker.pipe.close()

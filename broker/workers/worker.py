@@ -1,9 +1,11 @@
 """One worker: hears devices' chunks, checks updates, and adds them up, as the coordinator has it."""
 
 import logging
+import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
@@ -17,23 +19,26 @@ from broker.workers.jobs import (
     Added,
     AddUp,
     Answer,
+    Failed,
     Fetch,
     Fetched,
     Forget,
     Job,
+    Offline,
     Ready,
-    Refused,
+    Rejected,
+    Resume,
     Start,
     Wants,
 )
 from edge_fl.aggregation.exact_sums import ExactSum
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Missing, Ref
-from edge_fl.core.errors import EdgeFLError, FrameError, said
+from edge_fl.core.errors import FrameError, StateError, said
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.transport.connection import Connection
-from edge_fl.transport.interface import Connected, Dropped, Message, Posted, Transport
+from edge_fl.transport.interface import Connected, Disconnected, Dropped, Event, Message, Posted, Transport
 from edge_fl.wire.frame import decode_frame
 from edge_fl.wire.messages import Topics
 from edge_fl.wire.sum_frame import encode_sum
@@ -43,12 +48,12 @@ __all__ = ["Worker", "run_worker"]
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
 _BURST = 64  # events taken before what stalls is looked at
+_MOST_REJECTED = 1000  # clients whose rejections are told apart between two ticks
 
 
 def run_worker(pipe: Pipe, start: Start) -> None:
     """A worker's process, until the coordinator's end of ``pipe`` is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator, which ends this process
-    connection = None
     try:
         use_code(start.code)
         connection = Connection(
@@ -57,25 +62,22 @@ def run_worker(pipe: Pipe, start: Start) -> None:
             subscriptions=[f"{Topics(start.fleet).up('+', str(start.number))}/chunk/#"],
         )
         worker = Worker(pipe, start, connection)
+        threading.Thread(target=_hear, args=(pipe, connection), daemon=True).start()
         connection.open(timeout=start.timeout)
-    except EdgeFLError as error:
-        pipe.send(Ready(str(error)))
+    except Exception as error:  # of the user's own code, too
+        pipe.send(Ready(said(error)))
         return
     pipe.send(Ready())
-    threading.Thread(target=_hear, args=(pipe, connection), daemon=True).start()
-    try:
-        worker.run()
-    finally:
-        connection.close()
+    worker.run()
 
 
 def _hear(pipe: Pipe, connection: Transport) -> None:
-    """Put jobs in line with what devices send; None at the end."""
+    """Put jobs in line with what devices send, and end with the coordinator, whatever is in line."""
     try:
         while True:
             connection.post(pipe.recv())
-    except (EOFError, OSError):
-        connection.post(None)
+    except BaseException:  # a job that cannot be read is no better than none
+        os._exit(0)
 
 
 class Worker:
@@ -83,7 +85,7 @@ class Worker:
 
     Chunks go to the run's file of updates. A whole update is held against what was asked, and the coordinator is told:
     once that has recorded it, the device hears so. When the round closes, the worker reads updates from the file again,
-    its own or a lost worker's, and adds them up. It ends with the coordinator's end of the pipe.
+    its own or another's, and adds them up. It ends with the coordinator's end of the pipe.
 
     Parameters
     ----------
@@ -103,47 +105,76 @@ class Worker:
         self._jobs: dict[str, Fetch] = {}
         self._uploads = Uploads(lambda client, missing: self._tell(Wants(client, Missing(*missing))), self._place)
         self._file: UpdateFile | None = None
+        self._rejected: dict[tuple[str, str], tuple[int, str]] = {}  # how often, and why last, by client and code
         self._ticked = 0.0
 
     def run(self) -> None:
-        """Do what comes until the coordinator is gone."""
+        """Do what comes, for as long as the process lives."""
         while True:
             event = self._connection.next(_TICK_SECONDS)
             taken = 0
             while event is not None:
-                match event:
-                    case Posted(item=None):
-                        return
-                    case Posted(item=job):
-                        self._do(job)
-                    case Connected():
-                        self._uploads.resume()
-                    case Message(topic=topic, payload=payload):
-                        self._take(topic, payload)
-                    case Dropped(topic=topic, times=times):
-                        client = topic.rpartition("/")[2]
-                        self._tell(Refused(client, "flood", "More came than there is room for.", times))
-                    case _:
-                        pass
+                self._handle(event)
                 taken += 1
                 event = self._connection.next(0.0) if taken < _BURST else None
             if (now := time.monotonic()) - self._ticked > _TICK_SECONDS:
                 self._ticked = now
-                self._uploads.tick()
+                self._guarded(self._uploads.tick)
+                self._tell_rejections()
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Posted(item=AddUp() as job):
+                self._tell(self._added(job))
+            case Posted(item=job):
+                self._guarded(lambda: self._do(job))
+            case Connected():
+                self._guarded(self._uploads.resume)
+            case Disconnected(reason=reason):
+                self._tell(Offline(reason))
+            case Message(topic=topic, payload=payload):
+                self._guarded(lambda: self._take(topic, payload))
+            case Dropped(topic=topic, times=times):
+                self._reject(topic.rpartition("/")[2], "flood", "More came than there is room for.", times)
+
+    def _guarded(self, do: Callable[[], None]) -> None:
+        """Do something that may write to the file of updates; the coordinator is told where that fails."""
+        try:
+            do()
+        except (StateError, OSError) as error:
+            self._tell(Failed(said(error)))
 
     def _tell(self, answer: Answer) -> None:
-        self._pipe.send(answer)
+        try:
+            self._pipe.send(answer)
+        except OSError:  # the coordinator is gone
+            os._exit(0)
+
+    def _reject(self, client: str, code: str, reason: str, times: int = 1) -> None:
+        """Count it: a flood here is not to be one there."""
+        before = self._rejected.get((client, code))
+        known = before is not None or len(self._rejected) < _MOST_REJECTED
+        key = (client if known else "", code)
+        self._rejected[key] = (self._rejected.get(key, (0, ""))[0] + times, reason)
+
+    def _tell_rejections(self) -> None:
+        for (client, code), (times, reason) in self._rejected.items():
+            self._tell(Rejected(client, code, reason, times))
+        self._rejected.clear()
 
     def _do(self, job: Job) -> None:
         match job:
             case Fetch(client=client, ref=ref):
-                self._jobs[client] = job
-                self._uploads.offer(client, ref)
+                if job.path.exists():  # or its round is closed
+                    self._jobs[client] = job
+                    self._uploads.drop(client)
+                    self._uploads.offer(client, ref)
             case Forget(besides=besides):
                 self._uploads.clear(besides)
                 self._jobs = {client: held for client, held in self._jobs.items() if client in besides}
-            case AddUp():
-                self._tell(self._added(job))
+                self._close()
+            case Resume():
+                self._uploads.resume()
 
     # --- updates on their way in
 
@@ -153,10 +184,14 @@ class Worker:
 
     def _opened(self, path: Path) -> UpdateFile:
         if self._file is None or self._file.path != path:
-            if self._file is not None:
-                self._file.close()
             self._file = UpdateFile(path, 0)
         return self._file
+
+    def _close(self) -> None:
+        """Keep no file that nothing goes to."""
+        if self._file is not None and not self._jobs:
+            self._file.close()
+            self._file = None
 
     def _take(self, topic: str, payload: bytes) -> None:
         client = ""
@@ -164,29 +199,34 @@ class Worker:
             _, client, chunk = self._topics.parse(topic, self._number)
             content = None if chunk is None else self._uploads.chunk(client, *chunk, payload)
         except FrameError as error:
-            self._tell(Refused(client, error.code, str(error)))
+            self._reject(client, error.code, str(error))
             return
         if content is not None and (job := self._jobs.pop(client, None)) is not None:
             self._tell(self._judged(job, content))
 
     def _judged(self, job: Fetch, content: bytes) -> Fetched:
         try:
-            frame = check_update(content, job.expected(self._layout, self._recipe))
+            return self._checked(job, content)
         except FrameError as error:
-            return Fetched(job.client, job.ref.digest, error.code, str(error))
-        held = None
+            return Fetched(job.number, error.code, str(error))
+        except Exception as error:  # of a decoder of the user's own, or of memory: it costs one update
+            _log.exception("an update of '%s' could not be checked", job.client)
+            return Fetched(job.number, "fault", f"{type(error).__name__}: {said(error)}.")
+
+    def _checked(self, job: Fetch, content: bytes) -> Fetched:
+        frame, held = check_update(content, job.expected(self._layout, self._recipe)), None
         if self._holds:
             reach = reach_of(self._layout, self._recipe.rule, frame.values)
             held = held_update(frame, len(content), layout=self._layout, reach=reach)
-        header = frame.header
-        return Fetched(job.client, job.ref.digest, samples=header.samples, loss=header.loss, held=held)
+        return Fetched(job.number, samples=frame.header.samples, loss=frame.header.loss, held=held)
 
     # --- sums
 
     def _added(self, job: AddUp) -> Added:
         try:
             return Added(self._sum(job))
-        except (FrameError, OSError) as error:
+        except Exception as error:  # as in _judged
+            _log.exception("updates could not be added up")
             return Added(b"", said(error))
 
     def _sum(self, job: AddUp) -> bytes:

@@ -21,7 +21,7 @@ class Inbox:
     """A queue of events with bounds for each sender and for all together.
 
     What is beyond a bound is dropped, and told as :class:`~edge_fl.transport.interface.Dropped`. The protocol repeats
-    what matters. A sender is a topic up to ``/chunk/``. One thread puts, another takes.
+    what matters. A sender is a topic up to ``/chunk/``. Any thread puts, one takes.
     """
 
     def __init__(self) -> None:

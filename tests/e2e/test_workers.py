@@ -18,7 +18,7 @@ from device_sim.emulation.chaos import same_weights
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import CHUNK_SIZE
 from edge_fl.core.errors import ConfigError, RunError
-from edge_fl.runs.config import RunConfig
+from edge_fl.runs.config import RunConfig, SecureAggregation
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.wire.messages import Topics
@@ -154,7 +154,7 @@ def test_what_a_stranger_sends_a_worker_costs_nothing_but_itself(system, embedde
 
 
 def test_more_workers_than_there_may_be_are_refused(system, embedded: BrokerAddress) -> None:
-    with pytest.raises(ConfigError, match="at most 64 workers, not 65"):
+    with pytest.raises(ConfigError, match="0 to 64 workers, not 65"):
         system.run(config_of(system, "rows"), [], embedded, workers=65)
 
 
@@ -165,3 +165,22 @@ def test_workers_that_cannot_reach_the_broker_say_so(
     monkeypatch.setattr("broker.session.worker_address", lambda _address, _number: elsewhere)
     with pytest.raises(RunError, match=r"Worker 1 did not start: No MQTT broker answers at .*127\.0\.0\.1:1"):
         system.coordinate(config_of(system, "rows"), system.folder / "run", embedded, Observer(), workers=1)
+
+
+@pytest.mark.matrix
+@pytest.mark.timeout(240)
+def test_secure_aggregation_has_the_same_bits_with_workers(system, embedded: BrokerAddress) -> None:
+    config = system.config("fedbiad", rounds=2, secure=SecureAggregation(holders=2, cohort=4), samples_bound=10.0)
+    assert_alike(
+        system.run(config, system.agents(), embedded),
+        system.run(config, system.agents(), embedded, workers=2),
+    )
+
+
+@pytest.mark.matrix
+def test_buffered_rounds_count_what_workers_take_in(system, embedded: BrokerAddress) -> None:
+    config = system.config("fedbiad", rounds=12, clients=4, buffer=2, local_steps=20, exact_sums=True)
+    done = system.run(config, system.agents(4), embedded, workers=2)
+    assert len(done.rounds) == 12
+    assert all(len(metrics.uplink) >= 2 for metrics in done.rounds)
+    assert not any(metrics.rejections for metrics in done.rounds)
