@@ -213,8 +213,8 @@ def _refused(program: Traceable, export: Callable[[], _Result]) -> _Result:
     except Exception as error:  # torch raises many types on what it cannot trace
         if "Constraints violated" in str(error):  # of several hundred sums of widths torch holds some for equal
             raise UnsupportedModelError(
-                f"torch ties widths of the {program.kind} program together that differ, and cannot leave them open: name "
-                "layers in the model's edge_fl_dense, which stay dense."
+                f"torch ties widths of the {program.kind} program together that differ, and cannot leave them open: "
+                "name layers in the model's edge_fl_dense, which stay dense."
             ) from error
         raise UnsupportedModelError(
             f"The model's {program.kind} program cannot be traced ({first_line(error)}): write its forward with "
