@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from edge_fl.aggregation.bounds import Size, size_of
-from edge_fl.aggregation.exact_sums import Counted, Reach, check_partial
+from edge_fl.aggregation.exact_sums import Counted, ExactSum, Reach, check_partial
 from edge_fl.aggregation.rules import Rule
 from edge_fl.core.divergence import farthest
 from edge_fl.core.errors import FrameError
@@ -16,10 +16,10 @@ from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Weights
 from edge_fl.wire.context import Decoder
 from edge_fl.wire.frame import Frame, decode_frame, encode_frame
-from edge_fl.wire.sum_frame import PartialSum, SumHeader, decode_sum
+from edge_fl.wire.sum_frame import PartialSum, SumHeader, decode_sum, encode_sum
 from edge_fl.wire.values import WITHHELD
 
-__all__ = ["HeldUpdate", "checked_sum", "held_update", "reach_of"]
+__all__ = ["HeldUpdate", "checked_sum", "held_update", "reach_of", "sum_frame"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,12 @@ def reach_of(layout: Layout, rule: Rule, values: Weights) -> Reach:
         tensor.name: float(np.abs(rule.entries(tensor, values[tensor.name])).max(initial=0))
         for tensor in layout.tensors
     }
+
+
+def sum_frame(header: SumHeader, layout: Layout, total: ExactSum) -> bytes:
+    """What a worker sends of the updates that it added up; ``header`` says all but how many these are."""
+    header = msgspec.structs.replace(header, clients=total.clients, weight=total.weight)
+    return encode_sum(header, layout, total.tensors())
 
 
 def checked_sum(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from broker.held_update import HeldUpdate
 from broker.round_sum import RoundTotal
+from broker.update_file import read_update
 from edge_fl.wire.messages import Task, Verdict
 
 __all__ = ["Part", "Report", "Round"]
@@ -29,9 +30,7 @@ class Report:
     def content(self) -> bytes:
         """Its frame."""
         assert self.path is not None
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            return file.read(self.size)
+        return read_update(self.path, self.offset, self.size)
 
 
 @dataclass

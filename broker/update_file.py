@@ -5,7 +5,14 @@ from pathlib import Path
 from edge_fl.core.content import CHUNK_SIZE
 from edge_fl.core.errors import StateError
 
-__all__ = ["Place", "UpdateFile"]
+__all__ = ["Place", "UpdateFile", "read_update"]
+
+
+def read_update(path: Path, offset: int, size: int) -> bytes:
+    """An update that was taken."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(size)
 
 
 class UpdateFile:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from broker.acceptance import Expected, expected_update
 from broker.held_update import HeldUpdate
+from broker.update_file import read_update
 from edge_fl.aggregation.exact_sums import Counted
 from edge_fl.core.content import Missing, Ref
 from edge_fl.core.layout import Layout
@@ -110,9 +111,7 @@ class Kept:
 
     def content(self) -> bytes:
         """Its frame."""
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            return file.read(self.size)
+        return read_update(self.path, self.offset, self.size)
 
 
 Counting = tuple[Kept, Counted]

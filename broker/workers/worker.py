@@ -9,10 +9,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
-import msgspec
-
 from broker.acceptance import check_update
-from broker.held_update import held_update, reach_of
+from broker.held_update import held_update, reach_of, sum_frame
 from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
 from broker.workers.jobs import (
@@ -41,7 +39,6 @@ from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Connected, Disconnected, Dropped, Event, Message, Posted, Transport
 from edge_fl.wire.frame import decode_frame
 from edge_fl.wire.messages import Topics
-from edge_fl.wire.sum_frame import encode_sum
 
 __all__ = ["Worker", "run_worker"]
 
@@ -239,5 +236,4 @@ class Worker:
                 for tensor in self._layout.tensors
             }
             total.add(frame.selection, entries, counted)
-        header = msgspec.structs.replace(job.header, clients=total.clients, weight=total.weight)
-        return encode_sum(header, self._layout, total.tensors())
+        return sum_frame(job.header, self._layout, total)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from device_sim.emulation.sessions import Publish
@@ -195,8 +194,8 @@ class CrowdDevice:
             case Task() as message if message != self._task and self._is_mine(message.run):
                 self._begin(message)
             case Want() as message if self._offer is not None and message.digest == self._offer.update.digest:
-                up = self._up if message.worker is msgspec.UNSET else self._topics.up(self._client, message.worker)
-                self.sent += self._sender.serve(up, self._chunks, message)
+                side = self._topics.wanted(self._client, message)
+                self.sent += self._sender.serve(side, self._chunks, message)
             case Verdict() as message if self._offer is not None and message.digest == self._offer.update.digest:
                 self.accepted += message.accepted
                 self._task, self._offer, self._chunks = None, None, ()

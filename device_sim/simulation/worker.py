@@ -4,9 +4,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
-from broker.held_update import HeldUpdate, held_update
+from broker.held_update import HeldUpdate, held_update, sum_frame
 from device_sim.simulation.trainer import Call, Trainer
 from edge_fl.aggregation.exact_sums import Counted, ExactSum, HeldUpdates
 from edge_fl.aggregation.spool import Spool
@@ -15,7 +13,7 @@ from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.training.update import Update
 from edge_fl.wire.frame import decode_frame, frame_header
-from edge_fl.wire.sum_frame import SumHeader, encode_sum
+from edge_fl.wire.sum_frame import SumHeader
 
 __all__ = ["AddUp", "Hold", "Holding", "Job", "Train", "Worker"]
 
@@ -119,8 +117,7 @@ class Worker:
         total = ExactSum(layout, dict(zip(names, header.exponents, strict=True)))
         for part in sorted(parts):
             self._held.add_to(total, ((self._first[part] + number, counted) for number, counted in parts[part]))
-        header = msgspec.structs.replace(header, clients=total.clients, weight=total.weight)
-        return encode_sum(header, layout, total.tensors())
+        return sum_frame(header, layout, total)
 
     def _forget(self) -> None:
         if self._held is not None:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from edge_fl.agent.envelope import Envelope
 from edge_fl.core.content import Ref, ref_of
 from edge_fl.core.errors import EdgeFLError, FrameError, RefusedError
@@ -370,5 +368,4 @@ class Conversation:
     def _serve(self, want: Want) -> None:
         chunks = self._outgoing.get(want.digest)
         if chunks is not None:
-            up = self._up if want.worker is msgspec.UNSET else self._topics.up(self._client, want.worker)
-            self._sender.serve(up, chunks, want)
+            self._sender.serve(self._topics.wanted(self._client, want), chunks, want)

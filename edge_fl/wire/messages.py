@@ -511,6 +511,10 @@ class Topics:
         """What a device says to the coordinator, or sends to one of its workers (``+`` for all devices)."""
         return f"{self.root}/up/{worker}/{client}"
 
+    def wanted(self, client: str, want: Want) -> str:
+        """Where a device sends what is wanted: to a worker, or to the coordinator."""
+        return self.up(client) if want.worker is msgspec.UNSET else self.up(client, want.worker)
+
     def down(self, client: str) -> str:
         """Control messages to a device."""
         return f"{self.root}/down/{client}"
