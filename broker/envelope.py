@@ -146,8 +146,7 @@ class SignedEnvelope:
 
     def check(self, client: str, certificate: bytes, signature: bytes, data: bytes) -> None:
         """Raises FrameError (``certificate``, ``signature``) where ``client`` did not sign ``data``."""
-        if self._authority.news():
-            self._known.clear()
+        self._follow_revocations()
         if not signature_holds(self._authority.check(client, certificate).key, signature, data):
             raise FrameError("signature", f"'{client}' did not sign its keys.")
 
@@ -170,10 +169,15 @@ class SignedEnvelope:
         _log.info("%s has heard a coordinator of epoch %d: going on with a later one", by, epoch)
         self._signer.epoch = epoch + 1
 
+    def _follow_revocations(self) -> None:
+        """Know those no more whose certificates were taken back; the others need not show theirs again."""
+        if self._authority.news():
+            revoked = self._authority.revokes
+            self._known = {client: known for client, known in self._known.items() if not revoked(known.serial)}
+
     def _known_of(self, client: str, signed: Signed, message: FromDevice) -> Holder:
         """What ``client`` signs with; raises FrameError where its certificate does not hold."""
-        if self._authority.news():
-            self._known.clear()
+        self._follow_revocations()
         known = self._known.get(client)
         if isinstance(message, Register) and (known is None or known.certificate != signed.certificate):
             return self._authority.check(client, signed.certificate)
@@ -225,10 +229,14 @@ class _Authority:
         self._otherwise = "the last list stands"
         return None
 
+    def revokes(self, serial: int) -> bool:
+        """Whether the certificate of this number was taken back."""
+        return self._revoked(serial)
+
     def check(self, client: str, der: bytes) -> Holder:
         """Whose certificate it is, if it holds now; raises FrameError (``certificate``)."""
         holder = self._issuer.holder(client, der)
-        if self._revoked(holder.serial):
+        if self.revokes(holder.serial):
             raise refused(client, "is revoked")
         return holder
 

@@ -274,8 +274,8 @@ def _workers(
     ------
     ConfigError
         When there are to be too many, or one lacks its identity.
-    RunError
-        When one does not start.
+    RunError, BrokerError
+        When one does not start, or the broker lets it hear nothing.
     """
     if not count:
         yield None
@@ -296,6 +296,8 @@ def _workers(
         for number in range(1, count + 1)
     ]
     with closing(Workers(starts, line.connection.post)) as workers:
+        workers.check_hearing(line.connection.publish, Topics(fleet))
+        _log.info("%d workers take in updates", count)
         yield workers
 
 

@@ -102,7 +102,9 @@ def workers(
     with locked_authority(folder) as authority:
         for number in range(1, count + 1):
             file = folder / f"{worker_name(number)}.pem"
-            if not (authority.holds(worker_name(number)) and file.exists()):  # `rotate` renews one
+            if authority.holds(worker_name(number)) and file.exists():
+                typer.echo(f"{file}: is there already; `edge-fl provision rotate {worker_name(number)}` renews it")
+            else:
                 typer.echo(f"{authority.worker(number, days=days)}: keep it beside coordinator.pem")
         if (listed := let_workers_in(folder, count=count, fleet=authority.fleet)) is not None:
             typer.echo(f"{listed}: send Mosquitto SIGHUP, so that it reads this list again")

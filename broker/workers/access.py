@@ -27,7 +27,8 @@ def worker_address(address: BrokerAddress, number: int) -> BrokerAddress:
     own = access.signing.with_name(f"{worker_name(number)}.pem")
     if not own.exists():
         raise ConfigError(
-            f"'{own}' is missing, by which the broker lets worker {number} in: see `edge-fl provision workers`."
+            f"'{own}' is missing, by which the broker lets worker {number} in: make it with `edge-fl provision workers "
+            f"--count {number} --folder {own.parent}`, and send Mosquitto SIGHUP."
         )
     identity = read_identity(own)
     if identity.name != worker_name(number):

@@ -24,6 +24,7 @@ __all__ = [
     "Fetch",
     "Fetched",
     "Forget",
+    "Hears",
     "Job",
     "Kept",
     "Offline",
@@ -137,6 +138,11 @@ class Ready:
 
 
 @dataclass(frozen=True)
+class Hears:
+    """A chunk of the coordinator's own has come: the broker lets the worker hear."""
+
+
+@dataclass(frozen=True)
 class Wants:
     """Ask ``client`` for these chunks."""
 
@@ -191,4 +197,4 @@ class Failed:
     reason: str
 
 
-Answer = Ready | Wants | Fetched | Rejected | Added | Offline | Failed
+Answer = Ready | Hears | Wants | Fetched | Rejected | Added | Offline | Failed

@@ -20,6 +20,7 @@ from broker.workers.jobs import (
     Fetch,
     Fetched,
     Forget,
+    Hears,
     Job,
     Offline,
     Ready,
@@ -28,7 +29,9 @@ from broker.workers.jobs import (
 )
 from broker.workers.worker import run_worker
 from edge_fl.core.content import Ref
-from edge_fl.core.errors import ConfigError, RunError, StateError
+from edge_fl.core.errors import BrokerError, ConfigError, RunError, StateError
+from edge_fl.identity.certificates import COORDINATOR
+from edge_fl.wire.messages import Topics
 from edge_fl.wire.sum_frame import SumHeader
 
 __all__ = ["MOST_WORKERS", "Said", "Taken", "Workers", "check_count"]
@@ -36,6 +39,7 @@ __all__ = ["MOST_WORKERS", "Said", "Taken", "Workers", "check_count"]
 _log = logging.getLogger(__name__)
 MOST_WORKERS = 64
 _START_SECONDS, _END_SECONDS = 60.0, 5.0
+_HEAR_SECONDS = 10.0
 _SUM_SECONDS = 600.0  # for a share of a round, after which its worker is taken to hang
 _PATIENT_SECONDS = (
     7 * 86400.0
@@ -82,10 +86,12 @@ class _Worker:
     life: int
     process: BaseProcess
     pipe: Pipe
+    first: bool = True  # life of this number
     listener: threading.Thread | None = None
     tasks: dict[str, _Task] = field(default_factory=dict)
     sums: "queue.SimpleQueue[Added | None]" = field(default_factory=queue.SimpleQueue)
     ready: "queue.SimpleQueue[Ready | None]" = field(default_factory=queue.SimpleQueue)
+    hears: "queue.SimpleQueue[Hears | None]" = field(default_factory=queue.SimpleQueue)
 
     def send(self, job: Job) -> None:
         """Tell it; of one that has ended a listener tells, and what it was told is told the next."""
@@ -140,7 +146,8 @@ class Workers:
         process.start()
         theirs.close()  # so that the end of the process is the end of its pipe
         self._lives += 1
-        worker = self._workers[start.number] = _Worker(start.number, self._lives, process, ours)
+        first = start.number not in self._workers
+        worker = self._workers[start.number] = _Worker(start.number, self._lives, process, ours, first)
         worker.listener = threading.Thread(target=self._listen, args=(worker,), daemon=True)
         worker.listener.start()
         return worker
@@ -151,12 +158,15 @@ class Workers:
                 answer = worker.pipe.recv()
                 if isinstance(answer, Added):
                     worker.sums.put(answer)
-                elif isinstance(answer, Ready):
+                elif isinstance(answer, Hears):
+                    worker.hears.put(answer)
+                elif isinstance(answer, Ready) and worker.first:
                     worker.ready.put(answer)
                 else:
                     self._post(Said(worker.number, worker.life, answer))
         except (EOFError, OSError):
             worker.ready.put(None)
+            worker.hears.put(None)
             worker.sums.put(None)
             self._post(Said(worker.number, worker.life, None))
 
@@ -225,7 +235,7 @@ class Workers:
         Raises
         ------
         RunError
-            When workers end again and again.
+            When workers end again and again, or one cannot come back.
         StateError
             When one cannot write.
         """
@@ -237,6 +247,10 @@ class Workers:
                 return list(self._again(worker))
             case Fetched() as fetched:
                 return self._done(worker, fetched)
+            case Ready(failure=failure):
+                if failure:
+                    raise RunError(f"Worker {said.number} did not start again: {failure}")
+                return []
             case Failed(reason=reason):
                 raise StateError(f"Worker {said.number} failed: {reason}")
             case Offline(reason=reason):
@@ -283,6 +297,24 @@ class Workers:
             if not waiting:
                 return
         raise RunError(f"The round's updates could not be added up ({reason}): continue the run with --resume.")
+
+    def check_hearing(self, publish: Callable[[str, bytes], object], topics: Topics) -> None:
+        """Have each worker hear a chunk of the coordinator's: a broker may take a subscription and hand out nothing.
+
+        Raises BrokerError where one does not.
+        """
+        for number, worker in self._workers.items():
+            side = topics.up(COORDINATOR, str(number))
+            publish(topics.chunk(side, "0" * 64, 0), b"")
+            try:
+                heard = worker.hears.get(timeout=_HEAR_SECONDS)
+            except queue.Empty:
+                heard = None
+            if heard is None:
+                raise BrokerError(
+                    f"The broker lets worker {number} hear nothing on '{topics.up('+', str(number))}/chunk/#': add "
+                    "that to its access list (`edge-fl provision workers` does), and send Mosquitto SIGHUP."
+                )
 
     def close(self) -> None:
         """End the processes, whatever they do."""

@@ -21,6 +21,7 @@ from broker.workers.jobs import (
     Fetch,
     Fetched,
     Forget,
+    Hears,
     Job,
     Offline,
     Ready,
@@ -33,6 +34,7 @@ from edge_fl.aggregation.exact_sums import ExactSum
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Missing, Ref
 from edge_fl.core.errors import FrameError, StateError, said
+from edge_fl.identity.certificates import COORDINATOR
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.transport.connection import Connection
@@ -194,6 +196,9 @@ class Worker:
         client = ""
         try:
             _, client, chunk = self._topics.parse(topic, self._number)
+            if client == COORDINATOR:
+                self._tell(Hears())
+                return
             content = None if chunk is None else self._uploads.chunk(client, *chunk, payload)
         except FrameError as error:
             self._reject(client, error.code, str(error))

@@ -173,6 +173,10 @@ def test_workers_come_in_by_identities_of_their_own(
         )
         made = edge_fl("provision", "workers", "--count=2", "--folder", folder, folder=served.folder)
         assert "coordinator-worker-2.pem" in made.communicate(timeout=60)[0]
+        deaf = edge_fl("serve", *serve, *RUN, "--workers=2", "-o", "none", folder=served.folder)
+        said = " ".join(deaf.communicate(timeout=120)[0].split())  # Mosquitto has not read its list yet
+        assert deaf.returncode == 16
+        assert "lets worker 1 hear nothing on 'edge-fl/2/up/1/+/chunk/#'" in said
         served.mosquitto.reload()
     run(served.folder, serve, served.devices("tea", "coffee"), options=["--workers=2"])
     assert same(weights(served.folder), open_run)

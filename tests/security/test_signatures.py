@@ -175,6 +175,13 @@ def test_a_certificate_must_be_of_the_fleet_hold_now_and_not_be_revoked(pair: Pa
     assert refused_by(pair.coordinator, UP, pair.device.seal(UP, REGISTER)) == "certificate"
 
 
+def test_who_is_not_revoked_is_heard_as_before_when_another_is(pair: Pair) -> None:
+    pair.authority.device("spare")
+    pair.meet()
+    pair.authority.revoke("spare")
+    assert pair.coordinator.open(UP, "tea", pair.device.seal(UP, FAILED)) == FAILED
+
+
 def test_a_list_of_another_authority_revokes_nobody(pair: Pair) -> None:
     other = Authority.create(pair.folder / "other", hosts=["localhost"], port=1)
     other.device("tea")
