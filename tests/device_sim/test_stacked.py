@@ -39,7 +39,7 @@ def test_a_round_of_every_method_is_that_of_the_runtime(
     assert any(np.abs(expected[name] - array).max() > 1e-3 for name, array in bundle.weights().items())
 
 
-IN_TURN = ("adam-mlp", "momentum-mlp", "sgd-conv", "adam-conv", "distil-conv", "vardrop-conv")
+IN_TURN = ("sgd-recurrent", "adam-mlp", "momentum-mlp", "sgd-conv", "adam-conv", "distil-conv", "vardrop-conv")
 """What another model or test shows of an optimiser, a layer or a variant, too: in make test-all."""
 
 
@@ -64,7 +64,13 @@ def test_a_stack_of_convolutions_is_that_of_the_runtime(
     test_every_kind_of_step_is_that_of_the_runtime(tmp_path, name)
 
 
-@pytest.mark.parametrize("name", ["per-width-conv", "noise-mlp", "sgd-recurrent", "vardrop-conv"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "per-width-conv",
+        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("noise-mlp", "sgd-recurrent", "vardrop-conv")),
+    ],
+)
 def test_models_that_stay_on_an_accelerator_are_trained_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_fleet_with_identities_has_the_bits_of_an_open_run_and_strangers_stay_
     assert counted.keys() >= ({"handshake"} if served.mosquitto is not None else {"handshake", "login"})
 
 
+@pytest.mark.matrix
 def test_workers_come_in_by_identities_of_their_own(
     served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:
@@ -182,6 +183,7 @@ def test_workers_come_in_by_identities_of_their_own(
     assert same(weights(served.folder), open_run)
 
 
+@pytest.mark.matrix
 def test_a_workers_identity_is_no_devices(served: ServedFleet) -> None:
     identity = served.authority.worker(1)
     device = edge_fl("device", "--identity", identity, "--data", "digits", folder=served.folder)
