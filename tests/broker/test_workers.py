@@ -57,6 +57,14 @@ class House:
         )
         self.workers.fetch(replace(job, **changes))
 
+    def wanted(self, content: bytes) -> None:
+        """Wait until a worker asks for an update: what comes before that is nobody's."""
+        digest = ref_of(content).digest
+        while True:
+            answer = self.next(Wants).answer
+            if isinstance(answer, Wants) and answer.missing.digest == digest:
+                return
+
     def send(self, content: bytes, client: str = "a", label: bytes | None = None) -> None:
         topics, digest = Topics(), ref_of(content if label is None else label).digest
         self._device.publish(topics.chunk(topics.up(client, "1"), digest, 0), content)
@@ -92,12 +100,13 @@ def test_an_update_offered_again_as_it_arrives_is_judged_once_and_stays_as_it_wa
     """A device that changes its mind, and back, while the first answer is on its way."""
     content, other = house.update(), house.update()[:-5]
     house.fetch(content)
-    house.next(Wants)
+    house.wanted(content)
     house.send(content)
     stale = house.next(Fetched)
     house.fetch(other)
     house.fetch(content)
     assert house.workers.heard(stale) == []
+    house.wanted(content)
     house.send(content)
     taken = house.taken()
     assert (taken.job.number, taken.fetched.code) == (3, "")
@@ -105,6 +114,7 @@ def test_an_update_offered_again_as_it_arrives_is_judged_once_and_stays_as_it_wa
     assert house.file.read(offset, len(content)) == content
     house.send(content[:-5] + b"?????", label=content)  # labelled as what was accepted
     house.fetch(house.update("b"), "b")
+    house.wanted(house.update("b"))
     house.send(house.update("b"), "b")
     house.taken()  # so the chunk before it has been looked at
     assert house.file.read(offset, len(content)) == content
@@ -114,6 +124,7 @@ def test_what_is_wrong_with_an_update_or_a_chunk_costs_that_alone(house: House) 
     content = house.update()
     house.send(b"nobody asked for this")
     house.fetch(content, samples=1)
+    house.wanted(content)
     house.send(b"short", label=content)
     rejected = house.next(Rejected).answer
     assert isinstance(rejected, Rejected)
@@ -121,6 +132,7 @@ def test_what_is_wrong_with_an_update_or_a_chunk_costs_that_alone(house: House) 
     house.send(content)
     assert house.taken().fetched.code == "samples"
     house.fetch(content)
+    house.wanted(content)
     house.send(content)
     assert house.taken().fetched.held is not None
 
@@ -154,6 +166,7 @@ def test_an_update_of_a_round_that_is_closed_is_not_fetched(house: House) -> Non
     path = house.file.path.with_name("gone.frames")
     house.fetch(house.update(), path=path)
     house.fetch(house.update("b"), "b")
+    house.wanted(house.update("b"))
     house.send(house.update("b"), "b")
     assert house.taken().job.client == "b"
     assert not path.exists()
