@@ -1,8 +1,8 @@
 """Leads the processes: a round of the bare program, a round of the coordinator, and so on."""
 
 import resource
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,37 +115,18 @@ def take_turns(
         registered=fleet.agents,
         wait=_WAIT_SECONDS,
     )
-    model, update = _sizes(bundle, config)
-    names = [_name(number) for number in range(fleet.agents)]
-    with ExitStack() as stack:
-        stack.enter_context(broker)
-        place = Place(broker.address, bundle.root, config)
-        lead = stack.enter_context(Child("coordinator", coordinator.main, place, folder / "run"))
-        crowds = [
-            stack.enter_context(Child("devices", devices.main, place, names[i::processes], model, update))
-            for i in range(processes)
-        ]
-        plain = stack.enter_context(Child("bare program", bare.main, broker.address, model, update))
-        around = (broker.pid, [crowd.pid for crowd in crowds])
-        turns = []
+    turns = []
+    with _cast(fleet, broker, bundle, config, folder / "run", processes=processes) as cast:
+        plain = cast.stack.enter_context(Child("bare program", bare.main, broker.address, cast.model, cast.update))
         for number in range(1, rounds + 1):
-            asking: Asking = lead.receive(_WAIT_SECONDS)
+            asking = cast.asked(number)
             report(f"{fleet.agents} agents, {fleet.selected} selected: round {number}")
-            for crowd in crowds:
-                crowd.send((number, asking.clients))
-            for crowd in crowds:
-                crowd.receive(_WAIT_SECONDS)
             kinds = (False, True) if number % 2 else (True, False)  # neither is always the one that warms up
-            bare_rounds = {hashes: _timed(around, plain, (asking.clients, hashes)) for hashes in kinds}
+            bare_rounds = {hashes: cast.timed(plain, (asking.clients, hashes)) for hashes in kinds}
             (moved, moved_around), (hashed, hashed_around) = bare_rounds[False], bare_rounds[True]
-            served, served_around = _timed(around, lead, None)
+            served, served_around = cast.timed(cast.lead, None)
             turns.append(Turn(asking.model, moved, moved_around, hashed, hashed_around, served, served_around))
-        lead.receive(_WAIT_SECONDS)  # its farewell, before which the last devices may not know
-        for crowd in crowds:
-            crowd.send(None)
-        accepted = sum(crowd.receive(_WAIT_SECONDS) for crowd in crowds)
-    if accepted != rounds * fleet.selected:
-        raise RunError(f"The devices know of {accepted} accepted updates, not {rounds * fleet.selected}.")
+        cast.check(rounds * fleet.selected)
     return turns
 
 
@@ -185,45 +166,83 @@ def scale_rounds(
         wait=_WAIT_SECONDS,
     )
     config = msgspec.structs.replace(config, exact_sums=True, evaluate_every=rounds + 1, max_devices=fleet.agents)
+    broker, found = Mosquitto(folder), []
+    with _cast(fleet, broker, bundle, config, folder / "run", processes=processes, workers=workers) as cast:
+        for number in range(1, rounds + 1):
+            cast.asked(number)
+            report(f"{fleet} agents, {workers} workers: round {number}")
+            served, used = cast.timed(cast.lead, None)
+            found.append(Scaled(served, *used, resident_of(broker.pid)))
+        cast.check(rounds * fleet.selected)
+    return found
+
+
+@dataclass(frozen=True)
+class _Cast:
+    """The processes of a run: ``lead`` is the coordinator, ``crowds`` are the devices, until ``stack`` ends.
+
+    ``model`` and ``update`` are bytes of a frame.
+    """
+
+    stack: ExitStack
+    broker: Mosquitto
+    lead: Child
+    crowds: Sequence[Child]
+    model: int
+    update: int
+
+    def asked(self, number: int) -> Asking:
+        """Wait until round ``number`` is about to begin, and have the devices make its updates."""
+        asking: Asking = self.lead.receive(_WAIT_SECONDS)
+        for crowd in self.crowds:
+            crowd.send((number, asking.clients))
+        for crowd in self.crowds:
+            crowd.receive(_WAIT_SECONDS)
+        return asking
+
+    def timed(self, child: Child, word: object) -> tuple[Any, tuple[float, float]]:
+        """What ``child`` makes of a word, and the CPU seconds of Mosquitto and of the devices meanwhile."""
+        before = self._cpu()
+        child.send(word)
+        answer = child.receive(_WAIT_SECONDS)
+        after = self._cpu()
+        return answer, (after[0] - before[0], after[1] - before[1])
+
+    def _cpu(self) -> tuple[float, float]:
+        return cpu_seconds(self.broker.pid), sum(cpu_seconds(crowd.pid) for crowd in self.crowds)
+
+    def check(self, expected: int) -> None:
+        """Wait for the end; RunError where the devices know of another number of accepted updates."""
+        self.lead.receive(_WAIT_SECONDS)  # its farewell, before which the last devices may not know
+        for crowd in self.crowds:
+            crowd.send(None)
+        accepted = sum(crowd.receive(_WAIT_SECONDS) for crowd in self.crowds)
+        if accepted != expected:
+            raise RunError(f"The devices know of {accepted} accepted updates, not {expected}.")
+
+
+@contextmanager
+def _cast(
+    fleet: Fleet,
+    broker: Mosquitto,
+    bundle: Bundle,
+    config: RunConfig,
+    root: Path,
+    *,
+    processes: int,
+    workers: int = 0,
+) -> Iterator[_Cast]:
+    """A run over ``broker``, which is started: its coordinator with so many ``workers``, and its devices."""
     model, update = _sizes(bundle, config)
     names = [_name(number) for number in range(fleet.agents)]
     with ExitStack() as stack:
-        broker = stack.enter_context(Mosquitto(folder))
+        stack.enter_context(broker)
         place = Place(broker.address, bundle.root, config)
         lead = stack.enter_context(
-            Child("coordinator", coordinator.main, place, folder / "run", workers, parent=True)
+            Child("coordinator", coordinator.main, place, root, workers, parent=workers > 0)
         )
         crowds = [
             stack.enter_context(Child("devices", devices.main, place, names[i::processes], model, update))
             for i in range(processes)
         ]
-        around, found = (broker.pid, [crowd.pid for crowd in crowds]), []
-        for number in range(1, rounds + 1):
-            asking: Asking = lead.receive(_WAIT_SECONDS)
-            report(f"{fleet} agents, {workers} workers: round {number}")
-            for crowd in crowds:
-                crowd.send((number, asking.clients))
-            for crowd in crowds:
-                crowd.receive(_WAIT_SECONDS)
-            served, used = _timed(around, lead, None)
-            found.append(Scaled(served, *used, resident_of(broker.pid)))
-        lead.receive(_WAIT_SECONDS)
-        for crowd in crowds:
-            crowd.send(None)
-        accepted = sum(crowd.receive(_WAIT_SECONDS) for crowd in crowds)
-    if accepted != rounds * fleet.selected:
-        raise RunError(f"The devices know of {accepted} accepted updates, not {rounds * fleet.selected}.")
-    return found
-
-
-def _timed(around: tuple[int, list[int]], child: Child, word: object) -> tuple[Any, tuple[float, float]]:
-    """What ``child`` makes of a word, and the CPU seconds of Mosquitto and of the devices meanwhile."""
-    before = _cpu(*around)
-    child.send(word)
-    answer = child.receive(_WAIT_SECONDS)
-    after = _cpu(*around)
-    return answer, (after[0] - before[0], after[1] - before[1])
-
-
-def _cpu(broker: int, crowds: Sequence[int]) -> tuple[float, float]:
-    return cpu_seconds(broker), sum(cpu_seconds(crowd) for crowd in crowds)
+        yield _Cast(stack, broker, lead, crowds, model, update)

@@ -1,18 +1,17 @@
 """A round's exact sums, which workers make of the updates that they took in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from broker.held_update import HeldUpdate, checked_sum, held_update, reach_of
+from broker.held_update import HeldUpdate, SumsOfWorkers, held_update
 from broker.model import GlobalModel
 from broker.round_sum import RoundSum
 from broker.rounds import Report, Round
 from broker.workers.jobs import Kept
 from broker.workers.pool import Workers
 from edge_fl.aggregation.bounds import WHOLE, Clip
-from edge_fl.aggregation.exact_sums import Counted, ExactSum, ExactSums, Held
+from edge_fl.aggregation.exact_sums import Counted, Held, entries_of, reach_of
 from edge_fl.aggregation.rules import Rule
-from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.wire.frame import decode_frame
@@ -52,38 +51,29 @@ def _path(report: Report) -> Path:
 def _read(report: Report, layout: Layout, recipe: Recipe) -> HeldUpdate:
     """What a worker told, before this process began."""
     frame = decode_frame(report.content(), layout, recipe.shared(), recipe.decoders)
-    return held_update(frame, report.size, layout=layout, reach=reach_of(layout, recipe.rule, frame.values))
+    return held_update(
+        frame, report.size, layout=layout, reach=reach_of(entries_of(layout, recipe.rule, frame.values))
+    )
 
 
-class WorkerSums(ExactSums):
+class WorkerSums(SumsOfWorkers):
     """Sums of updates that lie on disk.
 
     Parameters
     ----------
-    layout
-        The model's.
-    rule
-        What is made of the sums.
+    layout, rule, run, round
+        As :class:`broker.held_update.SumsOfWorkers` has them.
     workers
         Add up.
-    run, round
-        Whose updates these are.
     kept
         Where each update is, by the number that it is held by.
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        rule: Rule,
-        *,
-        workers: Workers,
-        run: str,
-        round: int,
-        kept: Sequence[Kept],
+        self, layout: Layout, rule: Rule, *, workers: Workers, run: str, round: int, kept: Sequence[Kept]
     ) -> None:
-        super().__init__(layout, rule)
-        self._workers, self._run, self._round, self._kept = workers, run, round, kept
+        super().__init__(layout, rule, run=run, round=round)
+        self._workers, self._kept = workers, kept
         self._numbers: list[int] = []
 
     def add_held(self, held: Held, samples: int, discount: float = 1, *, clip: Clip = WHOLE) -> None:
@@ -91,12 +81,9 @@ class WorkerSums(ExactSums):
         self._take(held.reach, samples, discount, clip)
         self._numbers.append(held.number)
 
-    def _add_up(self, total: ExactSum, counted: Sequence[Counted]) -> None:
-        exponents = tuple(total.exponents[tensor.name] for tensor in self._layout.tensors)
-        header = SumHeader(self._run, self._round, self._layout.digest, 1, 1, exponents)
+    def _partial_sums(
+        self, header: SumHeader, counted: Sequence[Counted]
+    ) -> Iterator[tuple[Sequence[Counted], bytes]]:
         updates = [(self._kept[number], each) for number, each in zip(self._numbers, counted, strict=True)]
         for share, frame in self._workers.add_up(header, updates):
-            of_share = [each for _, each in share]
-            total.merge(checked_sum(frame, header, of_share, layout=self._layout, reach=self._reach))
-        if total.clients != len(counted):
-            raise FrameError("values", f"Workers added up {total.clients} updates in place of {len(counted)}.")
+            yield [each for _, each in share], frame

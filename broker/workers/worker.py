@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 
 from broker.acceptance import check_update
-from broker.held_update import held_update, reach_of, sum_frame
+from broker.held_update import held_update, sum_frame
 from broker.update_file import Place, UpdateFile
 from broker.uploads import Uploads
 from broker.workers.jobs import (
@@ -30,7 +30,7 @@ from broker.workers.jobs import (
     Start,
     Wants,
 )
-from edge_fl.aggregation.exact_sums import ExactSum
+from edge_fl.aggregation.exact_sums import ExactSum, entries_of, reach_of
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Missing, Ref
 from edge_fl.core.errors import FrameError, StateError, said
@@ -218,7 +218,7 @@ class Worker:
     def _checked(self, job: Fetch, content: bytes) -> Fetched:
         frame, held = check_update(content, job.expected(self._layout, self._recipe)), None
         if self._holds:
-            reach = reach_of(self._layout, self._recipe.rule, frame.values)
+            reach = reach_of(entries_of(self._layout, self._recipe.rule, frame.values))
             held = held_update(frame, len(content), layout=self._layout, reach=reach)
         return Fetched(job.number, samples=frame.header.samples, loss=frame.header.loss, held=held)
 
@@ -236,9 +236,5 @@ class Worker:
         total = ExactSum(self._layout, dict(zip(names, job.header.exponents, strict=True)))
         for kept, counted in job.updates:
             frame = decode_frame(kept.content(), self._layout, kept.shared, self._recipe.decoders)
-            entries = {
-                tensor.name: self._recipe.rule.entries(tensor, frame.values[tensor.name])
-                for tensor in self._layout.tensors
-            }
-            total.add(frame.selection, entries, counted)
+            total.add(frame.selection, entries_of(self._layout, self._recipe.rule, frame.values), counted)
         return sum_frame(job.header, self._layout, total)

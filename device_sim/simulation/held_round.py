@@ -3,14 +3,14 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from broker.held_update import HeldUpdate, checked_sum
+from broker.held_update import HeldUpdate, SumsOfWorkers
 from device_sim.simulation.parts import PartsTrainer
 from device_sim.simulation.trainer import Call
 from device_sim.simulation.worker import Holding
 from edge_fl.aggregation.bounds import WHOLE, Clip
-from edge_fl.aggregation.exact_sums import Counted, ExactSum, ExactSums, Held
+from edge_fl.aggregation.exact_sums import Counted, Held
 from edge_fl.aggregation.rules import Rule
-from edge_fl.core.errors import FrameError, RunError
+from edge_fl.core.errors import RunError
 from edge_fl.core.layout import Layout
 from edge_fl.wire.frame import frame_header
 from edge_fl.wire.sum_frame import SumHeader
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 _TRIES = 3  # at adding up, between which lost parts are trained again
 
 
-class HeldRound(ExactSums):
+class HeldRound(SumsOfWorkers):
     """It is opened with a round's model, and has workers train the round's clients and hold their updates.
 
     As the round closes, it is known what each counts and how fine the whole numbers are: then workers add up. Where a
@@ -54,9 +54,8 @@ class HeldRound(ExactSums):
         number: int,
         recall: Callable[[Sequence[str]], list[Call]],
     ) -> None:
-        super().__init__(layout, rule)
+        super().__init__(layout, rule, run=frame_header(model).run, round=number)
         self._trainer, self._model, self._recall = trainer, model, recall
-        self._run, self._round = frame_header(model).run, number
         self._clients: dict[int, list[str]] = {}  # of each part
         self._told: dict[int, list[HeldUpdate]] = {}
         self._places: list[tuple[int, int]] = []  # of the updates that count
@@ -77,27 +76,23 @@ class HeldRound(ExactSums):
         self._take(held.reach, samples, discount, clip)
         self._places.append((held.part, held.number))
 
-    def _add_up(self, total: ExactSum, counted: Sequence[Counted]) -> None:
+    def _partial_sums(
+        self, header: SumHeader, counted: Sequence[Counted]
+    ) -> Iterator[tuple[Sequence[Counted], bytes]]:
         parts: dict[int, list[tuple[int, Counted]]] = {}
         for (part, number), each in zip(self._places, counted, strict=True):
             parts.setdefault(part, []).append((number, each))
-        exponents = tuple(total.exponents[tensor.name] for tensor in self._layout.tensors)
-        header = SumHeader(self._run, self._round, self._layout.digest, 1, 1, exponents)
         for _ in range(_TRIES):
             sums, lost = self._trainer.add_up(header, parts)
             for some, frame in sums:
-                of_part = [counts for part in some for _, counts in parts[part]]
-                total.merge(checked_sum(frame, header, of_part, layout=self._layout, reach=self._reach))
+                yield [counts for part in some for _, counts in parts[part]], frame
             if not lost:
-                break
+                return
             parts = self._held_again({part: parts[part] for part in lost})
-        else:
-            raise RunError(
-                f"Workers were lost {_TRIES} times before round {self._round} was added up: see that they have memory "
-                "enough, and continue the run with --resume."
-            )
-        if total.clients != len(counted):
-            raise FrameError("values", f"Workers added up {total.clients} updates in place of {len(counted)}.")
+        raise RunError(
+            f"Workers were lost {_TRIES} times before round {self._round} was added up: see that they have memory "
+            "enough, and continue the run with --resume."
+        )
 
     def _held_again(self, lost: dict[int, list[tuple[int, Counted]]]) -> dict[int, list[tuple[int, Counted]]]:
         """Have other workers train these parts; what counts of them, by their new numbers."""

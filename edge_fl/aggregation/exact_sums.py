@@ -32,7 +32,9 @@ __all__ = [
     "HeldUpdates",
     "Reach",
     "check_partial",
+    "entries_of",
     "exponents_of",
+    "reach_of",
 ]
 
 _EPSILON = 1e-9  # what products in float64 may be off by
@@ -61,6 +63,16 @@ def exponents_of(layout: Layout, weight: int, reach: Reach) -> dict[str, int]:
         tensor.name: MOST_BITS - math.frexp(weight * reach[tensor.name])[1] if reach[tensor.name] else 0
         for tensor in layout.tensors
     }
+
+
+def entries_of(layout: Layout, rule: Rule, values: Weights) -> dict[str, NDArray[np.float32]]:
+    """By tensor, what ``rule`` sums of an update's differences ``values``."""
+    return {tensor.name: rule.entries(tensor, values[tensor.name]) for tensor in layout.tensors}
+
+
+def reach_of(entries: Weights) -> Reach:
+    """By tensor, the largest absolute value of an update's ``entries``."""
+    return {name: float(np.abs(held).max(initial=0)) for name, held in entries.items()}
 
 
 class Held(NamedTuple):
@@ -178,10 +190,10 @@ class HeldUpdates:
 
     def hold(self, selection: Selection, values: Weights) -> Reach:
         """Keep an update's differences ``values``, float32 by tensor, on disk; StateError when that has no room."""
-        entries = {tensor.name: self._rule.entries(tensor, values[tensor.name]) for tensor in self._layout.tensors}
+        entries = entries_of(self._layout, self._rule, values)
         self._spool.append(entries)
         self._selections.append(selection)
-        return {name: float(np.abs(held).max(initial=0)) for name, held in entries.items()}
+        return reach_of(entries)
 
     def add_to(self, total: ExactSum, counted: Iterable[tuple[int, Counted]]) -> None:
         """Add the updates of these numbers, by the order in which they came, for what each counts."""
