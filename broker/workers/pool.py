@@ -44,7 +44,7 @@ _SUM_SECONDS = 600.0  # for a share of a round, after which its worker is taken 
 _PATIENT_SECONDS = (
     7 * 86400.0
 )  # for the broker, by a worker that is started again: the coordinator waits for it, too
-_TRIES = 3  # at adding up a share
+_TRIES = 3  # at adding up, that workers say failed
 _MOST_ENDS = 10  # of workers, without an update or a sum in between
 _MOST_ENDS_OF_ONE = 5  # of workers that were at one update, after which it is refused
 
@@ -273,12 +273,13 @@ class Workers:
     def add_up(self, header: SumHeader, updates: Sequence[Counting]) -> Iterator[tuple[Sequence[Counting], bytes]]:
         """Have workers add up shares of ``updates``, at least one: each share, and its sum as a frame.
 
-        A share whose worker ends is added up once more. Raises RunError where that fails as well.
+        A share whose worker ends, or fails, is added up once more. Raises RunError where workers end again and again,
+        or fail.
         """
         size = -(-len(updates) // len(self._workers))
         waiting = [tuple(updates[first : first + size]) for first in range(0, len(updates), size)]
-        reason = "workers ended"
-        for _ in range(_TRIES):
+        failures = 0
+        while waiting:
             asked = list(zip(list(self._workers.values()), waiting, strict=False))
             for worker, share in asked:
                 worker.send(AddUp(header, share))
@@ -292,11 +293,12 @@ class Workers:
                 waiting.append(share)
                 if added is None:
                     list(self._again(worker))  # between rounds nobody waits for an update
-                else:
-                    reason = added.failure
-            if not waiting:
-                return
-        raise RunError(f"The round's updates could not be added up ({reason}): continue the run with --resume.")
+                    continue
+                failures += 1
+                if failures == _TRIES:
+                    raise RunError(
+                        f"The round's updates could not be added up ({added.failure}): continue the run with --resume."
+                    )
 
     def check_hearing(self, publish: Callable[[str, bytes], object], topics: Topics) -> None:
         """Have each worker hear a chunk of the coordinator's: a broker may take a subscription and hand out nothing.
