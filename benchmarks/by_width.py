@@ -15,7 +15,7 @@ from edge_fl.measure.table import Picture, Row
 __all__ = ["MODEL", "SCORED", "SEPARATE", "Line", "line_row", "lines_of", "width_pictures"]
 
 SCORED = (200, 400, 600, 800, 1000)
-"""The widths, in thousandths, at which accuracy is measured."""
+"""FjORD's widths, in thousandths: what ``uniform-5`` trains."""
 
 SEPARATE = "efd"
 """The method of one model a width."""
@@ -38,6 +38,11 @@ class Line:
     def method(self) -> str:
         """The recipe."""
         return self.runs[0].run.recipe
+
+    @property
+    def widths(self) -> list[int]:
+        """Where its models are scored, in thousandths: the widths that it trains."""
+        return sorted({width for filled in self.runs for width in filled.run.scored})
 
     @property
     def setting(self) -> tuple[str | float, ...]:
@@ -71,13 +76,13 @@ def line_row(line: Line, lines: Sequence[Line]) -> Row:
     separate = next((o for o in lines if o.method == SEPARATE and o.setting == line.setting), None)
     baseline = {} if separate is None or separate is line else _means(separate)
     reported = FJORD_BY_WIDTH.get(line.method, ()) if line.setting == _REPORTED_IN else ()
-    theirs = dict(zip(SCORED, reported, strict=False))
+    theirs, widths = dict(zip(SCORED, reported, strict=False)), _widths(lines)
     uplinks = [measured.uplink for f in line.runs for record in f.records for measured in record.rounds]
     failed = any(filled.failures for filled in line.runs)
     return {
         "data set": line.dataset,
         **line.columns,
-        **{f"{w / 1000:g}": spread(line.accuracies(w)) or ("failed" if failed else "") for w in SCORED},
+        **{f"{w / 1000:g}": spread(line.accuracies(w)) or ("failed" if failed else "") for w in widths},
         f"- {SEPARATE}": _differences(_means(line), baseline),
         "reported": "/".join(f"{value:.1f}" for value in reported),
         "- reported": _differences(_means(line), theirs),
@@ -99,15 +104,19 @@ def width_pictures(lines: Sequence[Line]) -> list[Picture]:
     ]
 
 
+def _widths(lines: Sequence[Line]) -> list[int]:
+    return sorted({width for line in lines for width in line.widths})
+
+
 def _means(line: Line) -> dict[int, float]:
-    return {width: mean(values) for width in SCORED if (values := line.accuracies(width))}
+    return {width: mean(values) for width in line.widths if (values := line.accuracies(width))}
 
 
 def _differences(ours: Mapping[int, float], theirs: Mapping[int, float]) -> str:
-    """Width by width; empty where there is nothing to compare with."""
+    """By each width of ours, from the narrowest on; empty where there is nothing to compare with."""
     if not theirs:
         return ""
-    return "/".join(f"{ours[w] - theirs[w]:+.1f}" if w in ours and w in theirs else "?" for w in SCORED)
+    return "/".join(f"{ours[w] - theirs[w]:+.1f}" if w in theirs else "?" for w in ours)
 
 
 def _draw(dataset: str, lines: Sequence[Line], path: Path) -> None:
@@ -115,7 +124,7 @@ def _draw(dataset: str, lines: Sequence[Line], path: Path) -> None:
     with panels(path, columns=len(settings), title=dataset) as drawn:
         for panel, setting in zip(drawn, settings, strict=True):
             for line in (line for line in lines if line.setting == setting):
-                points = {w / 1000: values for w in SCORED if (values := line.accuracies(w))}
+                points = {w / 1000: values for w in line.widths if (values := line.accuracies(w))}
                 errors = [deviation(values) for values in points.values()]
                 means = [mean(values) for values in points.values()]
                 panel.errorbar(list(points), means, errors, marker="o", capsize=3, label=line.method)

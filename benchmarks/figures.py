@@ -7,6 +7,7 @@ from statistics import mean, median, stdev
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.code_version import code_of
 from benchmarks.grid import Filled, Filling
 from benchmarks.plots import panels
 from benchmarks.runs import Measured, bundle_of
@@ -104,7 +105,7 @@ def down_shares(filled: Filled) -> list[float]:
 
 def notes_of(found: Sequence[Filled], missing: Sequence[str]) -> list[str]:
     """A sentence for each entry with a run that failed and for what was not run of each seed, one for what was looked
-    at less often than asked, and one for what the runs took.
+    at less often than asked, one for the parts of recipes whose code has changed, and one for what the runs took.
     """
     failed = [f"{f.run.dataset}, {f.entry.label}: {f.failures[0]}" for f in found if f.failures]
     looks = [(record.run.evaluate_every, f.run.evaluate_every) for f in found for record in f.records]
@@ -114,7 +115,26 @@ def notes_of(found: Sequence[Filled], missing: Sequence[str]) -> list[str]:
     hours = sum(measured.cpu for f in found for record in f.records for measured in record.rounds) / 3600
     on = sorted({record.accelerator for f in found for record in f.records if record.accelerator})
     where = f" on {' and '.join(on)}" if on else ""
-    return [*failed, *unmade, *seldom, f"Training took {hours:.2g} core-hours{where}, evaluation not counted."]
+    return [
+        *failed,
+        *unmade,
+        *seldom,
+        *_other_code(found),
+        f"Training took {hours:.2g} core-hours{where}, evaluation not counted.",
+    ]
+
+
+def _other_code(found: Sequence[Filled]) -> list[str]:
+    records = [record for filled in found for record in filled.records]
+    changed: dict[str, int] = {}
+    for record in records:
+        today = code_of(record.run.open())
+        for part, before in record.code.items():
+            if part != "edge_fl" and today.get(part) != before:
+                changed[part] = changed.get(part, 0) + 1
+    unknown = sum(not record.code for record in records)
+    told = [f"The code of `{part}` has changed since {count} of these runs." for part, count in changed.items()]
+    return [*told, *([f"{unknown} of these runs do not say which code made them."] if unknown else [])]
 
 
 def by_dataset(found: Iterable[Filled]) -> dict[str, list[Filled]]:

@@ -1,5 +1,6 @@
 """A grid of runs, each made once: filled from a file of records and, as far as time allows, by simulation."""
 
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ from benchmarks.records import held, read_records, write_records
 from benchmarks.runs import Record, Run, bundle_of, key_of, make_run
 from benchmarks.setups import setup_of, setup_parameters
 from edge_fl.core.errors import ConfigError
-from edge_fl.recipes.recipe import open_recipe
+from edge_fl.recipes.presets import expanded
+from edge_fl.recipes.recipe import open_recipe, shares_in_thousandths
 from exporter.measure.cases import BATCH
 
-__all__ = ["Choice", "Entry", "Filled", "Filling", "entry", "fill"]
+__all__ = ["Choice", "Entry", "Filled", "Filling", "entry", "fill", "read_method"]
 
 _KAPPA = 10  # one client of so many is picked a round
 
@@ -25,9 +27,10 @@ _KAPPA = 10  # one client of so many is picked a round
 class Choice:
     """What the user chose of every grid: data sets, seeds, and what takes the place of the setups' own settings.
 
-    ``methods`` are recipes; None stands for those of the benchmark. ``clients``, ``local_steps`` and ``lr`` are the
-    setup's, 60 and the setup's where they are None. ``evaluate_every`` is how often their models are looked at,
-    at least, and ``device`` where clients train: ``cpu`` or ``cuda``.
+    ``methods`` are as :func:`read_method` reads them; None stands for those of the benchmark. ``clients``,
+    ``partition``, ``model``, ``local_steps``, ``batch`` and ``lr`` are the setup's, 60, 20 and the setup's where they
+    are None or empty. ``weight_decay`` is that of clients' SGD, ``evaluate_every`` how often models are looked at, at
+    least, and ``device`` where clients train: ``cpu`` or ``cuda``.
     """
 
     datasets: Sequence[str]
@@ -35,8 +38,12 @@ class Choice:
     methods: Sequence[str] | None = None
     rounds: int = 60
     clients: int | None = None
+    partition: str = ""
+    model: str = ""
     local_steps: int | None = None
+    batch: int | None = None
     lr: float | None = None
+    weight_decay: float = 0.0
     evaluate_every: int = 1
     device: str = "cpu"
 
@@ -46,12 +53,20 @@ class Choice:
 
     def command(self, bench: str) -> str:
         """The command line that gives the same grid."""
-        names = {"clients": self.clients, "local-steps": self.local_steps, "lr": self.lr}
+        names = {
+            "clients": self.clients,
+            "partition": self.partition or None,
+            "model": self.model or None,
+            "local-steps": self.local_steps,
+            "batch": self.batch,
+            "lr": self.lr,
+            "weight-decay": self.weight_decay or None,
+        }
         return " ".join(
             [
                 f"edge-fl bench {bench}",
                 *(f"--dataset {name}" for name in self.datasets),
-                *(f"--method {name}" for name in self.methods or ()),
+                *(f"--method {shlex.quote(name)}" for name in self.methods or ()),
                 *(f"--seed {seed}" for seed in self.seeds),
                 f"--rounds {self.rounds}",
                 *([f"--evaluate-every {self.evaluate_every}"] if self.evaluate_every > 1 else []),
@@ -120,18 +135,38 @@ class Filling:
             raise ConfigError(f"A time budget is a number of minutes from 0 on, not {self.minutes:g}.")
 
 
+def read_method(text: str) -> tuple[str, dict[str, Any]]:
+    """A recipe's name and parameters, those of a preset too, of ``fedbiad+dgc dgc.ratio=0.0019 dropout=0.2,0.5``.
+
+    Raises ConfigError when there is no such recipe, or ``text`` holds anything else.
+    """
+    name, *given = text.split()
+    parameters: dict[str, Any] = {}
+    for setting in given:
+        key, found, value = setting.partition("=")
+        if not found or not key:
+            raise ConfigError(f"'{text}' is no method with parameters such as 'fedbiad mode=units'.")
+        parameters[key] = value.split(",") if "," in value else value
+    recipe, preset = expanded(name, {})
+    asked = {**preset, **shares_in_thousandths(recipe, parameters)}
+    opened = open_recipe(recipe, asked).parameters  # numbers, where text was given
+    return recipe, {key: opened[key] for key in asked}
+
+
 def entry(
     choice: Choice,
     dataset: str,
-    recipe: str,
+    method: str,
     columns: Mapping[str, str | float],
     parameters: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> Entry:
-    """The runs of ``recipe`` on ``dataset`` as its setup and ``choice`` have it.
+    """The runs of ``method`` on ``dataset`` as its setup and ``choice`` have it.
 
     Parameters
     ----------
+    method
+        As :func:`read_method` reads it; the parameters in it go before all others.
     columns
         What distinguishes them in a table.
     parameters
@@ -144,24 +179,28 @@ def entry(
     ConfigError, DataError, ModelError
         When they make no sense.
     """
-    setup = setup_of(dataset)
+    setup, (recipe, chosen) = setup_of(dataset), read_method(method)
     own, tiers = setup_parameters(setup, recipe, int(others.get("rounds", choice.rounds)))
+    if chosen.keys() & {"dropout", "widths", "levels"}:
+        tiers = open_recipe(recipe, chosen).method.tiers
     clients = choice.clients or setup.clients
     run = replace(
         Run(
             dataset=dataset,
             recipe=open_recipe(recipe, {}).name,
-            parameters=own | dict(parameters or {}),
+            parameters=own | dict(parameters or {}) | chosen,
             seed=0,
             rounds=choice.rounds,
             clients=clients,
             clients_per_round=max(clients // _KAPPA, 1),
-            partition=setup.partition,
+            partition=choice.partition or setup.partition,
             tiers=tiers,
             local_steps=choice.local_steps or 60,
-            batch=BATCH,
+            batch=choice.batch or BATCH,
             lr=setup.lr if choice.lr is None else choice.lr,
             clip=setup.clip,
+            weight_decay=choice.weight_decay,
+            model=choice.model,
             evaluate_every=choice.evaluate_every,
             device=choice.device,
         ),

@@ -6,10 +6,13 @@ from dataclasses import replace
 from benchmarks.by_width import MODEL, SCORED, SEPARATE, line_row, lines_of, width_pictures
 from benchmarks.clusters import Clusters
 from benchmarks.figures import notes_of
-from benchmarks.grid import Choice, Entry, Filled, Filling, entry, fill
+from benchmarks.grid import Choice, Entry, Filled, Filling, entry, fill, read_method
 from benchmarks.setups import LR_DROPS
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.table import Result
+from edge_fl.methods.base import Method
+from edge_fl.methods.capabilities import TrainsWidths
+from edge_fl.methods.heterofl import LEVEL_WIDTHS, HeteroFl
 from edge_fl.recipes.recipe import open_recipe
 
 __all__ = ["HETEROGENEOUS", "ORDERED", "bench_heterogeneous", "bench_od"]
@@ -20,9 +23,11 @@ ORDERED = ("fjord", "fjord+kd", "efd")
 _LOCAL_STEPS = 7  # an epoch of a FEMNIST writer's 140 images in batches of 20
 _COLUMNS = (
     "Accuracy is that of the model after the last round (percent, mean and standard deviation over seeds) by the width "
-    "at which it is scored: the share of each layer's units, the first ones, that are left. `efd` trains a model for "
-    "each of these widths. Differences are to `efd`, and to what Flower's FjORD reports of CIFAR-10 (IID, 100 clients, "
-    "ResNet-18, 500 rounds of one epoch, step size 0.1), from 0.2 to 1. Uplink is the mean frame of a client and "
+    "at which it is scored: the share of each layer's units, the first ones, that are left. Every method is scored at "
+    "the widths that it trains, HeteroFL at its levels 1/8, 1/4, 1/2 and 1 with the factor of its scaler. `efd` trains "
+    "a model for each width. Differences are to `efd` at a method's own widths, and to what Flower's FjORD reports of "
+    "CIFAR-10 (IID, 100 clients, ResNet-18, 500 rounds of one epoch, step size 0.1), from the narrowest on. FjORD's "
+    "paper leaves out the width at which `efd` drops nothing, the narrowest. Uplink is the mean frame of a client and "
     "round. The step size is divided by 10 at half and at three quarters of the rounds, as in FjORD's paper."
 )
 
@@ -49,7 +54,7 @@ def bench_od(choice: Choice, how: Filling, settings: Sequence[Clusters] = (Clust
     """
     choice = _with_steps(choice)
     for method in choice.methods or ORDERED:
-        if "widths" not in Clusters().parameters(method):
+        if "widths" not in Clusters().parameters(read_method(method)[0]):
             raise ConfigError(f"'{method}' trains no nested widths: choose among {', '.join(ORDERED)}.")
     found, missing = fill(_grid(choice, settings, ORDERED, together=True), how)
     about = (
@@ -66,24 +71,31 @@ def _with_steps(choice: Choice) -> Choice:
 
 
 def _grid(choice: Choice, settings: Sequence[Clusters], methods: Sequence[str], *, together: bool) -> list[Entry]:
+    asked = choice.methods or methods
     return [
         made
         for dataset in choice.datasets
         for clusters in settings
-        for method in choice.methods or methods
-        for made in _entries(choice, dataset, method, clusters, together=together)
+        for method in asked
+        for made in _entries(choice, dataset, method, clusters, beside=asked, together=together)
     ]
 
 
-def _entries(choice: Choice, dataset: str, method: str, clusters: Clusters, *, together: bool) -> list[Entry]:
-    """A run, or of a separate model one for each width; ``together`` all clients are of the ablest tier."""
+def _entries(
+    choice: Choice, dataset: str, method: str, clusters: Clusters, *, beside: Sequence[str], together: bool
+) -> list[Entry]:
+    """A run, or of a separate model one for each width of the methods ``beside`` it.
+
+    ``together`` all clients are of the ablest tier.
+    """
     columns = {"clusters": clusters.name} | ({} if together else {"drop scale": clusters.drop_scale})
     columns |= {"method": method}
-    own = clusters.parameters(method)
+    own = clusters.parameters(read_method(method)[0])
     shared = {"lr_drops": LR_DROPS, "evaluate_every": choice.rounds}  # only the last model is looked at
     tiers, mix = (1, ()) if together else (clusters.count, clusters.mix)
-    if open_recipe(method, {}).method.name != SEPARATE:
-        return [entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=SCORED, **shared)]
+    if _opened(method).name != SEPARATE:
+        scored = _scored(method, clusters)
+        return [entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=scored, **shared)]
     widths = own["widths"][:tiers]
     return [
         entry(
@@ -97,8 +109,20 @@ def _entries(choice: Choice, dataset: str, method: str, clusters: Clusters, *, t
             scored=(width,),
             **shared,
         )
-        for width in SCORED
+        for width in sorted({*SCORED, *(width for other in beside for width in _scored(other, clusters))})
     ]
+
+
+def _opened(method: str) -> Method:
+    return open_recipe(*read_method(method)).method
+
+
+def _scored(method: str, clusters: Clusters) -> tuple[int, ...]:
+    """The widths, in thousandths, that ``method`` trains among ``clusters``, the narrowest first."""
+    opened = _opened(method)
+    if isinstance(opened, HeteroFl):
+        return tuple(sorted({LEVEL_WIDTHS[level] for level in clusters.parameters(opened.name)["levels"]}))
+    return SCORED if isinstance(opened, TrainsWidths) else (SCORED[-1],)
 
 
 def _command(choice: Choice, name: str, settings: Sequence[Clusters]) -> str:

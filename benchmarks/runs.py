@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from benchmarks.code_version import code_of
 from benchmarks.hostile import HostileSettings
 from benchmarks.setups import setup_of
 from broker.observer import Observer
@@ -21,7 +22,7 @@ from edge_fl.core.bundle import Bundle, Optimizer
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.core.selection import Weights
 from edge_fl.data.partition import Kind
-from edge_fl.methods.capabilities import MasksLabels, model_width
+from edge_fl.methods.capabilities import MasksLabels, model_width, width_factor
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
@@ -43,7 +44,8 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     model as many first units are scored, and its zeros counted (:class:`Final`). ``evaluate_every`` is
     :class:`edge_fl.runs.config.RunConfig`'s. A share ``hostile`` of each round's clients, all of
     ``hostile_tier`` where there is one, make the ``attack`` (:mod:`benchmarks.hostile`), if there is one; the bounds,
-    ``robust`` and ``privacy`` are RunConfig's. Clients train on ``device``, ``cpu`` or ``cuda``.
+    ``robust`` and ``privacy`` are RunConfig's. Clients train on ``device``, ``cpu`` or ``cuda``, by SGD with
+    ``weight_decay``.
     """
 
     dataset: str
@@ -71,6 +73,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     norm_bound: float | None = None
     robust: str | None = None
     privacy: Privacy | None = None
+    weight_decay: float = 0.0
     device: str = "cpu"
 
     def open(self) -> Recipe:
@@ -138,9 +141,10 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Final(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The model that a run ended with.
 
-    ``accuracy`` (a fraction) is by the width, in thousandths, of its first units; ``unpruned`` is that of the weights
-    that training would have gone on from, which differ where a method prunes; ``nonzero`` is the share of its
-    parameters that are not zero.
+    ``accuracy`` (a fraction) is by the width, in thousandths, of its first units, with the factor that the method gives
+    such a model (:func:`edge_fl.methods.capabilities.width_factor`); ``unpruned`` is that of the weights that training
+    would have gone on from, which differ where a method prunes; ``nonzero`` is the share of its parameters that are not
+    zero.
     """
 
     accuracy: dict[int, float]
@@ -153,7 +157,8 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     ``in_effect`` are all parameters at the time, so that a run is made again when a default has changed, and
     ``dense`` the bytes of a frame that drops nothing. ``final`` is there where the run has widths to be scored, and
-    ``accelerator`` says which trained it, if any.
+    ``accelerator`` says which trained it, if any, and ``code`` what :func:`benchmarks.code_version.code_of` told then
+    (empty in records of before).
     """
 
     run: Run
@@ -163,6 +168,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     failed: str = ""
     final: Final | None = None
     accelerator: str = ""
+    code: dict[str, str] = {}
 
     @property
     def curve(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -186,7 +192,7 @@ def key_of(run: Run, in_effect: dict[str, Any]) -> bytes:
 
 def bundle_of(run: Run, cache: Path, report: Callable[[str], None]) -> Bundle:
     """What ``run`` trains, from ``cache`` or exported to it; raises as the exporter does."""
-    optimizer, method = Optimizer(clip=run.clip), run.open().method
+    optimizer, method = Optimizer(clip=run.clip, weight_decay=run.weight_decay), run.open().method
     variants = tuple(dict.fromkeys(("plain", method.variant)))
     statistics = (
         tuple(sorted({*run.scored, *run.parameters.get("widths", ())}, reverse=True)) if run.scored else ()
@@ -223,7 +229,7 @@ def make_run(run: Run, bundle: Bundle, report: Callable[[str], None]) -> Record:
             summary = simulation.run()
             final = _final(run, simulation) if run.scored else None
     except RunError as error:
-        return Record(run=run, in_effect=run.in_effect(), failed=str(error))
+        return Record(run=run, in_effect=run.in_effect(), failed=str(error), code=code_of(run.open()))
     rounds = [_measured(run, metrics, cpu) for metrics, cpu in zip(summary.rounds, watch.cpu, strict=True)]
     return Record(
         run=run,
@@ -232,6 +238,7 @@ def make_run(run: Run, bundle: Bundle, report: Callable[[str], None]) -> Record:
         rounds=rounds,
         final=final,
         accelerator=_accelerator(run.device),
+        code=code_of(run.open()),
     )
 
 
@@ -253,18 +260,21 @@ def _simulation(run: Run, bundle: Bundle, root: Path, observer: Observer) -> Sim
 
 
 def _final(run: Run, simulation: Simulation) -> Final:
-    outcome, width = simulation.final_weights, model_width(run.open().method)
+    outcome, method = simulation.final_weights, run.open().method
+    width = model_width(method)
     names = [tensor.name for tensor in simulation.bundle.layout.parameters]
     return Final(
-        accuracy={each: _share_right(simulation, outcome, each) for each in run.scored},
-        unpruned=_share_right(simulation, simulation.weights, width),
+        accuracy={
+            each: _share_right(simulation, outcome, each, width_factor(method, each)) for each in run.scored
+        },
+        unpruned=_share_right(simulation, simulation.weights, width, width_factor(method, width)),
         nonzero=sum(int(np.count_nonzero(outcome[name])) for name in names)
         / sum(outcome[name].size for name in names),
     )
 
 
-def _share_right(simulation: Simulation, weights: Weights, width: int) -> float:
-    found = simulation.score(weights, width)
+def _share_right(simulation: Simulation, weights: Weights, width: int, factor: float) -> float:
+    found = simulation.score(weights, width, factor)
     assert found is not None  # all data sets of the experiments have a test split
     return found.first
 

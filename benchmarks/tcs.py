@@ -70,12 +70,12 @@ VARIANTS: dict[str, Variant] = {
     "tcs-l4-q5": Variant("tcs", {"tcs.bits": 5}, steps=4, warms=True),
     "tcs-lf": Variant("tcs", {"tcs.fairness": "lf"}, warms=True),
     "tcs-plf": Variant("tcs", {"tcs.fairness": "plf"}, warms=True),
-    "tcs-momentum": Variant("tcs", {"tcs.momentum": 0.9}, warms=True),
+    "tcs-momentum": Variant("tcs", {"server.momentum": 0.9}, warms=True),
 }
 """By the paper's names; ``tcs-cold`` has no warm-up, nor has ``top-k``."""
 
 
-def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARIANTS), model: str = "") -> Result:
+def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARIANTS)) -> Result:
     """Make a run of each variant, all of as many local steps.
 
     Parameters
@@ -84,8 +84,6 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
         Its ``rounds`` are local steps, of which a variant makes H a round; ``clients`` are all picked (10 for None).
     variants
         Among :data:`VARIANTS`.
-    model
-        That of the data set's setup where it is empty.
 
     Raises
     ------
@@ -95,12 +93,10 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
     for name in variants:
         if name not in VARIANTS:
             raise ConfigError(f"There is no variant '{name}' of TCS; there are {', '.join(VARIANTS)}.")
-    found, missing = fill([_entry(choice, d, name, model) for d in choice.datasets for name in variants], how)
+    found, missing = fill([_entry(choice, d, name) for d in choice.datasets for name in variants], how)
     return Result(
         title="Time-correlated sparsification",
-        command=choice.command("tcs")
-        + "".join(f" --variant {name}" for name in variants)
-        + (f" --model {model}" if model else ""),
+        command=choice.command("tcs") + "".join(f" --variant {name}" for name in variants),
         about=f"TCS and its variants against top-K and dense updates: {choice.clients or _CLIENTS} clients of equal, "
         f"random parts, all of them in every round, {choice.rounds} local steps of a batch of {_BATCH}, H a round. "
         "Bits are those of frames, up, for each parameter and local step, a dense frame being 32 bits; the second "
@@ -129,7 +125,7 @@ def bits(filled: Filled, *, warm: bool = True) -> float | None:
     return mean(shares) / filled.run.local_steps if shares else None
 
 
-def _entry(choice: Choice, dataset: str, name: str, model: str) -> Entry:
+def _entry(choice: Choice, dataset: str, name: str) -> Entry:
     variant, clients = VARIANTS[name], choice.clients or _CLIENTS
     rounds = -(-choice.rounds // variant.steps)
     parameters = dict(variant.parameters)
@@ -152,7 +148,6 @@ def _entry(choice: Choice, dataset: str, name: str, model: str) -> Entry:
         clients_per_round=clients,
         partition="iid",
         lr_drops=LR_DROPS,
-        model=model,
         **local,
     )
 

@@ -12,7 +12,7 @@ from benchmarks.plots import panels
 from edge_fl.compressors.base import WarmsUp
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.table import Picture, Result, Row
-from edge_fl.recipes.presets import PRESETS, expanded
+from edge_fl.recipes.presets import PRESETS
 
 __all__ = ["METHODS", "bench_uplink", "verdict"]
 
@@ -59,8 +59,7 @@ def bench_uplink(choice: Choice, how: Filling) -> Result:
 
 
 def _entry(choice: Choice, dataset: str, method: str) -> Entry:
-    recipe, parameters = expanded(method, {})
-    made = entry(choice, dataset, recipe, {"method": method}, parameters)
+    made = entry(choice, dataset, method, {"method": method})
     compressor = made.runs[0].open().compressor
     warmup = compressor.warmup_rounds if isinstance(compressor, WarmsUp) else 0
     if choice.rounds - _tail(choice.rounds) < warmup:

@@ -22,16 +22,16 @@ _DENSE = {"kl": 0.0, "start": [-20.0, -20.0], "rate_lr": 1e-9}
 """Rates so low that they are none, and stay so: the same training, Adam on the server, without a weight dropped."""
 
 
-def bench_vardrop(choice: Choice, how: Filling, model: str = "") -> Result:
+def bench_vardrop(choice: Choice, how: Filling) -> Result:
     """Train with learned dropout rates, and in the same way without any.
 
-    ``choice.clients`` are all picked (4 for None), and ``model`` is that of the data set's setup where it is empty.
+    ``choice.clients`` are all picked (4 for None).
     Raises as :func:`benchmarks.grid.fill` does.
     """
-    found, missing = fill([e for dataset in choice.datasets for e in _entries(choice, dataset, model)], how)
+    found, missing = fill([e for dataset in choice.datasets for e in _entries(choice, dataset)], how)
     return Result(
         title="Variational dropout",
-        command=choice.command("vardrop") + (f" --model {model}" if model else ""),
+        command=choice.command("vardrop"),
         about=f"A dropout rate for every weight: {choice.clients or _CLIENTS} devices of equal, random parts, all of "
         f"them in every round, {choice.rounds} rounds of one step of a batch of {_BATCH}. Devices send gradients, from "
         "which the server's Adam moves the model; dense is the same training without rates. Accuracy is after pruning, "
@@ -49,7 +49,7 @@ def bench_vardrop(choice: Choice, how: Filling, model: str = "") -> Result:
     )
 
 
-def _entries(choice: Choice, dataset: str, model: str) -> list[Entry]:
+def _entries(choice: Choice, dataset: str) -> list[Entry]:
     clients = choice.clients or _CLIENTS
     common: dict[str, Any] = {
         "clients": clients,
@@ -57,7 +57,6 @@ def _entries(choice: Choice, dataset: str, model: str) -> list[Entry]:
         "partition": "iid",
         "local_steps": 1,
         "batch": _BATCH,
-        "model": model,
         "lr": 1.0,  # makes a round's differences minus the gradients, as the paper's devices send
         "clip": None,
         "scored": (_FULL,),

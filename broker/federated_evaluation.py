@@ -10,7 +10,7 @@ from broker.tiers import Tiers
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.randomness import Stream
-from edge_fl.methods.capabilities import evaluated_width
+from edge_fl.methods.capabilities import evaluated_width, width_factor
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import TierScore
@@ -98,6 +98,7 @@ class FederatedEvaluator:
             width=width,
             statistics=statistics,
             batch=self._config.batch,
+            factor=width_factor(self._recipe.method, width),
             scores=tuple(metric.name for metric in self._evaluator.on_devices),
             since=round - len(changes or ()),
             changes=changes,

@@ -3,7 +3,8 @@
 from broker.model import GlobalModel
 from broker.tiers import Tiers
 from edge_fl.core.selection import Weights
-from edge_fl.methods.capabilities import evaluated_width
+from edge_fl.core.width_factor import with_factor
+from edge_fl.methods.capabilities import evaluated_width, width_factor
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.training.evaluator import Evaluator
 from edge_fl.wire.messages import Register
@@ -37,7 +38,9 @@ class FinalModel:
         """A device's frame, its width and the width of its statistics, both in thousandths."""
         width = evaluated_width(self._recipe.method, self._tiers.of(client, profile))
         if width not in self._made:
-            frame = self._model.narrowed_frame(self._weights, width)
+            factor = width_factor(self._recipe.method, width)
+            own = with_factor(self._evaluator.manifest, self._weights, factor)
+            frame = self._model.narrowed_frame(own, width)
             self._made[width] = frame, self._evaluator.statistics(self._weights, width)
         frame, statistics = self._made[width]
         return frame, width, statistics

@@ -46,6 +46,7 @@ _TARGETS = {
         "HetLoRA",
         "HeteroFL",
         "RandK",
+        "ServerMomentum",
         "SignSGD",
         "TopK",
         "VarDrop",

@@ -25,6 +25,7 @@ from edge_fl.recipes.named import Fractional as Fractional
 from edge_fl.recipes.named import HeteroFL as HeteroFL
 from edge_fl.recipes.named import HetLoRA as HetLoRA
 from edge_fl.recipes.named import RandK as RandK
+from edge_fl.recipes.named import ServerMomentum as ServerMomentum
 from edge_fl.recipes.named import SignSGD as SignSGD
 from edge_fl.recipes.named import TopK as TopK
 from edge_fl.recipes.named import VarDrop as VarDrop

@@ -51,6 +51,7 @@ from exporter.parity import check_parity
 from exporter.personal import personal_names, set_apart
 from exporter.plain_tensors import with_registered_tensors
 from exporter.report import Findings, examine
+from exporter.scaled import scaled_parameters
 from exporter.sentence import some_names
 from exporter.source import Source, Traceable
 from exporter.steps import STEPS
@@ -330,6 +331,7 @@ def _manifest(target: Target, compiled: _Compiled) -> Manifest:
         dropout=source.dropped,
         momenta=momenta(whole.module, example_inputs(target.fit, 3), whole.tracked),
         costs=costs_at(whole.original, found.layout, target.input, target.widths, cut=compiled.cut),
+        scaled=scaled_parameters(whole.original, found.layout, found.scaled),
         adapters=adapter_gains(source.original),
         columns=target.columns,
         class_names=target.class_names,

@@ -125,7 +125,7 @@ RECIPES: Mapping[str, Sequence[str]] = {
     "fedavg+signsgd": (),
     "fedavg+signsgd vote": ("--method=fedavg+signsgd", "--set=signsgd.step=0.01"),
     "fedavg+fractional": (),
-    "fedavg+tcs": ("--set=tcs.momentum=0.9",),
+    "fedavg+tcs": ("--set=server.momentum=0.9",),
     "fedavg+tcs plf": ("--method=fedavg+tcs", "--set=tcs.fairness=plf", "--set=tcs.warmup=1"),
     "tcs": (),
     "fedbiad+dgc": (),

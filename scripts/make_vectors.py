@@ -388,6 +388,7 @@ def _messages() -> list[FromDevice | ToDevice]:
             width=600,
             statistics=500,
             batch=20,
+            factor=2.0,
             scores=("accuracy", "macro-f1"),
             since=2,
             changes=(Ref(DIGEST, 1500),),

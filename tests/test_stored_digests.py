@@ -18,11 +18,11 @@ import pytest
 from broker.client_selection import ClientSelection
 from edge_fl.aggregation.rules import Accumulator, find_rule, rule_names
 from edge_fl.aggregation.sums import CpuSumming
-from edge_fl.compressors.base import DECODERS, SendsChanges, Shares, compressor_names, open_compressor
+from edge_fl.compressors.base import DECODERS, SendsChanges, Shares, compressor_names
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Selection
-from edge_fl.core.server_half import UpdatesModel, Weighting
+from edge_fl.core.server_half import Weighting
 from edge_fl.data.batcher import batches
 from edge_fl.data.cuts import CUTS
 from edge_fl.data.held_out import HeldOut
@@ -32,6 +32,7 @@ from edge_fl.data.sources.base import open_source
 from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import Ask, Job, method_names, open_method
 from edge_fl.methods.capabilities import ClientReport, LearnsFromReports, SelectsEntries, TrainsSlots
+from edge_fl.recipes.recipe import open_recipe
 from edge_fl.wire.context import Context
 from edge_fl.wire.frame import Header, encode_frame
 from edge_fl.wire.values import flatten
@@ -74,7 +75,7 @@ COMPRESSORS: dict[str, dict[str, Any]] = {
     "signsgd": {},
     "signsgd, vote": {"step": 0.5},
     "fractional": {"bits": 4},
-    "tcs": {"global_ratio": 0.1, "local_ratio": 0.02, "momentum": 0.5},
+    "tcs": {"global_ratio": 0.1, "local_ratio": 0.02, "server.momentum": 0.5},
     "tcs, plf": {"global_ratio": 0.1, "local_ratio": 0.02, "fairness": "plf", "warmup": 1},
     "tcs, lf": {"global_ratio": 0.1, "local_ratio": 0.02, "fairness": "lf", "bits": 32},
 }
@@ -159,7 +160,10 @@ def patterns_of(name: str) -> Iterator[np.ndarray]:
 
 def frames_of(name: str, mask: str) -> Iterator[bytes]:
     """Three rounds of a client: its updates, what it remembers, and what the server sends."""
-    compressor, pattern = open_compressor(part(name), COMPRESSORS[name]), PATTERNS[mask]
+    own = {k if "." in k else f"{part(name)}.{k}": value for k, value in COMPRESSORS[name].items()}
+    recipe, pattern = open_recipe(part(name), own), PATTERNS[mask]
+    compressor = recipe.compressor
+    assert compressor is not None
     selection = Selection.of(pattern, "units")
     memory = {name: np.zeros_like(flatten(selection, model("update"))) for name in compressor.memory}
     for number in (1, 2, 3):
@@ -175,8 +179,7 @@ def frames_of(name: str, mask: str) -> Iterator[bytes]:
         if isinstance(compressor, SendsChanges) and compressor.sends_changes:
             yield compressor.encode_change(numbers("sent", 300))
         change = {name: array.astype(np.float64) for name, array in model("change", number).items()}
-        updates = isinstance(compressor, UpdatesModel)
-        yield from (compressor.server_update(number, change) if updates else change).values()
+        yield from recipe.server_update(number, change).values()
         yield compressor.shared() if isinstance(compressor, Shares) else b""
 
 

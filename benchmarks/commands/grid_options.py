@@ -27,7 +27,11 @@ Datasets = Annotated[
 ]
 Methods = Annotated[
     list[str] | None,
-    typer.Option("--method", help="A method, or method+compressor; repeat [default: those of the table]."),
+    typer.Option(
+        "--method",
+        help="A method, method+compressor or preset, with parameters: 'fedbiad+dgc dgc.ratio=0.0019'; repeat "
+        "[default: those of the table].",
+    ),
 ]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", help="A seed; repeat for several [default: 0, 1, 2].")]
 Rounds = Annotated[int, typer.Option(help="Rounds.")]
@@ -38,6 +42,12 @@ EvaluateEvery = Annotated[
 Clients = Annotated[
     int | None, typer.Option(min=1, help="Clients in all, a tenth of them picked a round [default: the paper's].")
 ]
+Partition = Annotated[str, typer.Option(help="labels=2, dirichlet=0.5, iid ... [default: the paper's].")]
+Model = Annotated[
+    str, typer.Option(help="A model of the zoo for the data set [default: that of the other tables].")
+]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Samples a batch [default: 20].")]
+WeightDecay = Annotated[float, typer.Option(min=0, help="Weight decay of the clients' SGD.")]
 LocalSteps = Annotated[int | None, typer.Option(min=1, help="Local SGD steps a round (V) [default: 60].")]
 Lr = Annotated[float | None, typer.Option(help="SGD step size [default: the data set's].")]
 Device = Annotated[str, typer.Option(help="Where clients train: cpu or cuda.")]
@@ -56,8 +66,12 @@ _CHOICE: dict[str, tuple[Any, object]] = {
     "seed": (Seeds, None),
     "rounds": (Rounds, 60),
     "clients": (Clients, None),
+    "partition": (Partition, ""),
+    "model": (Model, ""),
     "local_steps": (LocalSteps, None),
+    "batch": (BatchSize, None),
     "lr": (Lr, None),
+    "weight_decay": (WeightDecay, 0.0),
     "evaluate_every": (EvaluateEvery, 1),
     "device": (Device, "cpu"),
 }

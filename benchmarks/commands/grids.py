@@ -38,9 +38,6 @@ __all__ = [
     "vardrop",
 ]
 
-_Model = Annotated[
-    str, typer.Option(help="A model of the zoo for the data set [default: that of the other tables].")
-]
 _ROUNDS = (Annotated[int, typer.Option(help="Rounds.")], 500)
 _EPOCH = (
     Annotated[
@@ -241,7 +238,7 @@ def od(
 @grid(
     "tcs",
     ["mnist"],
-    without=["method", "local_steps"],
+    without=["method", "local_steps", "partition", "batch"],
     rounds=(Annotated[int, typer.Option(min=1, help="Rounds of one local step; H times fewer of H.")], 1200),
     clients=_all_picked(10),
 )
@@ -249,7 +246,6 @@ def tcs(
     choice: Choice,
     how: Filling,
     *,
-    model: _Model = "",
     variant: Annotated[
         list[str] | None,
         typer.Option(
@@ -262,19 +258,19 @@ def tcs(
 
     Example: edge-fl bench tcs --dataset cifar-10 --model resnet18 --variant tcs-l4-q5 --variant dense --seed 0
     """
-    return bench_tcs(choice, how, variant or tuple(VARIANTS), model)
+    return bench_tcs(choice, how, variant or tuple(VARIANTS))
 
 
 @grid(
     "vardrop",
     ["mnist"],
-    without=["method", "local_steps", "lr", "evaluate_every"],
+    without=["method", "local_steps", "lr", "evaluate_every", "partition", "batch", "weight_decay"],
     rounds=(Annotated[int, typer.Option(min=1, help="Rounds, of one step each.")], 1500),
     clients=_all_picked(4),
 )
-def vardrop(choice: Choice, how: Filling, *, model: _Model = "") -> Result:
+def vardrop(choice: Choice, how: Filling) -> Result:
     """Variational dropout: how little is left of the model and of its traffic, beside the paper's numbers.
 
     Example: edge-fl bench vardrop --dataset mnist --model cifarnet --seed 0 -o docs/benchmarks/vardrop.md
     """
-    return bench_vardrop(choice, how, model)
+    return bench_vardrop(choice, how)

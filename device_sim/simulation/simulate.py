@@ -297,9 +297,9 @@ class Simulation:
         """What the run would give if it ended now: full tensors by name."""
         return self._model.final_weights
 
-    def score(self, weights: Weights, width: int) -> Score | None:
+    def score(self, weights: Weights, width: int, factor: float = 1.0) -> Score | None:
         """Evaluate the first units of a model, as :meth:`edge_fl.training.evaluator.Evaluator.score` does."""
-        return self._evaluator.score(weights, width)
+        return self._evaluator.score(weights, width, factor)
 
 
 def _check(config: RunConfig, population: Population, *, timed: bool) -> None:

@@ -4,7 +4,7 @@ Weights that moved most in the last round are likely to move most in the next. S
 *global mask*, the largest of the last change of the model (eq. 6), and need not say where they are. Each adds the
 largest of the others, its *local mask*, with positions in the block code of section II-E; what neither mask holds is
 fed back (eq. 11 and 12). The paper's variants are settings: ``local_steps`` H of the run and ``bits`` q of an entry
-make TCS-LH-Qq, ``fairness`` TCS-LF and TCS-PLF, ``momentum`` the global momentum of section II-D.
+make TCS-LH-Qq, ``fairness`` TCS-LF and TCS-PLF, and ``server.momentum`` is the global momentum of section II-D.
 
 What is read into the paper, and what differs:
 
@@ -17,7 +17,8 @@ What is read into the paper, and what differs:
 - Eq. (14) and (15) bound a layer's share from below by what they call its maximum. It is the minimum that section III
   gives. A layer is a tensor here, and where its minima add up to more than K there are more than K.
 - Eq. (16) and Algorithm 3 disagree: ``w = beta w + g`` is used, then ``theta = theta - eta w``, the mask being that of
-  g. A round's change is ``-eta g``, so that what is remembered keeps the step size that it was made with.
+  g. A round's change is ``-eta g``, so that what is remembered keeps the step size that it was made with
+  (:mod:`edge_fl.recipes.server_momentum`).
 - Algorithm 3 takes the plain mean of clients that have equally many samples; here they are weighed as the method says.
 - Quantisation takes all entries that are sent together. Its error is dropped by eq. (11) and fed back by line 13 of
   Algorithm 2 if that is taken at its word: ``quantisation_feedback``. Dropping it is the default: on Fashion-MNIST
@@ -64,7 +65,6 @@ _SHARED = struct.Struct("<BI")  # the width of a remainder, the number of positi
 _HEADER = struct.Struct("<BBII")  # code of the entries, width of a position, CRC-32 of the mask, local entries
 _FLOAT32, _FRACTIONAL = 0, 1
 _WHOLE = 32  # bits of an entry that is not quantised
-_MOMENTUM = "momentum."
 
 
 class TcsParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -73,8 +73,7 @@ class TcsParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``global_ratio`` and ``local_ratio`` are phi_global and phi_local, shares of the entries in (0, 1]. ``fairness``
     keeps a share of every layer: ``global_minimum`` of it in the global mask (``plf``), and ``local_minimum`` of it in
     each local one too (``lf``). ``bits`` an entry are 2 to 8 with its sign, 5 in the paper's Q5, or 32: not
-    quantised. ``momentum`` is beta, 0.9 in the paper. ``warmup`` is the number of rounds at the start in which
-    everything is sent, as float32.
+    quantised. ``warmup`` is the number of rounds at the start in which everything is sent, as float32.
     """
 
     global_ratio: float = 0.01
@@ -84,7 +83,6 @@ class TcsParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     local_minimum: float = 0.0004
     bits: int = _WHOLE
     quantisation_feedback: bool = False
-    momentum: float = 0.0
     warmup: int = 0
 
     def __post_init__(self) -> None:
@@ -92,8 +90,6 @@ class TcsParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             check_ratio(ratio, "tcs")
         if not (2 <= self.bits <= 8 or self.bits == _WHOLE):
             raise ConfigError(f"tcs has 2 to 8 bits an entry, or {_WHOLE}, not {self.bits}.")
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"tcs's momentum must be in [0, 1), not {self.momentum}.")
         if self.warmup < 0:
             raise ConfigError(f"tcs warms up for a number of rounds, not {self.warmup}.")
 
@@ -109,7 +105,6 @@ class Tcs(Compressor, Shares, WarmsUp, UpdatesModel, Stateful):
     def __init__(self, parameters: TcsParameters) -> None:
         super().__init__(parameters)
         self._shared = b""
-        self._momentum: Change = {}
 
     @property
     def warmup_rounds(self) -> int:
@@ -121,25 +116,18 @@ class Tcs(Compressor, Shares, WarmsUp, UpdatesModel, Stateful):
         return self._shared
 
     def server_update(self, round: int, change: Change) -> Change:
-        """Note where the model changed most (eq. 6 and 14); the change with what is left of earlier ones (eq. 16)."""
-        own = self.parameters
-        self._shared = b"" if round < own.warmup else self._mask_of(change)
-        if not own.momentum:
-            return change
-        before = self._momentum
-        self._momentum = {n: own.momentum * before[n] + g if n in before else g for n, g in change.items()}
-        return dict(self._momentum)
+        """Note where the model changed most (eq. 6 and 14); the change stays as it is."""
+        self._shared = b"" if round < self.parameters.warmup else self._mask_of(change)
+        return change
 
     def state_dict(self) -> State:
-        """The mask's bytes as they are shared, and the momentum by tensor."""
-        momentum: State = {f"{_MOMENTUM}{name}": w for name, w in self._momentum.items()}
-        return {"shared": np.frombuffer(bytearray(self._shared), dtype=np.uint8), **momentum}
+        """The mask's bytes as they are shared."""
+        return {"shared": np.frombuffer(bytearray(self._shared), dtype=np.uint8)}
 
     def load_state_dict(self, layout: Layout, learned: State) -> None:
         """Go on from what :meth:`state_dict` gave."""
         del layout
         self._shared = learned["shared"].tobytes() if "shared" in learned else b""
-        self._momentum = {n.removeprefix(_MOMENTUM): w for n, w in learned.items() if n.startswith(_MOMENTUM)}
 
     def compress(
         self, values: Vector, memory: Mapping[str, Vector], context: Context, stream: Stream

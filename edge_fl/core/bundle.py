@@ -222,6 +222,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
     ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
     first. ``dropout`` are the places where the model itself drops, whose masks every step takes.
+    ``scaled`` are the parameters that, multiplied by a factor, multiply the outputs of every block's layer but of those
+    that BatchNorm normalises; none where that takes more than parameters.
     ``adapters`` are the gains (alpha over rank) of low-rank adapters, by the layer that each is beside.
     ``vocabulary`` is how many tokens the input may be of (0: it is none, or nobody knows).
     ``inputs`` are those of a model that takes several by name, in the order in which they stand in ``input``.
@@ -251,6 +253,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dropout: tuple[Dropout, ...] = ()
     momenta: dict[str, float] = {}
     costs: tuple[Cost, ...] = ()
+    scaled: tuple[str, ...] = ()
     adapters: dict[str, float] = {}
     vocabulary: int = 0
     inputs: tuple[NamedInput, ...] = ()
@@ -287,6 +290,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if layer not in known or not known[layer].fits or not 0 < gain < math.inf:
                 raise ValueError("an adapter has two tensors of one rank, and a gain above 0")
         Layout(self.layout.blocks, tuple(place.mask for place in self.dropout))  # masks are of its blocks
+        _check_scaled(self.scaled, self.layout)
         rows = {tensor.shape[0] for tensor in self.layout.trained.tensors if tensor.per_width}
         wanted = {len(self.statistic_widths)} - {0}
         if rows != wanted or bool(rows) != (self.batch_norm == "per-width"):
@@ -324,6 +328,12 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         frozen = [FROZEN] if frozen_size(self.layout) else []
         tokenizer = [TOKENIZER] if self.tokenizer else []
         return [*(program.file for program in self.programs.get(runtime, ())), *frozen, *tokenizer]
+
+
+def _check_scaled(scaled: tuple[str, ...], layout: Layout) -> None:
+    """Raise ValueError where a factor would multiply anything but parameters, once each."""
+    if len(set(scaled)) != len(scaled) or not {t.name for t in layout.parameters}.issuperset(scaled):
+        raise ValueError("a factor multiplies parameters, once each")
 
 
 def _check_features(program: Program, layout: Layout) -> None:

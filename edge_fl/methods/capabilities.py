@@ -30,6 +30,7 @@ __all__ = [
     "TrainsWidths",
     "evaluated_width",
     "model_width",
+    "width_factor",
 ]
 
 
@@ -73,6 +74,11 @@ class TrainsWidths(ABC):
     def evaluated_width(self, tier: int) -> int:
         """The width of the model that a device of ``tier`` evaluates on its own data, and keeps."""
 
+    def factor(self, width: int) -> float:
+        """What multiplies the outputs of every block's layer where the first units of ``width`` are to predict."""
+        del width
+        return 1.0
+
     def statistic_widths(self, tier: int) -> tuple[int, ...]:
         """The widths that must have BatchNorm statistics of their own where any width has."""
         del tier
@@ -87,6 +93,11 @@ def model_width(method: object) -> int:
 def evaluated_width(method: object, tier: int) -> int:
     """The width, in thousandths, of the model that a device of ``tier`` evaluates on its own data, and keeps."""
     return method.evaluated_width(tier) if isinstance(method, TrainsWidths) else 1000
+
+
+def width_factor(method: object, width: int) -> float:
+    """The factor, in predicting, of the outputs of every block's layer of a model of ``width`` (thousandths)."""
+    return method.factor(width) if isinstance(method, TrainsWidths) else 1.0
 
 
 class CollectsStatistics(ABC):

@@ -11,6 +11,12 @@ Where the paper can be read in two ways, both are parameters:
 - Kept activations are scaled by 1/(1-p) in local training (``scale``), as dropout is; the paper does not say.
 - Line 26 of Algorithm 1 stands outside the stage-one condition, so that scores would grow in stage two as well;
   they are frozen there, as a pattern that is never redrawn would only confirm itself.
+- An iteration is one mini-batch, so tau counts steps. The paper's loss is over all of a client's data, and its m_r
+  counts r V min|D_k| samples, so tau may as well count passes over the data (``tau_in = "passes"``): of 60 samples in
+  batches of 20 three passes are nine steps.
+- Eq. (8) compares the last tau losses with the tau before. After a redraw these are the old pattern's, and a fresh
+  pattern, whose rows know nothing yet, is judged by them: it is redrawn again, and again. With ``own_losses`` a pattern
+  is looked at once it has 2 tau losses of its own.
 - Line 26 of Algorithm 1 updates the scores every iteration (``score_every = "step"``); the text of section IV-D
   can also be read as once every tau iterations (``"tau"``).
 """
@@ -36,13 +42,15 @@ class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=Tr
     """What FedBIAD is run with.
 
     ``dropout`` is p in thousandths, one a tier (the last serves every tier beyond); ``stage_boundary`` is R_b,
-    the last round of stage one (0: there is none); ``tau`` the steps between two looks at the loss; ``variance`` is
-    s2, of which eq. (13) gives 1e-30 after a round of Table I on Fashion-MNIST, and less later: float32 cannot tell it
-    from 0.
+    the last round of stage one (0: there is none); ``tau`` the steps, or passes, between two looks at the loss;
+    ``variance`` is s2, of which eq. (13) gives 1e-30 after a round of Table I on Fashion-MNIST, and less later: float32
+    cannot tell it from 0.
     """
 
     stage_boundary: int = 55
     tau: int = 3
+    tau_in: Literal["steps", "passes"] = "steps"
+    own_losses: bool = False
     mode: Mode = "rows"
     rule: Literal["holders", "zeros", "mean"] = "holders"
     weighting: Weighting = "samples"
@@ -65,8 +73,11 @@ class _Local(LocalHalf):
         self._job, self._parameters = job, parameters
         self._dropout = dropout
         self._scores = np.array(job.state.get("scores", np.zeros(job.layout.units)), dtype=np.float64)
+        passes = parameters.tau_in == "passes"
+        self._tau = parameters.tau * (-(-job.samples // job.batch) if passes else 1)
         self._losses: list[float] = []
         self._draws = 0
+        self._drawn_after = -1  # the last step of the pattern before
         self._exploring = job.round <= parameters.stage_boundary
         pattern = self._draw() if self._exploring else self._best()
         super().__init__(LocalStep(pattern, inverse_kept(dropout) if parameters.scale else 1.0))
@@ -108,17 +119,20 @@ class _Local(LocalHalf):
         self._losses.append(loss)
         if not self._exploring:
             return
-        tau, held = self._parameters.tau, self.step.pattern.mask
+        tau, held = self._tau, self.step.pattern.mask
         looking = number > tau and number % tau == 0
+        if self._parameters.own_losses:
+            looking = looking and number - self._drawn_after >= 2 * tau
         if looking and self._gap() > 0:
             self.step = replace(self.step, pattern=self._draw())
+            self._drawn_after = number
         if looking or self._parameters.score_every == "step":
             # Eq. (9): a held row scores, unless the loss rose and the redraw leaves it behind.
             self._scores += held & self.step.pattern.mask
 
     def _gap(self) -> float:
         """Eq. (8): mean loss of the last tau steps minus that of the tau before."""
-        tau = self._parameters.tau
+        tau = self._tau
         return sum(self._losses[-tau:]) / tau - sum(self._losses[-2 * tau : -tau]) / tau
 
     def state(self) -> State:

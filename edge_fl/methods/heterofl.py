@@ -95,6 +95,13 @@ class HeteroFl(Method, TrainsWidths, CollectsStatistics, MasksLabels, DrawsWitho
         """That of the tier's level; where levels are drawn, of the widest."""
         return max(self._widths(tier))
 
+    def factor(self, width: int) -> float:
+        """The scaler of its level, or of a width between levels what that would be: a sub-model predicts as it trained.
+
+        The paper's code predicts without one, which leaves its narrow models less (``docs/benchmarks/widths.md``).
+        """
+        return _SCALERS.get(width, 1000 / width) if self.parameters.scale else 1.0
+
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Of the tier's level; where levels are drawn, of the widest."""
         return prefix_counts(layout, max(self._widths(tier)))

@@ -1,4 +1,4 @@
-"""Methods and compressors for Python: ``FedBIAD(dropout=0.5) + DGC(ratio=0.001)``.
+"""Methods and compressors for Python: ``FedBIAD(dropout=0.5) + DGC(ratio=0.001) + ServerMomentum(0.9)``.
 
 Parameters are those of ``--set``; rates and widths are shares such as 0.5, one or one a tier.
 """
@@ -30,6 +30,7 @@ __all__ = [
     "HeteroFL",
     "NamedRecipe",
     "RandK",
+    "ServerMomentum",
     "SignSGD",
     "TopK",
     "VarDrop",
@@ -37,17 +38,22 @@ __all__ = [
 ]
 
 
+_SERVER = "server"
+"""Stands before the server's own parameters."""
+
+
 @dataclass(frozen=True)
 class NamedRecipe:
-    """A method or a compressor by name, with parameters; ``+`` puts a compressor on a method."""
+    """A method or a compressor by name, with parameters; ``+`` puts a compressor, or momentum, on a method."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
-    def __add__(self, compressor: "NamedRecipe") -> "NamedRecipe":
-        """The method with ``compressor`` on top."""
-        theirs = {f"{compressor.name}.{key}": value for key, value in compressor.parameters.items()}
-        return NamedRecipe(f"{self.name}+{compressor.name}", {**self.parameters, **theirs})
+    def __add__(self, other: "NamedRecipe") -> "NamedRecipe":
+        """The method with ``other`` on top."""
+        theirs = {f"{other.name}.{key}": value for key, value in other.parameters.items()}
+        name = self.name if other.name == _SERVER else f"{self.name}+{other.name}"
+        return NamedRecipe(name, {**self.parameters, **theirs})
 
 
 def recipe_and_parameters(
@@ -101,3 +107,8 @@ FedPAQ, SignSGD, Fractional, TCS = _Method("fedpaq"), _Method("signsgd"), _Metho
 def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N802  (its name in the field)
     """Ordered dropout (Horvath et al., 2021); with ``distil`` the widest sub-model teaches the one drawn."""
     return NamedRecipe("fjord+kd" if distil else "fjord", parameters)
+
+
+def ServerMomentum(momentum: float) -> NamedRecipe:  # noqa: N802  (beside the methods, which have names of the field)
+    """Momentum on the server (FedAvgM: Hsu, Qi and Brown, 2019), to add to a method; ``momentum`` is in [0, 1)."""
+    return NamedRecipe(_SERVER, {"momentum": momentum})

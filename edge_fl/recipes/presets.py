@@ -25,7 +25,7 @@ PRESETS: Mapping[str, Preset] = {
             "tcs.local_ratio": 0.001,
             "tcs.bits": 5,
             "tcs.warmup": 25,
-            "tcs.momentum": 0.5,
+            "server.momentum": 0.5,
         },
     ),
 }

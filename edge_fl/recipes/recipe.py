@@ -1,4 +1,4 @@
-"""A method, and perhaps a compressor on top of it: what ``fedbiad+dgc`` names."""
+"""A method, perhaps a compressor on top of it, and momentum on the server: what ``fedbiad+dgc`` names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from edge_fl.compressors.base import (
 )
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
+from edge_fl.core.parameters import opened
 from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import Change, PrunesModel, State, Stateful, UpdatesModel
 from edge_fl.core.share import in_thousandths
@@ -30,19 +31,24 @@ from edge_fl.methods.capabilities import (
     SendsEntries,
 )
 from edge_fl.recipes.presets import PRESETS
+from edge_fl.recipes.server_momentum import ServerMomentum, ServerParameters
 from edge_fl.wire.context import Decoder
 from edge_fl.wire.sparse import SPARSE
 from edge_fl.wire.values import FLOAT32
 
 __all__ = ["Recipe", "open_recipe", "shares_in_thousandths"]
 
+_SERVER = "server."
+"""What the names of the server's own parameters begin with."""
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """What clients train with, and how their updates are encoded."""
+    """What clients train with, how their updates are encoded, and what the server makes of a round's change."""
 
     method: Method
     compressor: Compressor | None = None
+    server: ServerMomentum | None = None
 
     @property
     def name(self) -> str:
@@ -90,7 +96,7 @@ class Recipe:
         return self.compressor.shared() if isinstance(self.compressor, Shares) else b""
 
     def server_update(self, round: int, change: Change) -> Change:
-        """What the model is given in place of ``change``: the method's word first, then the compressor's."""
+        """What the model is given in place of ``change``: the method's word first, the server's momentum last."""
         for _, part in self._parts():
             if isinstance(part, UpdatesModel):
                 change = part.server_update(round, change)
@@ -111,7 +117,7 @@ class Recipe:
         return self.compressor is None and not self.sends_entries and isinstance(self.method, DrawsWithoutData)
 
     def state_dict(self) -> State:
-        """What both parts have learned on the server."""
+        """What all parts have learned on the server."""
         return {
             f"{prefix}{name}": held
             for prefix, part in self._parts()
@@ -127,16 +133,18 @@ class Recipe:
                 part.load_state_dict(layout, own)
 
     def _parts(self) -> tuple[tuple[str, object], ...]:
-        method = ("method.", self.method)
-        return (method,) if self.compressor is None else (method, ("compressor.", self.compressor))
+        parts = (("method.", self.method), ("compressor.", self.compressor), (_SERVER, self.server))
+        return tuple((prefix, part) for prefix, part in parts if part is not None)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All parameters, defaults too, as :func:`open_recipe` takes them."""
+        """All parameters, defaults too, as :func:`open_recipe` takes them; the server's where it has any."""
         found: dict[str, Any] = msgspec.to_builtins(self.method.parameters)
         if self.compressor is not None:
             own: dict[str, Any] = msgspec.to_builtins(self.compressor.parameters)
             found |= {f"{self.compressor.name}.{key}": value for key, value in own.items()}
+        if self.server is not None:
+            found |= {f"{_SERVER}{key}": v for key, v in msgspec.to_builtins(self.server.parameters).items()}
         return found
 
 
@@ -149,15 +157,22 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
         A method, or a method and a compressor joined by ``+``; a method's own name may hold a ``+`` (``fjord+kd``). A
         compressor alone goes with ``fedavg``.
     parameters
-        The method's by name, the compressor's with its name and a dot before them (``dgc.ratio``).
+        The method's by name, the compressor's with its name and a dot before them (``dgc.ratio``), and those of the
+        server: ``server.momentum``.
 
     Raises
     ------
     ConfigError
-        When a part or a parameter is unknown, or makes no sense, or the method takes no compressor.
+        When a part or a parameter is unknown, or makes no sense, or the method takes no compressor or momentum.
     """
     method, compressor, own, others = _parts_of(name, parameters)
-    recipe = Recipe(open_method(method, others), open_compressor(compressor, own) if compressor else None)
+    recipe = Recipe(
+        open_method(method, {key: v for key, v in others.items() if not key.startswith(_SERVER)}),
+        open_compressor(compressor, own) if compressor else None,
+        _open_server(others),
+    )
+    if recipe.server is not None and isinstance(recipe.method, UpdatesModel):
+        raise ConfigError(f"'{method}' has an optimiser of its own on the server: leave server.momentum out.")
     if compressor and recipe.sends_entries:
         raise ConfigError(
             f"'{method}' tells the server which entries it sends, and '{compressor}' could not: leave it out."
@@ -181,15 +196,22 @@ def shares_in_thousandths(name: str, parameters: Mapping[str, Any]) -> dict[str,
     Raises ConfigError as that does for names, and for what is no share.
     """
     method, compressor, own, others = _parts_of(name, parameters)
-    found = in_thousandths(METHODS.find(method).Parameters, others, f"method '{method}'")
+    server = {key: value for key, value in others.items() if key.startswith(_SERVER)}
+    plain = {key: value for key, value in others.items() if key not in server}
+    found = in_thousandths(METHODS.find(method).Parameters, plain, f"method '{method}'") | server
     if compressor:
         theirs = in_thousandths(COMPRESSORS.find(compressor).Parameters, own, f"compressor '{compressor}'")
         found |= {f"{compressor}.{key}": value for key, value in theirs.items()}
     return found
 
 
+def _open_server(parameters: Mapping[str, Any]) -> ServerMomentum | None:
+    own = {key.removeprefix(_SERVER): v for key, v in parameters.items() if key.startswith(_SERVER)}
+    return ServerMomentum(opened(ServerParameters, own, "server")) if own else None
+
+
 def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-    """The method and the compressor (or nothing) of a recipe, the compressor's parameters and the method's."""
+    """The method and the compressor (or nothing) of a recipe, the compressor's parameters and all others."""
     if ":" in name or "/" in name:
         raise ConfigError(f"'{name[:80]}' is no plain name of a method: no code comes with a task.")
     method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)

@@ -12,6 +12,7 @@ from edge_fl.core.errors import RunError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights, masked
 from edge_fl.core.server_half import State
+from edge_fl.core.width_factor import with_factor
 from edge_fl.data.batcher import eval_batches
 from edge_fl.data.registry import Samples
 from edge_fl.metrics.base import Metric, Sums, WholeSetMetric, sent_metrics
@@ -65,7 +66,14 @@ def evaluated(
     metrics = sent_metrics(task.scores, runtime.bundle.manifest)
     weights = {**model.values, **personal_tensors(runtime.bundle, state)}
     found = score(
-        runtime, weights, samples, metrics, width=task.width, statistics=task.statistics, batch=task.batch
+        runtime,
+        weights,
+        samples,
+        metrics,
+        width=task.width,
+        statistics=task.statistics,
+        factor=task.factor,
+        batch=task.batch,
     )
     sums = {name: tuple(values.tolist()) for name, values in found.sums.items()}
     return Evaluated(task.run, task.round, len(samples.y), found.loss, sums), found
@@ -79,6 +87,7 @@ def score(
     *,
     width: int = 1000,
     statistics: int = 1000,
+    factor: float = 1.0,
     batch: int = BATCH,
 ) -> Score:
     """Run the bundle's evaluation program over ``samples``; each counts alike, and in a sample every position.
@@ -93,6 +102,8 @@ def score(
         Thousandths: the model is left the first units of each block, as many as this says.
     statistics
         The width, in thousandths, whose statistics BatchNorm normalises by where it has them for each.
+    factor
+        What multiplies the outputs of every block's layer (:mod:`edge_fl.core.width_factor`).
     batch
         Samples to look at together, at the most; a program for batches of one size has that.
 
@@ -109,6 +120,7 @@ def score(
     """
     manifest, run = runtime.bundle.manifest, runtime.evaluator()
     kept = weights if width >= _FULL else masked(weights, Pattern.prefix(runtime.bundle.layout, width))
+    kept = with_factor(manifest, kept, factor)
     outputs_each = manifest.classes * int(np.prod(manifest.target.shape, dtype=np.int64))
     size = run.batch or min(max(_OUTPUTS // outputs_each, 1), batch, max(len(samples.y), 1))
     adding = [metric for metric in metrics if isinstance(metric, Metric)]

@@ -40,6 +40,8 @@ class Evaluator:
 
     Attributes
     ----------
+    manifest
+        The bundle's.
     metrics
         As given.
     """
@@ -57,7 +59,7 @@ class Evaluator:
         if self._runtime is not None and samples is not None:
             self._runtime.evaluator()  # one that is missing is told before anything is trained
             samples = with_features(samples, self._runtime)
-        self._samples, self.metrics = samples, metrics
+        self._samples, self.manifest, self.metrics = samples, bundle.manifest, metrics
         self._layout, self._widths = bundle.layout, bundle.manifest.statistic_widths
         start = bundle.weights()
         self._start = {tensor.name: start[tensor.name] for tensor in self._layout.tensors if tensor.per_width}
@@ -71,17 +73,26 @@ class Evaluator:
         """Whether the smaller of two scores of this name, or losses, is the better."""
         return not next((metric.higher_is_better for metric in self.metrics if metric.name == name), False)
 
-    def score(self, weights: Weights, width: int = 1000) -> Score | None:
+    def score(self, weights: Weights, width: int = 1000, factor: float = 1.0) -> Score | None:
         """Evaluate ``weights`` (full tensors); None without held-out data.
 
         ``width`` (thousandths) leaves the model the first units of each block, with the statistics trained nearest to
-        that width where BatchNorm has them for each: the model that ``extract --width`` delivers. Raises RunError when
-        the loss is not finite.
+        that width where BatchNorm has them for each: the model that ``extract --width`` delivers. ``factor`` multiplies
+        the outputs of every block's layer, as :func:`edge_fl.methods.capabilities.width_factor` says. Raises RunError
+        when the loss is not finite.
         """
         if self._runtime is None or self._samples is None:
             return None
         statistics = self.statistics(weights, width)
-        return score(self._runtime, weights, self._samples, self.metrics, width=width, statistics=statistics)
+        return score(
+            self._runtime,
+            weights,
+            self._samples,
+            self.metrics,
+            width=width,
+            statistics=statistics,
+            factor=factor,
+        )
 
     def statistics(self, weights: Weights, width: int) -> int:
         """The width (thousandths) whose BatchNorm statistics in ``weights`` suit the first units of ``width`` best."""

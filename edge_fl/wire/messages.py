@@ -96,6 +96,7 @@ _Steps = Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
 _Batch = Annotated[int, msgspec.Meta(ge=1, le=MOST_BATCH)]
 _Tier = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TIERS)]
 _Width = Annotated[int, msgspec.Meta(ge=1, le=1000)]
+_Factor = Annotated[float, msgspec.Meta(gt=0, le=1000)]
 _Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Sums = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
 _Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
@@ -203,7 +204,8 @@ class Evaluate(_Message, frozen=True):
 
     ``model`` is the one after ``round``, which the next round trains. Of every block the first units count, as
     many as ``width`` (thousandths) says, and BatchNorm normalises by the statistics of ``statistics`` (thousandths)
-    where it has them for each width. ``scores`` are the names of the metrics whose sums are wanted.
+    where it has them for each width. ``factor`` multiplies the outputs of every block's layer (the manifest's
+    ``scaled``). ``scores`` are the names of the metrics whose sums are wanted.
     ``batch`` samples at most are looked at together, as in training, for which the device has memory. ``since`` and
     ``changes`` are as :class:`Task`'s.
     """
@@ -214,6 +216,7 @@ class Evaluate(_Message, frozen=True):
     width: _Width
     statistics: _Width
     batch: _Batch
+    factor: _Factor = 1.0
     scores: Annotated[tuple[_Word, ...], msgspec.Meta(max_length=MOST_SCORES)] = ()
     since: _Count = 0
     changes: _Changes | None = None

@@ -81,7 +81,7 @@ def extract(
         typer.echo(
             f"Each device has its own {named}: what is delivered has those of the bundle, and no score.", err=True
         )
-    trained = _trained(opened, source.layout)
+    trained = _trained(opened, source.layout, thousandths)
     wanted = Wanted(
         runtime or "onnx",
         thousandths,
@@ -119,9 +119,9 @@ def _bundle_of(run: "Run") -> Path:
     return Path(place)
 
 
-def _trained(run: "Run", layout: "Layout") -> "Trained":
-    """What a run's folder holds; an interrupted run's too, as far as it came."""
-    from edge_fl.methods.capabilities import NarrowsBlocks, TrainsWidths, model_width
+def _trained(run: "Run", layout: "Layout", width: int) -> "Trained":
+    """What a run's folder holds, for a model of ``width``; an interrupted run's too, as far as it came."""
+    from edge_fl.methods.capabilities import NarrowsBlocks, TrainsWidths, model_width, width_factor
     from edge_fl.recipes.own import use_code
     from edge_fl.recipes.recipe import open_recipe
     from exporter.extract.extract import Trained
@@ -139,6 +139,7 @@ def _trained(run: "Run", layout: "Layout") -> "Trained":
         width=model_width(method),
         ordered=narrowed is not None or (isinstance(method, TrainsWidths) and method.ordered),
         narrowed=narrowed,
+        factor=width_factor(method, width),
     )
 
 
@@ -159,7 +160,7 @@ def _scores(run: "Run", bundle: "Bundle", trained: "Trained", wanted: "Wanted") 
             return {}
         evaluator = open_evaluator(bundle, run.config, samples=samples, threads=1)
         if trained.narrowed is None:
-            found = evaluator.score(trained.weights, wanted.width)
+            found = evaluator.score(trained.weights, wanted.width, trained.factor)
         else:
             found = evaluator.score(masked(trained.weights, trained.units(bundle.layout, wanted)), 1000)
     except RunError:  # weights that diverged: likewise

@@ -36,8 +36,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         Samples that the file takes at a time; None for any number.
     run, method, round
         What trained it, and for how many rounds.
-    width, sparse
-        The share of each block's first units; whether those that are exactly zero were left out.
+    width, sparse, factor
+        The share of each block's first units; whether those that are exactly zero were left out; what multiplies the
+        outputs of every block's layer, in the file's weights already.
     units, of
         Units kept in each block, and units there.
     parameters
@@ -67,6 +68,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     width: float
     sparse: bool
+    factor: float
     units: dict[str, int]
     of: dict[str, int]
     parameters: int

@@ -21,6 +21,7 @@ from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
+from edge_fl.core.width_factor import with_factor
 from edge_fl.core.width_statistics import row_weights, trained_width, without_rows
 from exporter.extract.card import About, Card, card_file, check_names
 from exporter.extract.formats import FORMATS, Format
@@ -41,7 +42,7 @@ class Trained:
 
     ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name.
     ``ordered`` says that its first units were trained as narrower models, too, those of the blocks ``narrowed`` alone
-    where these are named.
+    where these are named. ``factor`` multiplies the outputs of every block's layer in what is delivered.
     """
 
     weights: Weights
@@ -52,6 +53,7 @@ class Trained:
     width: int = 1000
     ordered: bool = True
     narrowed: frozenset[str] | None = None
+    factor: float = 1.0
 
     def statistics(self, wanted: "Wanted") -> int:
         """The width (thousandths) whose BatchNorm statistics ``wanted`` has: the full one's where blocks stay whole."""
@@ -113,6 +115,7 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     path = _placed(output, chosen.suffix)
     check_trained(bundle, trained, wanted)
     trained = with_personal(bundle, trained)
+    trained = replace(trained, weights=with_factor(manifest, trained.weights, trained.factor))
     pattern = trained.units(bundle.layout.trained, wanted)
     statistics = trained_width(
         bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, trained.statistics(wanted)
@@ -229,6 +232,7 @@ def _about(
         method=trained.method,
         round=trained.round,
         width=wanted.width / 1000,
+        factor=trained.factor,
         sparse=wanted.sparse,
         units=pattern.counts,
         of=dict(layout.sizes),

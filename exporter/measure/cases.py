@@ -1,6 +1,7 @@
-"""The models that are benchmarked: the zoo's, and three sizes that no paper's entry has."""
+"""The models that are benchmarked: the zoo's, and sizes that no entry of the zoo has."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from exporter.zoo import find_model
 from exporter.zoo import model_names as zoo_names
 from exporter.zoo.entry import Architecture, Entry
 from exporter.zoo.lstm import word_lstm
+from exporter.zoo.mlp import mlp
 from exporter.zoo.resnet import resnet18
 
 __all__ = ["BATCH", "WIDTHS", "Case", "case_names", "find_case"]
@@ -89,8 +91,8 @@ def find_case(name: str, *, narrowed: bool = False) -> Case:
 
 
 def _further() -> dict[str, Entry]:
-    """FedBIAD's language model at the vocabulary of its PTB figures, a CNN of the usual FEMNIST size, and ResNet-18 of
-    a quarter of its channels, which CPUs train in minutes.
+    """FedBIAD's language model at the vocabulary of its PTB figures, its perceptrons with the one hidden layer of its
+    text, a CNN of the usual FEMNIST size, and ResNet-18 of a quarter of its channels, which CPUs train in minutes.
     """
     words = replace(
         find_model("wikitext-2-lstm"), name="ptb-lstm", classes=10_000, build=lambda: word_lstm(vocabulary=10_000)
@@ -99,7 +101,18 @@ def _further() -> dict[str, Entry]:
     residual = replace(
         find_model("resnet18"), name="resnet18-16", build=lambda: resnet18(channels=(16, 32, 64, 128))
     )
-    return {entry.name: entry for entry in (words, cnn, residual)}
+    return {entry.name: entry for entry in (words, *_one_layer(), cnn, residual)}
+
+
+def _one_layer() -> tuple[Entry, ...]:
+    return tuple(
+        replace(
+            find_model(f"{dataset}-mlp"),
+            name=f"{dataset}-mlp-one-layer",
+            build=partial(mlp, inputs=784, hidden=hidden, classes=10, layers=1),
+        )
+        for dataset, hidden in (("mnist", 128), ("fashion-mnist", 256))
+    )
 
 
 def _wide_cnn(first: int, second: int) -> nn.Module:

@@ -1,8 +1,10 @@
-"""The multilayer perceptrons of FedBIAD (Xue et al., arXiv:2307.07172): two equal hidden layers, ReLU.
+"""The multilayer perceptrons of FedBIAD (Xue et al., arXiv:2307.07172): equal hidden layers, two or one, ReLU.
 
 The text speaks of "a hidden layer"; the upload of 1.1 MB in its Table I, and the 530 KB at half the rows, are those
 of two hidden layers of 256 on Fashion-MNIST.
 """
+
+from itertools import pairwise
 
 from torch import nn
 
@@ -11,16 +13,11 @@ from exporter.zoo.entry import Architecture, Entry
 __all__ = ["ENTRIES", "digits", "fashion_mnist", "mlp", "mnist"]
 
 
-def mlp(*, inputs: int, hidden: int, classes: int) -> nn.Module:
-    """Build ``inputs - hidden - hidden - classes``; takes ``[B, ...]`` float32, gives ``[B, classes]`` logits."""
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(inputs, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, classes),
-    )
+def mlp(*, inputs: int, hidden: int, classes: int, layers: int = 2) -> nn.Module:
+    """Build ``layers`` hidden layers of ``hidden``; takes ``[B, ...]`` float32, gives ``[B, classes]`` logits."""
+    widths = [inputs, *[hidden] * layers]
+    steps = [step for a, b in pairwise(widths) for step in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *steps, nn.Linear(hidden, classes))
 
 
 def digits() -> nn.Module:

@@ -1,6 +1,7 @@
 """Each run of a grid is made once, whatever breaks it off, and records are those of the runs asked for."""
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,10 @@ import msgspec
 import pytest
 
 from benchmarks.figures import notes_of
-from benchmarks.grid import Choice, Entry, Filling, entry, fill
+from benchmarks.grid import Choice, Entry, Filling, entry, fill, read_method
 from benchmarks.runs import Record
 from edge_fl.core.errors import ConfigError, DataError
+from edge_fl.recipes.presets import PRESETS
 
 Tiny = Callable[..., Choice]
 Make = Callable[..., Filling]
@@ -185,3 +187,54 @@ def test_a_run_that_diverges_is_a_finding(tiny: Tiny, filling: Make) -> None:
     told: list[str] = []
     fill(entries(tiny("fedavg", lr=1e30)), filling(report=told.append))
     assert not told
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe", "parameters"),
+    [
+        ("fedbiad", "fedbiad", {}),
+        (
+            "fedbiad+dgc dgc.ratio=0.0019 dropout=0.2,0.5",
+            "fedbiad+dgc",
+            {"dgc.ratio": 0.0019, "dropout": [200, 500]},
+        ),
+        ("fedavg server.momentum=0.5", "fedavg", {"server.momentum": 0.5}),
+    ],
+)
+def test_a_method_is_read_with_its_parameters(text: str, recipe: str, parameters: dict[str, object]) -> None:
+    found, given = read_method(text)
+    assert (found, json.loads(msgspec.json.encode(given))) == (recipe, parameters)
+
+
+def test_a_presets_parameters_are_there_and_may_be_changed() -> None:
+    recipe, given = read_method("best-uplink tcs.warmup=3")
+    assert recipe == PRESETS["best-uplink"].recipe
+    assert given == {**PRESETS["best-uplink"].parameters, "tcs.warmup": 3}
+
+
+@pytest.mark.parametrize("text", ["fedavg mode", "fedavg =1", "fedavg colour=red", "nothing", "fedbiad dropout=2"])
+def test_what_is_no_method_with_parameters_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        read_method(text)
+
+
+def test_a_methods_own_parameters_go_before_the_setups_and_into_the_command(tiny: Tiny) -> None:
+    choice = dataclasses.replace(tiny("feddrop dropout=0.25,0.75"), partition="labels=2", batch=10)
+    (run,) = entries(choice)[0].runs
+    assert (run.parameters["dropout"], run.tiers) == ((250, 750), 2)
+    assert (run.partition, run.batch) == ("labels=2", 10)
+    assert "--method 'feddrop dropout=0.25,0.75'" in choice.command("table1")
+    assert "--partition labels=2" in choice.command("table1")
+
+
+def test_a_record_says_which_code_made_it_and_a_table_when_that_has_changed(tiny: Tiny, filling: Make) -> None:
+    how = filling()
+    found, missing = fill(entries(tiny("fedavg+topk")), how)
+    (record,) = records(how.results)
+    assert set(record.code) == {"edge_fl", "fedavg", "topk"}
+    assert not any("code" in note for note in notes_of(found, missing))
+
+    other = record.code["topk"]
+    how.results.write_bytes(how.results.read_bytes().replace(other.encode(), b"0123456789ab"))
+    found, missing = fill(entries(tiny("fedavg+topk")), filling(minutes=0.0))
+    assert "The code of `topk` has changed since 1 of these runs." in notes_of(found, missing)

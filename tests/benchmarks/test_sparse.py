@@ -1,5 +1,6 @@
 """TCS and variational dropout on the digits: lines, bits and bytes, and what the papers' budgets come to."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
@@ -136,6 +137,6 @@ def test_what_makes_no_sense_is_refused(tiny: Tiny, filling: Make) -> None:
     with pytest.raises(ConfigError, match="no variant 'tcs-l8' of TCS; there are centralised, dense,"):
         bench_tcs(tiny(), filling(), ("tcs-l8",))
     with pytest.raises(ConfigError, match="'resnet18' is for cifar-10, not digits"):
-        bench_vardrop(tiny(), filling(), "resnet18")
+        bench_vardrop(dataclasses.replace(tiny(), model="resnet18"), filling())
     with pytest.raises(ModelError, match="no model 'lenet'"):
-        bench_tcs(tiny(), filling(), ("dense",), "lenet")
+        bench_tcs(dataclasses.replace(tiny(), model="lenet"), filling(), ("dense",))

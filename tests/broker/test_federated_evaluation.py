@@ -17,13 +17,17 @@ from edge_fl.aggregation.bounds import Bounds
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import FrameError
-from edge_fl.data.registry import load_dataset
+from edge_fl.data.registry import Samples, load_dataset
 from edge_fl.metrics.classification import TopK
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.metrics import TierScore
+from edge_fl.runtimes.base import open_runtime
+from edge_fl.training.evaluation import evaluated
 from edge_fl.training.evaluator import Evaluator
+from edge_fl.wire.frame import decode_frame
 from edge_fl.wire.messages import Evaluate, Evaluated, Failed, Registered
 from tests.broker.test_gateway import CLIENT, CONFIG, ROUND, RUN, Wire, register
+from tests.e2e.test_final_model import plain_outputs
 
 HELD_OUT = 20
 TASK = Evaluate(RUN, ROUND, Ref("0" * 64, 10), width=1000, statistics=1000, batch=20)
@@ -176,6 +180,32 @@ def test_a_device_that_never_answers_costs_no_more_than_the_deadline(wire: Wire,
     wire.answer(Registered, register(test_samples=0))
     assert evaluator.scores(ROUND + 1) == {}  # at once: nobody holds samples out
     assert not any(isinstance(m, Evaluate) for m in wire.received)
+
+
+def test_a_device_scores_its_level_of_heterofl_with_the_factor_that_it_trains_with(
+    wire: Wire, digits_bundle: Bundle
+) -> None:
+    wire.answer(Registered, register(test_samples=HELD_OUT, tier=2))
+    impatient(wire, digits_bundle.weights(), "heterofl").scores(ROUND)
+    wire.until(lambda: any(isinstance(message, Evaluate) for message in wire.received))
+    task = next(message for message in wire.received if isinstance(message, Evaluate))
+    assert (task.width, task.factor) == (250, 4.0)
+
+    data = load_dataset("digits").test
+    samples = Samples(data.x[:50], data.y[:50])
+    weights = digits_bundle.weights()
+    frame = GlobalModel(digits_bundle.layout, weights, recipe=open_recipe("heterofl", {}), run=RUN).frame()
+    found, _ = evaluated(
+        task,
+        model=decode_frame(frame, digits_bundle.layout),
+        runtime=open_runtime("onnx", digits_bundle),
+        samples=samples,
+        state={},
+    )
+    outputs = plain_outputs(weights, 250, samples.x, 4.0)
+    shifted = outputs - outputs.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(50), samples.y]
+    assert found.loss == pytest.approx(losses.mean(), rel=1e-4)
 
 
 def test_a_tier_s_score_is_the_mean_over_its_samples(digits_bundle: Bundle) -> None:

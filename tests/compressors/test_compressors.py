@@ -344,7 +344,6 @@ def test_sections_that_nobody_wrote_are_refused(name: str, section: bytes) -> No
         ("tcs", {"local_minimum": -0.1}),
         ("tcs", {"fairness": "max"}),
         ("tcs", {"bits": 9}),
-        ("tcs", {"momentum": 1}),
         ("tcs", {"warmup": -1}),
     ],
 )

@@ -86,7 +86,7 @@ def lines(root: Path) -> list[str]:
         ("fedmp", {"ratio": "bandit"}),
         ("fedavg", {}),
         ("fedavg+stc", {}),
-        ("fedbiad+tcs", {"tcs.momentum": 0.9}),
+        ("fedbiad+tcs", {"server.momentum": 0.9}),
         ("vardrop", {"threshold": -4.0}),
     ],
 )

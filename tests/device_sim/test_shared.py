@@ -20,7 +20,7 @@ def run(bundle: Bundle, root: Path, method: str, trainer: TrainerSettings) -> Ru
     config = RunConfig(
         run="test",
         method=method,
-        parameters={"tcs.global_ratio": 0.1, "tcs.local_ratio": 0.01, "tcs.momentum": 0.5},
+        parameters={"tcs.global_ratio": 0.1, "tcs.local_ratio": 0.01, "server.momentum": 0.5},
         rounds=3,
         clients_per_round=PICKED,
         local_steps=2,

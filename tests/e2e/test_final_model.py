@@ -29,18 +29,30 @@ WIDTHS = [1000, 500]
 
 
 def plain_outputs(
-    weights: dict[str, NDArray[np.float32]], width: int, x: NDArray[np.float32]
+    weights: dict[str, NDArray[np.float32]], width: int, x: NDArray[np.float32], factor: float = 1.0
 ) -> NDArray[np.float64]:
-    """The digits perceptron's first units, as one would write them in numpy."""
+    """The digits perceptron's first units, as one would write them in numpy; ``factor`` multiplies hidden layers."""
     hidden, units = x.reshape(len(x), 64).astype(np.float64), -(-width * 32 // 1000)
     for layer in ("1", "3", "5"):
         hidden = hidden @ weights[f"{layer}.weight"].T + weights[f"{layer}.bias"]
-        hidden = np.maximum(hidden, 0) * (np.arange(32) < units) if layer != "5" else hidden
+        hidden = np.maximum(factor * hidden, 0) * (np.arange(32) < units) if layer != "5" else hidden
     return hidden
 
 
+@pytest.mark.parametrize(
+    ("method", "parameters", "factors"),
+    [("fjord", {"widths": WIDTHS}, [1.0, 1.0]), ("heterofl", {"levels": ["a", "b"]}, [1.0, 2.0])],
+    ids=["fjord", "heterofl"],
+)
 def test_devices_predict_with_the_final_model_at_their_width(
-    system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path
+    system,
+    digits_bundle: Bundle,
+    embedded: BrokerAddress,
+    tmp_path: Path,
+    *,
+    method: str,
+    parameters: dict[str, object],
+    factors: list[float],
 ) -> None:
     def device(number: int, *, keep: bool) -> edge_fl.Device:
         state = tmp_path / f"state-{number}"
@@ -53,7 +65,7 @@ def test_devices_predict_with_the_final_model_at_their_width(
     threads = [threading.Thread(target=device.run, daemon=True) for device in devices]
     for thread in threads:
         thread.start()
-    config = system.config("fjord", rounds=2, min_clients=3, parameters={"widths": WIDTHS})
+    config = system.config(method, rounds=2, min_clients=3, parameters=parameters)
     done = system.coordinate(config, tmp_path / "run", embedded, Observer())
     for thread in threads:
         thread.join(60)
@@ -62,7 +74,8 @@ def test_devices_predict_with_the_final_model_at_their_width(
     weights, x = load_file(done.weights), load_dataset("digits").test.x
     for number, width in enumerate(WIDTHS):
         outputs = devices[number].predict(x)
-        np.testing.assert_allclose(outputs, plain_outputs(weights, width, x), atol=1e-5)
+        expected = plain_outputs(weights, width, x, factors[number])
+        np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
         np.testing.assert_array_equal(devices[number].predict(x[:7]), outputs[:7])
         again = Predictor(settings(tmp_path / f"state-{number}"), open=in_this_process())
         assert (again.run, again.width) == (config.run, width / 1000)

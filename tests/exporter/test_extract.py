@@ -21,6 +21,7 @@ from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, WEIGHTS, Bundle, Manifest
 from edge_fl.core.errors import BundleError, ConfigError, EdgeFLError, ParityError, RunError, UnsupportedModelError
 from edge_fl.core.inputs import Input
+from edge_fl.data.registry import load_dataset
 from edge_fl.runs.config import RunConfig
 from exporter.accept import Fit, example_inputs
 from exporter.adapt import adapt
@@ -370,6 +371,60 @@ def test_accuracy_is_that_of_the_width_trained_beyond_which_there_is_nothing_to_
         assert card.scores == scores
     with pytest.raises(ConfigError, match=r"trained a model of width 0\.4, .* extract that width or a narrower"):
         extract(bundle, trained, Wanted("torch", 500), tmp_path / "wider")
+
+
+@pytest.fixture(scope="module")
+def levels(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of HeteroFL with the levels a and c."""
+    root = tmp_path_factory.mktemp("runs") / "levels"
+    config = RunConfig(
+        run="levels",
+        method="heterofl",
+        parameters={"levels": ["a", "c"]},
+        rounds=3,
+        clients_per_round=4,
+        local_steps=20,
+        batch=20,
+        lr=0.1,
+        seed=0,
+    )
+    clients, trainer = Population(4, tiers=2), TrainerSettings("stacked")
+    Simulation(
+        bundle=bundle, config=config, population=clients, trainer=trainer, root=root, observer=Observer()
+    ).run()
+    return root
+
+
+class Scaled(nn.Module):
+    """The digits' perceptron with the outputs of its hidden layers multiplied, as HeteroFL's scaler does."""
+
+    def __init__(self, model: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.model = model
+        for name in ("1", "3"):
+            model.get_submodule(name).register_forward_hook(lambda _, __, outputs: factor * outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.model(x)
+        return outputs
+
+
+@pytest.mark.parametrize(("units", "factor"), [(8, 4.0), (32, 1.0), (16, 2.0)])
+def test_a_level_of_heterofl_predicts_with_the_factor_that_it_trained_with(
+    levels: Path, bundle: Bundle, units: int, factor: float, tmp_path: Path
+) -> None:
+    width = units / 32
+    command(run=levels, bundle=bundle.root, runtime="onnx", width=width, output=tmp_path / "m.onnx")
+
+    card = json.loads((tmp_path / "m.onnx.json").read_text())
+    weights = safetensors.numpy.load_file(levels / "weights.safetensors")
+    x = np.random.default_rng(1).standard_normal((5, 1, 8, 8)).astype(np.float32)
+    expected = answers(Scaled(first_units(weights, units), factor), x)
+    np.testing.assert_allclose(opened(tmp_path / "m.onnx")(x), expected, rtol=1e-4, atol=1e-4)
+    assert card["factor"] == factor
+    test = load_dataset("digits").test
+    right = answers(Scaled(first_units(weights, units), factor), test.x).argmax(axis=1) == test.y
+    assert card["scores"]["accuracy"] == pytest.approx(right.mean(), abs=2 / len(test.y))
 
 
 def test_the_forward_holds_no_weights_and_is_no_download_of_a_device(bundle: Bundle) -> None:

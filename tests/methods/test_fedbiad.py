@@ -61,6 +61,31 @@ def test_stage_one_redraws_and_scores_as_algorithm_1(losses: list[float], tau: i
     np.testing.assert_array_equal(local.state()["scores"], expected_scores)
 
 
+def test_a_tau_in_passes_is_as_many_steps_as_they_take() -> None:
+    """Three passes over 45 samples in batches of 20 are nine steps: a look at steps 18 and 27, and not at 9."""
+    method = open_method("fedbiad", {"tau": 3, "tau_in": "passes"})
+    local = method.local(Job(LAYOUT, "a", 1, 3, {}, {}, samples=45, batch=20))
+    redraws = []
+    for step in range(30):
+        before = local.step.pattern
+        local.after_step(step, float(step))  # a rising loss redraws at every look
+        redraws += [step] if local.step.pattern is not before else []
+    assert redraws == [18, 27]
+
+
+@given(st.lists(st.floats(0, 10, width=16), min_size=1, max_size=60), st.integers(1, 4))
+def test_with_own_losses_no_pattern_is_judged_by_those_of_another(losses: list[float], tau: int) -> None:
+    local = start({"tau": tau, "own_losses": True})
+    since = 0  # the first step of the pattern
+    for step, loss in enumerate(losses):
+        before, own = local.step.pattern, losses[since : step + 1]
+        local.after_step(step, loss)
+        looks = step > tau and step % tau == 0 and len(own) >= 2 * tau
+        rose = looks and sum(own[-tau:]) > sum(own[-2 * tau : -tau])
+        assert (local.step.pattern is not before) == rose
+        since = step + 1 if rose else since
+
+
 def test_scores_every_tau_count_only_the_looks_at_the_loss() -> None:
     local = start({"score_every": "tau"})
     for step in range(10):  # looks at steps 6 and 9, loss falling
@@ -124,7 +149,15 @@ def test_a_pattern_with_the_wrong_count_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"dropout": [1000]}, {"dropout": []}, {"tau": 0}, {"variance": -1}, {"rule": "median"}, {"colour": "red"}],
+    [
+        {"dropout": [1000]},
+        {"dropout": []},
+        {"tau": 0},
+        {"tau_in": "days"},
+        {"variance": -1},
+        {"rule": "median"},
+        {"colour": "red"},
+    ],
 )
 def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError):

@@ -2,11 +2,15 @@
 
 import re
 
+import numpy as np
 import pytest
 
 from edge_fl.core.errors import ConfigError
+from edge_fl.measure.models import mlp_layout
 from edge_fl.methods.base import method_names
 from edge_fl.recipes.recipe import open_recipe
+
+LAYOUT = mlp_layout(2, 3, 3, 2)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +60,33 @@ def test_a_parameter_of_no_part_is_refused() -> None:
 
 def test_every_method_has_the_name_it_is_found_by() -> None:
     assert [open_recipe(name, {}).method.name for name in method_names()] == method_names()
+
+
+def test_momentum_on_the_server_goes_with_any_method_and_is_there_where_it_is_asked_for() -> None:
+    """v = beta v + g by hand, and a checkpoint in the middle."""
+    assert "server.momentum" not in open_recipe("fedavg", {}).parameters
+    given = {"server.momentum": "0.5", "dgc.ratio": 0.1}
+    one, other = open_recipe("feddrop+dgc", given), open_recipe("feddrop+dgc", given)
+    assert one.parameters["server.momentum"] == 0.5
+    assert open_recipe(one.name, one.parameters).parameters == one.parameters
+    changes = [{"a": np.array([x, -x]), "b": np.array([[x]])} for x in (1.0, 2.0, 3.0)]
+    moved = [one.server_update(number, change) for number, change in enumerate(changes[:2], start=1)]
+    other.load_state_dict(LAYOUT, {name: array.copy() for name, array in one.state_dict().items()})
+    assert [m["b"].item() for m in moved] == [1.0, 2.5]
+    for recipe in (one, other):
+        assert recipe.server_update(3, dict(changes[2]))["a"].tolist() == [4.25, -4.25]
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "words"),
+    [
+        ("fedavg", {"server.momentum": 1}, r"server's momentum must be in \[0, 1\), not 1"),
+        ("fedavg", {"server.momentum": "nan"}, "server's momentum must be in"),
+        ("fedavg", {"server.momentum": "much"}, "'momentum' of the server is a number, not 'much'"),
+        ("fedavg", {"server.speed": 1}, "The server takes momentum, and no 'speed'"),
+        ("vardrop", {"server.momentum": 0.9}, "'vardrop' has an optimiser of its own on the server"),
+    ],
+)
+def test_a_momentum_that_makes_no_sense_is_refused(name: str, parameters: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        open_recipe(name, parameters)

@@ -53,7 +53,7 @@ TO_DEVICE: list[ToDevice] = [
     Registered("r", Ref(DIGEST, 0)),
     Refused("protocol", "too old"),
     TASK,
-    Evaluate("r", 1, Ref(DIGEST, 9), width=500, statistics=400, batch=20),
+    Evaluate("r", 1, Ref(DIGEST, 9), width=500, statistics=400, batch=20, factor=2.0),
     CollectStatistics("r", 1, Ref(DIGEST, 9), width=500, batch=20, seed=7),
     Want(DIGEST, ()),
     Verdict("r", 1, DIGEST, accepted=False, code="mask", reason="wrong count"),
