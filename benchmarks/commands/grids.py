@@ -15,6 +15,7 @@ from benchmarks.heterogeneous import bench_heterogeneous, bench_od
 from benchmarks.hostile import ATTACKS
 from benchmarks.paper_tables import bench_table1, bench_table2
 from benchmarks.privacy import CLIP, DELTA, EPSILONS, bench_privacy
+from benchmarks.readings import bench_readings
 from benchmarks.tcs import VARIANTS, bench_tcs
 from benchmarks.tta import bench_tta
 from benchmarks.uplink import bench_uplink
@@ -30,6 +31,7 @@ __all__ = [
     "heterogeneous",
     "od",
     "privacy",
+    "readings",
     "table1",
     "table2",
     "tcs",
@@ -128,6 +130,15 @@ def aggregation_rule(
     return bench_aggregation_rule(
         choice, how, lr or RATES, local_steps or LOCAL_STEPS, stage_boundary or BOUNDARIES
     )
+
+
+@grid("readings", ["fashion-mnist"], without=["method"])
+def readings(choice: Choice, how: Filling) -> Result:
+    """FedBIAD's readings: tau in steps or passes, and which losses judge a pattern; accuracy, and what is redrawn.
+
+    Example: edge-fl bench readings --dataset fashion-mnist --seed 0 -o docs/benchmarks/readings.md
+    """
+    return bench_readings(choice, how)
 
 
 @grid("attack", ["fashion-mnist"], without=["evaluate_every"])
