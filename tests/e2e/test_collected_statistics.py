@@ -32,6 +32,7 @@ from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import CollectStatistics
 from exporter.export import export_bundle
+from tests.e2e.conftest import System
 from tests.e2e.test_federated_evaluation import killed
 from tests.exporter.test_per_width import STATISTICS, model, target
 
@@ -185,3 +186,31 @@ def test_a_client_of_fewer_samples_than_a_batch_counts_as_many_as_it_has(rows: B
         make_statistics(
             task, client="c", model=start, runtime=open_runtime("onnx", without), samples=samples, state={}
         )
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("rows", "heterofl"),
+        *(
+            pytest.param(*case, marks=pytest.mark.matrix)
+            for case in [("single", "heterofl"), ("rows", "fjord"), ("single", "fedavg")]
+        ),
+    ],
+)
+def test_statistics_are_the_same_whoever_takes_in_the_updates(
+    rows: Bundle, single: Bundle, address: BrokerAddress, tmp_path: Path, *, kind: str, method: str
+) -> None:
+    """Those that steps move travel in updates, which workers add up; those collected at the end come afterwards."""
+    bundle = {"rows": rows, "single": single}[kind]
+    system = System(bundle, tmp_path)
+    parameters = {"heterofl": {"levels": ["a", "b"]}, "fjord": {"widths": [1000, 500]}, "fedavg": {}}[method]
+    settings = system.config(method, parameters=parameters, rounds=2, quorum=1.0, exact_sums=True)
+    agents = [
+        AgentProcess(f"client-{i}", f"digits:{i}/3", tier=i % 2, runtime="onnx", in_process=True) for i in range(3)
+    ]
+    alone = system.run(settings, agents, address)
+    start, end = bundle.weights(), load_file(alone.weights)
+    assert not any(np.array_equal(start[name], end[name]) for name in STATISTICS)
+    for workers in (2,) if (kind, method) == ("rows", "heterofl") else (1, 2, 7):
+        assert same_weights(alone.weights, system.run(settings, agents, address, workers=workers).weights)
