@@ -1,4 +1,4 @@
-"""`edge-fl bench transfer`, for which nothing is trained."""
+"""`edge-fl bench transfer` and `wire`: what travels between devices and broker."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from edge_fl.commands.measure_options import Json, Output, show
 from edge_fl.commands.progress import progress
 
-__all__ = ["transfer"]
+__all__ = ["transfer", "wire"]
 
 
 def transfer(
@@ -34,4 +34,31 @@ def transfer(
     setting = TransferSetting(model, devices, Line(down, up, loss, latency))
     with TemporaryDirectory() as scratch, progress("bench transfer") as report:
         result = bench_transfer(setting, cache or Path(scratch), report)
+    show(result, output, as_json=json)
+
+
+def wire(
+    *,
+    model: Annotated[str, typer.Option(help="What is trained: a model of the zoo.")] = "fashion-mnist-mlp",
+    devices: Annotated[int, typer.Option(min=1, help="Device processes.")] = 4,
+    rounds: Annotated[int, typer.Option(min=3, help="Rounds; the first two are not counted.")] = 8,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A recipe with parameters, such as 'fedavg+topk topk.ratio=0.02'; repeat for several."),
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Keep the exported bundle here.")] = None,
+    output: Output = None,
+    json: Json = False,
+) -> None:
+    """What the wire carries for each client and round of a real fleet, beside the updates' frames.
+
+    Example: edge-fl bench wire --method fedavg --method best-uplink -o docs/benchmarks/wire.md
+    """
+    from tempfile import TemporaryDirectory
+
+    from benchmarks.wire import METHODS, WireSetting, bench_wire
+
+    setting = WireSetting(model, devices, rounds, tuple(method or METHODS))
+    with TemporaryDirectory() as scratch, progress("bench wire") as report:
+        result = bench_wire(setting, cache or Path(scratch), report)
     show(result, output, as_json=json)

@@ -55,6 +55,7 @@ COMMANDS = {
     "scale": Named("benchmarks.commands.scale:scale", "What each part takes as devices and workers grow."),
     "secure": Named("benchmarks.commands.secure:secure", "Sums that nobody sees, against Flower's SecAgg+."),
     "transfer": Named("benchmarks.commands.transfer:transfer", "A large model to devices on slow links."),
+    "wire": Named("benchmarks.commands.transfer:wire", "What the wire carries beside the updates."),
     "heterogeneous": Named("benchmarks.commands.grids:heterogeneous", "FjORD's tiers, width by width."),
     "od": Named("benchmarks.commands.grids:od", "Ordered dropout against models of one width."),
     "tcs": Named("benchmarks.commands.grids:tcs", "Time-correlated sparsification, against top-k."),
