@@ -32,8 +32,8 @@ _END_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class WireSetting:
-    """A fleet of ``devices`` for so many ``rounds``, with each of ``methods`` as :func:`benchmarks.grid.read_method` reads
-    them.
+    """A fleet of ``devices`` for so many ``rounds``, with each of ``methods``, which
+    :func:`benchmarks.grid.read_method` reads.
     """
 
     model: str

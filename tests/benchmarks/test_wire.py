@@ -19,7 +19,8 @@ def test_what_goes_up_is_a_frame_and_some_hundred_bytes(bundles: Path) -> None:
         frame, up, beside = (int(str(row[name]).replace(",", "")) for name in list(row)[1:4])
         assert 0 < beside < 1500
         assert up == pytest.approx(frame + beside, abs=2)
-    assert int(str(sparse["frame (bytes)"])) < 500 < 14_000 < int(str(dense["frame (bytes)"]).replace(",", ""))
+    assert int(str(sparse["frame (bytes)"])) < 500
+    assert int(str(dense["frame (bytes)"]).replace(",", "")) > 14_000
     assert "--method 'fedavg+topk topk.ratio=0.01'" in result.command
 
 
