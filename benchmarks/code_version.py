@@ -20,19 +20,26 @@ def code_of(recipe: Recipe) -> dict[str, str]:
     Comments, docstrings and layout change no hash.
     """
     found = {"edge_fl": __version__, recipe.method.name: _hash(_file(recipe.method))}
-    return (
-        found if recipe.compressor is None else {**found, recipe.compressor.name: _hash(_file(recipe.compressor))}
-    )
+    if recipe.compressor is not None:
+        found[recipe.compressor.name] = _hash(_file(recipe.compressor))
+    if recipe.server is not None:
+        found["server"] = _hash(_file(recipe.server))
+    return found
 
 
 def _file(part: object) -> Path:
     return Path(inspect.getfile(type(part)))
 
 
+class _Bare(ast.NodeTransformer):
+    """Leaves out what only tells: strings that stand alone."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        told = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return ast.Pass() if told else node
+
+
 @cache
 def _hash(file: Path) -> str:
-    tree = ast.parse(file.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:_HEX]
+    bare = ast.unparse(ast.fix_missing_locations(_Bare().visit(ast.parse(file.read_text()))))
+    return hashlib.sha256(bare.encode()).hexdigest()[:_HEX]

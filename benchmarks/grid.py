@@ -140,12 +140,12 @@ def read_method(text: str) -> tuple[str, dict[str, Any]]:
 
     Raises ConfigError when there is no such recipe, or ``text`` holds anything else.
     """
-    name, *given = text.split()
+    name, *given = text.split() or [""]
     parameters: dict[str, Any] = {}
     for setting in given:
         key, found, value = setting.partition("=")
-        if not found or not key:
-            raise ConfigError(f"'{text}' is no method with parameters such as 'fedbiad mode=units'.")
+        if not found or not key or key in parameters:
+            raise ConfigError(f"'{text}' is no method with parameters such as 'fedbiad mode=units', each once.")
         parameters[key] = value.split(",") if "," in value else value
     recipe, preset = expanded(name, {})
     asked = {**preset, **shares_in_thousandths(recipe, parameters)}
@@ -166,11 +166,11 @@ def entry(
     Parameters
     ----------
     method
-        As :func:`read_method` reads it; the parameters in it go before all others.
+        As :func:`read_method` reads it; the parameters in it go before the setup's.
     columns
         What distinguishes them in a table.
     parameters
-        The recipe's, besides those of the setup, or in their place.
+        The recipe's that the benchmark sets, in place of the setup's; ``method`` may not name them.
     others
         Further fields of the run, or others than the setup's and the choice's.
 
@@ -183,12 +183,14 @@ def entry(
     own, tiers = setup_parameters(setup, recipe, int(others.get("rounds", choice.rounds)))
     if chosen.keys() & {"dropout", "widths", "levels"}:
         tiers = open_recipe(recipe, chosen).method.tiers
+    if twice := sorted(chosen.keys() & (parameters or {}).keys()):
+        raise ConfigError(f"This table sets '{twice[0]}' itself: leave it out of --method '{method}'.")
     clients = choice.clients or setup.clients
     run = replace(
         Run(
             dataset=dataset,
             recipe=open_recipe(recipe, {}).name,
-            parameters=own | dict(parameters or {}) | chosen,
+            parameters=own | chosen | dict(parameters or {}),
             seed=0,
             rounds=choice.rounds,
             clients=clients,

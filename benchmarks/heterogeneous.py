@@ -14,6 +14,7 @@ from edge_fl.methods.base import Method
 from edge_fl.methods.capabilities import TrainsWidths
 from edge_fl.methods.heterofl import LEVEL_WIDTHS, HeteroFl
 from edge_fl.recipes.recipe import open_recipe
+from exporter.measure.cases import BATCH
 
 __all__ = ["HETEROGENEOUS", "ORDERED", "bench_heterogeneous", "bench_od"]
 
@@ -132,8 +133,9 @@ def _command(choice: Choice, name: str, settings: Sequence[Clusters]) -> str:
 
 def _setting(choice: Choice) -> str:
     return (
-        f"A tenth of the clients a round, {choice.rounds} rounds of {choice.local_steps} steps of a batch of 20; data "
-        "sets and models are those of `benchmarks/setups.py`."
+        f"A tenth of the clients a round, {choice.rounds} rounds of {choice.local_steps} steps of a batch of "
+        f"{choice.batch or BATCH}; data sets and models are those of `benchmarks/setups.py`, but for what the command "
+        "names."
     )
 
 

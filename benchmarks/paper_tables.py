@@ -17,6 +17,7 @@ from benchmarks.grid import Choice, Filled, Filling, entry, fill
 from benchmarks.reference import TABLE_1, TABLE_2, Reported
 from device_sim.simulation.links import LINKS
 from edge_fl.measure.table import Result, Row
+from exporter.measure.cases import BATCH
 
 __all__ = ["METHODS_1", "METHODS_2", "bench_table1", "bench_table2", "setting_text"]
 
@@ -73,8 +74,8 @@ def setting_text(choice: Choice) -> str:
     """How many clients do what, for a table's introduction."""
     return (
         f"A tenth of the clients a round, {choice.rounds} rounds of {choice.local_steps or 60} steps of a batch of "
-        "20; data sets, models and dropout rates are those of `benchmarks/setups.py`. FedBIAD's stage one takes 55 "
-        "of 60 rounds, unless a preset has none. "
+        f"{choice.batch or BATCH}; data sets, models and dropout rates are those of `benchmarks/setups.py`, but for "
+        "what the command names. FedBIAD's stage one takes 55 of 60 rounds, unless a row has none. "
     )
 
 

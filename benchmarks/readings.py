@@ -58,10 +58,10 @@ def bench_readings(choice: Choice, how: Filling) -> Result:
         command=choice.command("readings"),
         about="An iteration of eq. (8) is a mini-batch (`steps`), or a pass over a client's data (`passes`); tau is 3 "
         "of them. After a redraw eq. (8) compares a fresh pattern's losses with those of the pattern before; with "
-        "`own losses` a pattern is judged once it has enough of them. Redraws are those of a client and round, "
-        f"counted in the first {_TRACED} rounds. Misjudged is the share of redraws for losses of which some were "
-        "another pattern's. Trained is how many local steps an upload's pattern was trained for. The last column is "
-        f"the difference to FedAvg, over the seeds that both have. {setting_text(choice)}",
+        "`own losses` a pattern is judged once it has enough of them. Redraws are those of a client and round, counted "
+        f"in the first {_TRACED} rounds, which are run once more for that. Misjudged is the share of redraws for "
+        "losses of which some were another pattern's. Trained is how many local steps an upload's pattern was trained "
+        f"for. The last column is the difference to FedAvg, over the seeds that both have. {setting_text(choice)}",
         rows=[_row(filled, groups.get(filled.run.dataset, []), how) for filled in found],
         notes=notes_of(found, missing),
     )
@@ -69,10 +69,9 @@ def bench_readings(choice: Choice, how: Filling) -> Result:
 
 def redraws_of(run: Run, how: Filling) -> Redraws:
     """What clients redraw in the first rounds of ``run``; raises as :func:`benchmarks.runs.make_run` does."""
+    first = replace(run, rounds=_TRACED, evaluate_every=_TRACED, device="cpu")
     with _counted() as counted:
-        make_run(
-            replace(run, rounds=_TRACED, evaluate_every=_TRACED), bundle_of(run, how.cache, how.report), how.report
-        )
+        make_run(first, bundle_of(run, how.cache, how.report), how.report)
     return counted
 
 
@@ -126,7 +125,8 @@ def _row(filled: Filled, group: Sequence[Filled], how: Filling) -> Row:
         **dict.fromkeys(("redraws", "misjudged (%)", "trained (steps)"), ""),
         "- FedAvg's": "" if apart is None else apart,
     }
-    if filled.run.recipe == _DENSE or filled.run.in_effect()["stage_boundary"] == 0:
+    staged = filled.run.recipe != _DENSE and filled.run.in_effect()["stage_boundary"] > 0
+    if not staged or how.minutes == 0:
         return row
     counted = redraws_of(filled.run, how)
     return row | {

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -261,13 +262,11 @@ def _simulation(run: Run, bundle: Bundle, root: Path, observer: Observer) -> Sim
 
 def _final(run: Run, simulation: Simulation) -> Final:
     outcome, method = simulation.final_weights, run.open().method
-    width = model_width(method)
+    width, factor = model_width(method), partial(width_factor, method, simulation.bundle.manifest)
     names = [tensor.name for tensor in simulation.bundle.layout.parameters]
     return Final(
-        accuracy={
-            each: _share_right(simulation, outcome, each, width_factor(method, each)) for each in run.scored
-        },
-        unpruned=_share_right(simulation, simulation.weights, width, width_factor(method, width)),
+        accuracy={each: _share_right(simulation, outcome, each, factor(each)) for each in run.scored},
+        unpruned=_share_right(simulation, simulation.weights, width, factor(width)),
         nonzero=sum(int(np.count_nonzero(outcome[name])) for name in names)
         / sum(outcome[name].size for name in names),
     )

@@ -80,7 +80,7 @@ def _entry(choice: Choice, dataset: str, method: str) -> Entry:
 def _dense_beside(method: str) -> str:
     """FedAvg with the momentum that ``method`` has on the server."""
     momentum = read_method(method)[1].get(_MOMENTUM, 0.0)
-    return f"{_DENSE} {_MOMENTUM}={momentum:g}" if momentum else _DENSE
+    return f"{_DENSE} {_MOMENTUM}={momentum!r}" if momentum else _DENSE
 
 
 def _warmup(run: Run) -> int:

@@ -1,6 +1,7 @@
 """What the wire carries beside frames: a real fleet through a proxy that counts, by method, a client and a round."""
 
 import math
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +49,7 @@ class WireSetting:
     @property
     def command(self) -> str:
         """The command line that gives the same table."""
-        named = "".join(f" --method '{method}'" for method in self.methods)
+        named = "".join(f" --method {shlex.quote(method)}" for method in self.methods)
         return f"edge-fl bench wire --model {self.model} --devices {self.devices} --rounds {self.rounds}{named}"
 
 

@@ -32,7 +32,7 @@ from broker.workers.sums import total_of
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import RunError
-from edge_fl.methods.capabilities import model_width
+from edge_fl.methods.capabilities import model_width, width_factor
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
@@ -268,7 +268,10 @@ class Coordinator:
         return score.loss
 
     def _score(self) -> Score | None:
-        return self._evaluator.score(self._model.final_weights, model_width(self._recipe.method))
+        method = self._recipe.method
+        width = model_width(method)
+        factor = width_factor(method, self._evaluator.manifest, width)
+        return self._evaluator.score(self._model.final_weights, width, factor)
 
     def train_round(self, number: int) -> TrainedRound:
         """Have clients train, and make the new model of their updates; nothing is evaluated or recorded as over."""

@@ -98,7 +98,7 @@ class FederatedEvaluator:
             width=width,
             statistics=statistics,
             batch=self._config.batch,
-            factor=width_factor(self._recipe.method, width),
+            factor=width_factor(self._recipe.method, self._manifest, width),
             scores=tuple(metric.name for metric in self._evaluator.on_devices),
             since=round - len(changes or ()),
             changes=changes,

@@ -38,8 +38,8 @@ class FinalModel:
         """A device's frame, its width and the width of its statistics, both in thousandths."""
         width = evaluated_width(self._recipe.method, self._tiers.of(client, profile))
         if width not in self._made:
-            factor = width_factor(self._recipe.method, width)
-            own = with_factor(self._evaluator.manifest, self._weights, factor)
+            manifest = self._evaluator.manifest
+            own = with_factor(manifest, self._weights, width_factor(self._recipe.method, manifest, width))
             frame = self._model.narrowed_frame(own, width)
             self._made[width] = frame, self._evaluator.statistics(self._weights, width)
         frame, statistics = self._made[width]

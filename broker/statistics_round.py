@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +17,7 @@ from edge_fl.aggregation.bounds import Bounds
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.selection import Weights
 from edge_fl.methods.base import Method
-from edge_fl.methods.capabilities import CollectsStatistics, evaluated_width
+from edge_fl.methods.capabilities import CollectsStatistics, evaluated_width, width_factor
 from edge_fl.runs.config import RunConfig
 from edge_fl.training.batch_statistics import collectable, own_row
 from edge_fl.wire.frame import Frame
@@ -119,8 +118,17 @@ def collect_statistics(
     current.tiers = {client: tiers.of(client, registry[client].profile) for client in registry.present()}
     for client, width in widths_asked(method, manifest, current.tiers).items():
         changes = fleet.changes_for(client, model)
-        task = CollectStatistics(config.run, round, ref, width, config.batch, config.seed, since=round)
-        current.tasks[client] = msgspec.structs.replace(task, since=round - len(changes or ()), changes=changes)
+        current.tasks[client] = CollectStatistics(
+            run=config.run,
+            round=round,
+            model=ref,
+            width=width,
+            batch=config.batch,
+            seed=config.seed,
+            factor=width_factor(method, manifest, width),
+            since=round - len(changes or ()),
+            changes=changes,
+        )
     fleet.poll(current, deadline=config.deadline, gone_after=config.gone_after)
     model.weights = current.combined(model.weights)
     return current.samples()

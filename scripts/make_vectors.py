@@ -399,6 +399,7 @@ def _messages() -> list[FromDevice | ToDevice]:
             round=20,
             model=Ref(DIGEST, 3 * CHUNK_SIZE + 1),
             width=500,
+            factor=2.0,
             batch=20,
             seed=7,
             since=19,

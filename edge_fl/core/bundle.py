@@ -222,8 +222,8 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unless the policy is ``per-width``. ``output_noise`` is what the noise on layers' outputs looks like that a step
     ``vardrop`` takes: the shape of one sample and its axes, by the name of the layer's weight. ``costs`` come widest
     first. ``dropout`` are the places where the model itself drops, whose masks every step takes.
-    ``scaled`` are the parameters that, multiplied by a factor, multiply the outputs of every block's layer but of those
-    that BatchNorm normalises; none where that takes more than parameters.
+    ``scaled`` are the parameters that, multiplied by a factor, multiply the outputs of every block's layer; none where
+    that takes more than parameters.
     ``adapters`` are the gains (alpha over rank) of low-rank adapters, by the layer that each is beside.
     ``vocabulary`` is how many tokens the input may be of (0: it is none, or nobody knows).
     ``inputs`` are those of a model that takes several by name, in the order in which they stand in ``input``.

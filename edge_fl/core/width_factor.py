@@ -14,11 +14,7 @@ __all__ = ["with_factor"]
 
 
 def with_factor(manifest: Manifest, weights: Weights, factor: float) -> Weights:
-    """Full (or kept) tensors by name that give every block's layer ``factor`` times its outputs.
-
-    Layers that BatchNorm normalises are left as they are: its statistics are collected without a factor.
-    """
+    """Full (or kept) tensors by name that give every block's layer ``factor`` times its outputs."""
     if factor == 1.0:
         return weights
-    scaled = {name: weights[name] * np.float32(factor) for name in manifest.scaled}
-    return {**weights, **scaled}
+    return {**weights, **{name: weights[name] * np.float32(factor) for name in manifest.scaled}}

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import Manifest
+from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights
@@ -32,6 +33,8 @@ __all__ = [
     "model_width",
     "width_factor",
 ]
+
+_LARGEST_FACTOR = 1000
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,16 @@ def evaluated_width(method: object, tier: int) -> int:
     return method.evaluated_width(tier) if isinstance(method, TrainsWidths) else 1000
 
 
-def width_factor(method: object, width: int) -> float:
-    """The factor, in predicting, of the outputs of every block's layer of a model of ``width`` (thousandths)."""
-    return method.factor(width) if isinstance(method, TrainsWidths) else 1.0
+def width_factor(method: object, manifest: Manifest, width: int) -> float:
+    """What multiplies the outputs of every block's layer where the first units of ``width`` (thousandths) predict.
+
+    1 where the model has none to multiply (``manifest.scaled``). Raises ConfigError where the method gives a factor
+    outside (0, 1000].
+    """
+    factor = method.factor(width) if isinstance(method, TrainsWidths) and manifest.scaled else 1.0
+    if not 0 < factor <= _LARGEST_FACTOR:
+        raise ConfigError(f"The method's factor of a model of width {width / 1000:g} is {factor}: give 0 to 1000.")
+    return factor
 
 
 class CollectsStatistics(ABC):

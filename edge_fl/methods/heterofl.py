@@ -10,7 +10,7 @@ Masked cross-entropy sets the outputs of the classes that a client has no sample
 (``mask``), in bundles whose loss can: ``--loss masked_cross_entropy``. With any other loss nothing is masked.
 
 Static BatchNorm (``static``) normalises by the batch in training, and by statistics collected from the clients once it
-is over: each client's at its level, the plain mean over its batches, without the scaler
+is over: each client's at its level, the plain mean over its batches, with the factor that it predicts with
 (:mod:`edge_fl.training.batch_statistics`). In a bundle exported with ``--batch-norm per-width`` a level has those of
 the exported width nearest to its own; with ``tracked`` only the full model's are collected, or the widest level's, by
 its clients. Steps of training move them along until then, and without ``static`` that is all. With ``--batch-norm
@@ -98,7 +98,7 @@ class HeteroFl(Method, TrainsWidths, CollectsStatistics, MasksLabels, DrawsWitho
     def factor(self, width: int) -> float:
         """The scaler of its level, or of a width between levels what that would be: a sub-model predicts as it trained.
 
-        The paper's code predicts without one, which leaves its narrow models less (``docs/benchmarks/widths.md``).
+        The paper's code predicts without one, which leaves its narrow models less (docs/benchmarks/heterogeneous.md).
         """
         return _SCALERS.get(width, 1000 / width) if self.parameters.scale else 1.0
 

@@ -41,6 +41,8 @@ __all__ = [
 _SERVER = "server"
 """Stands before the server's own parameters."""
 
+_NO_METHOD = "ServerMomentum is no method: add it to one, as in edge_fl.FedAvg() + edge_fl.ServerMomentum(0.9)."
+
 
 @dataclass(frozen=True)
 class NamedRecipe:
@@ -50,7 +52,11 @@ class NamedRecipe:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __add__(self, other: "NamedRecipe") -> "NamedRecipe":
-        """The method with ``other`` on top."""
+        """The method with ``other`` on top; raises ConfigError when this is no method, or has momentum already."""
+        if self.name == _SERVER:
+            raise ConfigError(_NO_METHOD)
+        if other.name == _SERVER and any(key.startswith(f"{_SERVER}.") for key in self.parameters):
+            raise ConfigError("The method has momentum on the server already: add ServerMomentum once.")
         theirs = {f"{other.name}.{key}": value for key, value in other.parameters.items()}
         name = self.name if other.name == _SERVER else f"{self.name}+{other.name}"
         return NamedRecipe(name, {**self.parameters, **theirs})
@@ -71,6 +77,8 @@ def recipe_and_parameters(
         When ``method`` is neither a name nor one of this module's.
     """
     given = NamedRecipe(method) if isinstance(method, str) else method
+    if isinstance(given, NamedRecipe) and given.name == _SERVER:
+        raise ConfigError(_NO_METHOD)
     if not isinstance(given, NamedRecipe):
         raise ConfigError(
             f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {method!r}."

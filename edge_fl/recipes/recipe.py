@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -163,16 +163,19 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     Raises
     ------
     ConfigError
-        When a part or a parameter is unknown, or makes no sense, or the method takes no compressor or momentum.
+        When a part or a parameter is unknown, or makes no sense, or the method takes no compressor, or no momentum.
     """
-    method, compressor, own, others = _parts_of(name, parameters)
+    method, compressor, own = _parts_of(name, parameters)
     recipe = Recipe(
-        open_method(method, {key: v for key, v in others.items() if not key.startswith(_SERVER)}),
-        open_compressor(compressor, own) if compressor else None,
-        _open_server(others),
+        open_method(method, own.method),
+        open_compressor(compressor, own.compressor) if compressor else None,
+        _open_server(own.server),
     )
-    if recipe.server is not None and isinstance(recipe.method, UpdatesModel):
-        raise ConfigError(f"'{method}' has an optimiser of its own on the server: leave server.momentum out.")
+    if recipe.server is not None and isinstance(recipe.method, ReordersUnits):
+        raise ConfigError(
+            f"'{method}' divides adapters anew each round, so that momentum on them is none of the model's: leave "
+            "server.momentum out."
+        )
     if compressor and recipe.sends_entries:
         raise ConfigError(
             f"'{method}' tells the server which entries it sends, and '{compressor}' could not: leave it out."
@@ -195,23 +198,32 @@ def shares_in_thousandths(name: str, parameters: Mapping[str, Any]) -> dict[str,
 
     Raises ConfigError as that does for names, and for what is no share.
     """
-    method, compressor, own, others = _parts_of(name, parameters)
-    server = {key: value for key, value in others.items() if key.startswith(_SERVER)}
-    plain = {key: value for key, value in others.items() if key not in server}
-    found = in_thousandths(METHODS.find(method).Parameters, plain, f"method '{method}'") | server
+    method, compressor, own = _parts_of(name, parameters)
+    found = in_thousandths(METHODS.find(method).Parameters, own.method, f"method '{method}'")
     if compressor:
-        theirs = in_thousandths(COMPRESSORS.find(compressor).Parameters, own, f"compressor '{compressor}'")
+        theirs = in_thousandths(
+            COMPRESSORS.find(compressor).Parameters, own.compressor, f"compressor '{compressor}'"
+        )
         found |= {f"{compressor}.{key}": value for key, value in theirs.items()}
-    return found
+    return found | {f"{_SERVER}{key}": value for key, value in own.server.items()}
+
+
+class _Own(NamedTuple):
+    """The parameters of each part, by its own names."""
+
+    method: dict[str, Any]
+    compressor: dict[str, Any]
+    server: dict[str, Any]
 
 
 def _open_server(parameters: Mapping[str, Any]) -> ServerMomentum | None:
-    own = {key.removeprefix(_SERVER): v for key, v in parameters.items() if key.startswith(_SERVER)}
-    return ServerMomentum(opened(ServerParameters, own, "server")) if own else None
+    """None where there is no momentum to remember."""
+    found = opened(ServerParameters, parameters, "server")
+    return ServerMomentum(found) if found.momentum else None
 
 
-def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
-    """The method and the compressor (or nothing) of a recipe, the compressor's parameters and all others."""
+def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]:
+    """The method and the compressor (or nothing) of a recipe, and the parameters of each."""
     if ":" in name or "/" in name:
         raise ConfigError(f"'{name[:80]}' is no plain name of a method: no code comes with a task.")
     method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)
@@ -222,10 +234,17 @@ def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, dict[
             f"There is no method '{method}'; there are {', '.join(method_names())}, the compressors "
             f"{', '.join(compressor_names())}, and {', '.join(PRESETS)}."
         )
-    prefix = f"{rest[0]}." if rest else ""
-    own = {key.removeprefix(prefix): v for key, v in parameters.items() if rest and key.startswith(prefix)}
-    others = {key: v for key, v in parameters.items() if not rest or not key.startswith(prefix)}
-    return method, rest[0] if rest else "", own, others
+    compressor = rest[0] if rest else ""
+    own = _Own({}, {}, {})
+    for key, value in parameters.items():
+        part, dot, last = key.partition(".")
+        if dot and compressor and part == compressor:
+            own.compressor[last] = value
+        elif key.startswith(_SERVER):
+            own.server[last] = value
+        else:
+            own.method[key] = value
+    return method, compressor, own
 
 
 def _divided(name: str) -> tuple[str, list[str]]:

@@ -103,7 +103,7 @@ def _mean(
     sums = {tensor.name: np.zeros(kept[tensor.name].shape) for tensor in wanted}
     try:
         for batch in batches(samples, steps=count, size=task.batch, stream=stream, whole=True):
-            done = program(kept, batch, lr=0.0, slots=slots, width=task.width, extra=extra)
+            done = program(kept, batch, lr=0.0, slots=slots, scale=task.factor, width=task.width, extra=extra)
             sums = {name: total + done.tensors[name] for name, total in sums.items()}
     finally:
         runtime.settle()

@@ -225,9 +225,9 @@ class Evaluate(_Message, frozen=True):
 class CollectStatistics(_Message, frozen=True, tag="collect_statistics"):
     """Coordinator to device: what BatchNorm statistics do your batches show? Repeated until it is answered.
 
-    ``model`` is the one after ``round``, the last; its first units count, as :class:`Evaluate` has ``width``. ``batch``
-    is how many samples a batch holds, and ``seed`` keys how they are drawn. ``since`` and ``changes`` are as
-    :class:`Task`'s.
+    ``model`` is the one after ``round``, the last; its first units count, as :class:`Evaluate` has ``width`` and
+    ``factor``. ``batch`` is how many samples a batch holds, and ``seed`` keys how they are drawn. ``since`` and
+    ``changes`` are as :class:`Task`'s.
     """
 
     run: Id
@@ -236,6 +236,7 @@ class CollectStatistics(_Message, frozen=True, tag="collect_statistics"):
     width: _Width
     batch: _Batch
     seed: _Seed
+    factor: _Factor = 1.0
     since: _Count = 0
     changes: _Changes | None = None
 

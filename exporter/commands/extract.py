@@ -14,8 +14,7 @@ from exporter.commands.export_options import parse_metadata
 from exporter.sentence import some_names
 
 if TYPE_CHECKING:
-    from edge_fl.core.bundle import Bundle
-    from edge_fl.core.layout import Layout
+    from edge_fl.core.bundle import Bundle, Manifest
     from edge_fl.runs.run import Run
     from exporter.extract.card import Card
     from exporter.extract.extract import Trained, Wanted
@@ -81,7 +80,7 @@ def extract(
         typer.echo(
             f"Each device has its own {named}: what is delivered has those of the bundle, and no score.", err=True
         )
-    trained = _trained(opened, source.layout, thousandths)
+    trained = _trained(opened, source.manifest, thousandths)
     wanted = Wanted(
         runtime or "onnx",
         thousandths,
@@ -119,7 +118,7 @@ def _bundle_of(run: "Run") -> Path:
     return Path(place)
 
 
-def _trained(run: "Run", layout: "Layout", width: int) -> "Trained":
+def _trained(run: "Run", manifest: "Manifest", width: int) -> "Trained":
     """What a run's folder holds, for a model of ``width``; an interrupted run's too, as far as it came."""
     from edge_fl.methods.capabilities import NarrowsBlocks, TrainsWidths, model_width, width_factor
     from edge_fl.recipes.own import use_code
@@ -129,7 +128,7 @@ def _trained(run: "Run", layout: "Layout", width: int) -> "Trained":
     config, last = run.config, run.kept
     use_code(config.code)
     method = open_recipe(config.method, config.parameters).method
-    narrowed = method.narrowed(layout) if isinstance(method, NarrowsBlocks) else None
+    narrowed = method.narrowed(manifest.layout) if isinstance(method, NarrowsBlocks) else None
     return Trained(
         weights=run.weights,
         run=config.run,
@@ -139,7 +138,7 @@ def _trained(run: "Run", layout: "Layout", width: int) -> "Trained":
         width=model_width(method),
         ordered=narrowed is not None or (isinstance(method, TrainsWidths) and method.ordered),
         narrowed=narrowed,
-        factor=width_factor(method, width),
+        factor=width_factor(method, manifest, width),
     )
 
 

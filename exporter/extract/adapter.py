@@ -17,7 +17,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Tensor
 from edge_fl.core.selection import Selection
 from edge_fl.core.width_statistics import trained_width
-from exporter.extract.extract import Trained, Wanted, check_trained, of_width, with_personal
+from exporter.extract.extract import Trained, Wanted, as_delivered, check_trained, of_width
 
 __all__ = ["extract_adapter"]
 
@@ -59,7 +59,7 @@ def extract_adapter(bundle: Bundle, trained: Trained, wanted: Wanted, output: Pa
             "out."
         )
     check_trained(bundle, trained, wanted)
-    trained = with_personal(bundle, trained)
+    trained = as_delivered(bundle, trained)
     kept = _kept(bundle, trained, wanted)
     for tensor in bundle.layout.trained.tensors:
         if not tensor.name.endswith((DOWN, UP)):

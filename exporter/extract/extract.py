@@ -30,7 +30,7 @@ from exporter.extract.narrow import ByName, Narrowed, chosen_units
 from exporter.extract.parity import check_file, expected_outputs, random_inputs, taken_inputs
 from exporter.quiet import quiet
 
-__all__ = ["Trained", "Wanted", "check_trained", "extract", "of_width", "with_personal"]
+__all__ = ["Trained", "Wanted", "as_delivered", "check_trained", "extract", "of_width"]
 
 _SUFFIXES = (".onnx", ".pte", ".pt2")
 _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
@@ -114,8 +114,7 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
         chosen = FORMATS.find(wanted.runtime)
     path = _placed(output, chosen.suffix)
     check_trained(bundle, trained, wanted)
-    trained = with_personal(bundle, trained)
-    trained = replace(trained, weights=with_factor(manifest, trained.weights, trained.factor))
+    trained = as_delivered(bundle, trained)
     pattern = trained.units(bundle.layout.trained, wanted)
     statistics = trained_width(
         bundle.layout, bundle.weights(), trained.weights, manifest.statistic_widths, trained.statistics(wanted)
@@ -160,9 +159,13 @@ def check_trained(bundle: Bundle, trained: Trained, wanted: Wanted) -> None:
         )
 
 
-def with_personal(bundle: Bundle, trained: Trained) -> Trained:
-    """The same with personal tensors as the bundle has them: those that were trained are the devices' own."""
-    return replace(trained, weights={**trained.weights, **bundle.frozen.personal})
+def as_delivered(bundle: Bundle, trained: Trained) -> Trained:
+    """The same with the factor in its weights, and with personal tensors as the bundle has them.
+
+    Those that were trained are the devices' own.
+    """
+    weights = with_factor(bundle.manifest, {**trained.weights, **bundle.frozen.personal}, trained.factor)
+    return replace(trained, weights=weights)
 
 
 def _placed(output: Path, suffix: str) -> Path:

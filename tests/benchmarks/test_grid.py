@@ -9,8 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.dropout_rate import bench_dropout_rate
 from benchmarks.figures import notes_of
 from benchmarks.grid import Choice, Entry, Filling, entry, fill, read_method
+from benchmarks.heterogeneous import bench_heterogeneous
 from benchmarks.runs import Record
 from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.recipes.presets import PRESETS
@@ -212,10 +214,28 @@ def test_a_presets_parameters_are_there_and_may_be_changed() -> None:
     assert given == {**PRESETS["best-uplink"].parameters, "tcs.warmup": 3}
 
 
-@pytest.mark.parametrize("text", ["fedavg mode", "fedavg =1", "fedavg colour=red", "nothing", "fedbiad dropout=2"])
-def test_what_is_no_method_with_parameters_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("fedavg mode", "'fedavg mode' is no method with parameters such as"),
+        ("fedavg =1", "is no method with parameters"),
+        ("fedbiad tau=2 tau=3", "each once"),
+        ("fedavg colour=red", "and no 'colour'"),
+        ("nothing", "There is no method 'nothing'"),
+        (" ", "There is no method ''"),
+        ("fedbiad dropout=2", "A share must be in"),
+    ],
+)
+def test_what_is_no_method_with_parameters_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
         read_method(text)
+
+
+def test_what_a_table_sets_cannot_be_set_by_a_row(tiny: Tiny, filling: Make) -> None:
+    with pytest.raises(ConfigError, match="This table sets 'dropout' itself: leave it out of --method"):
+        bench_dropout_rate(tiny("fedbiad dropout=0.2"), filling())
+    with pytest.raises(ConfigError, match="This table sets 'levels' itself"):
+        bench_heterogeneous(tiny("heterofl levels=a,e"), filling())
 
 
 def test_a_methods_own_parameters_go_before_the_setups_and_into_the_command(tiny: Tiny) -> None:
@@ -229,12 +249,12 @@ def test_a_methods_own_parameters_go_before_the_setups_and_into_the_command(tiny
 
 def test_a_record_says_which_code_made_it_and_a_table_when_that_has_changed(tiny: Tiny, filling: Make) -> None:
     how = filling()
-    found, missing = fill(entries(tiny("fedavg+topk")), how)
+    found, missing = fill(entries(tiny("fedavg+topk server.momentum=0.5")), how)
     (record,) = records(how.results)
-    assert set(record.code) == {"edge_fl", "fedavg", "topk"}
+    assert set(record.code) == {"edge_fl", "fedavg", "topk", "server"}
     assert not any("code" in note for note in notes_of(found, missing))
 
     other = record.code["topk"]
     how.results.write_bytes(how.results.read_bytes().replace(other.encode(), b"0123456789ab"))
-    found, missing = fill(entries(tiny("fedavg+topk")), filling(minutes=0.0))
+    found, missing = fill(entries(tiny("fedavg+topk server.momentum=0.5")), filling(minutes=0.0))
     assert "The code of `topk` has changed since 1 of these runs." in notes_of(found, missing)

@@ -211,10 +211,11 @@ def test_stc(digits_bundle: Bundle, tmp_path: Path, trainer: str, down: float) -
     check(found, compressed_fedavg(start, Stc, Stc() if down else None), start)
 
 
-def test_momentum_on_the_server(digits_bundle: Bundle, tmp_path: Path) -> None:
+@pytest.mark.parametrize("trainer", ["runtime", "stacked"])
+def test_momentum_on_the_server(digits_bundle: Bundle, tmp_path: Path, trainer: str) -> None:
     """FedAvgM (Hsu et al., 2019): v = beta v + change, and v moves the model."""
     start = start_of(digits_bundle)
-    found = simulated(digits_bundle, tmp_path / "run", "stacked", "fedavg", **{"server.momentum": 0.7})
+    found = simulated(digits_bundle, tmp_path / "run", trainer, "fedavg", **{"server.momentum": 0.7})
     model, velocity, sizes = flat(start), np.zeros(1), [samples_of(i) for i in range(CLIENTS)]
     for number in range(1, ROUNDS + 1):
         given = unflat(model, start)

@@ -84,7 +84,7 @@ def lines(root: Path) -> list[str]:
         ("fedbiad+dgc", {}),
         ("afd", {}),
         ("fedmp", {"ratio": "bandit"}),
-        ("fedavg", {}),
+        ("fedavg", {"server.momentum": 0.5}),
         ("fedavg+stc", {}),
         ("fedbiad+tcs", {"server.momentum": 0.9}),
         ("vardrop", {"threshold": -4.0}),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -25,12 +26,14 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.data.batcher import batches
 from edge_fl.data.partition import DataSpec, client_samples
+from edge_fl.data.registry import load_dataset
 from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import CollectStatistics
+from exporter.commands.extract import extract as command
 from exporter.export import export_bundle
 from tests.e2e.conftest import System
 from tests.e2e.test_federated_evaluation import killed
@@ -81,19 +84,25 @@ def simulated(bundle: Bundle, root: Path, trainer: str = "runtime", **parameters
     ).run()
 
 
-def torch_statistics(weights: Arrays, width: int, tiers: tuple[int, ...]) -> Arrays:
-    """What torch's own BatchNorm keeps of the first units over the batches of these tiers' clients."""
+def torch_layers(weights: Arrays, width: int) -> torch.nn.Sequential:
+    """The first units as torch has them, up to the output layer: a level of half of them has twice the outputs."""
     first, second = math.ceil(width * 7 / 1000), math.ceil(width * 6 / 1000)
     layers = torch.nn.Sequential(
         torch.nn.Flatten(),
         *(torch.nn.Linear(64, first), torch.nn.BatchNorm1d(first, momentum=None), torch.nn.ReLU()),
         *(torch.nn.Linear(first, second), torch.nn.BatchNorm1d(second, momentum=None), torch.nn.ReLU()),
     ).double()
-    state = layers.state_dict()
-    for name, tensor in state.items():
+    for name, tensor in layers.state_dict().items():
         if not name.rpartition(".")[2].startswith(("running", "num")):
             tensor.copy_(torch.from_numpy(weights[name][tuple(slice(0, n) for n in tensor.shape)]))
-    layers.train()
+    for linear in (layers[1], layers[4]):
+        linear.register_forward_hook(lambda _, __, outputs: 1000 / width * outputs)
+    return layers
+
+
+def torch_statistics(weights: Arrays, width: int, tiers: tuple[int, ...]) -> Arrays:
+    """What torch's own BatchNorm keeps of the first units over the batches of these tiers' clients."""
+    layers = torch_layers(weights, width).train()
     for i in range(CLIENTS):
         if i % 2 in tiers:
             samples = client_samples(DataSpec.parse(f"digits:{i}/{CLIENTS}"))
@@ -127,6 +136,27 @@ def test_statistics_are_those_of_torch_over_the_clients_batches(
     assert not done.rounds[0].collected
     assert not left.rounds[-1].collected
     assert done.scores != left.scores
+
+
+@pytest.mark.parametrize("static", [True, False])
+def test_a_level_is_delivered_with_its_scaler_and_the_statistics_that_go_with_it(
+    rows: Bundle, tmp_path: Path, *, static: bool
+) -> None:
+    """The second normalised layer is fed by the first: a factor of one alone would leave its statistics wrong."""
+    done = simulated(rows, tmp_path / "run", static=static)
+    weights = load_file(done.weights)
+    command(run=tmp_path / "run", bundle=rows.root, runtime="onnx", width=0.5, output=tmp_path / "half.onnx")
+
+    layers = torch_layers(weights, 500)
+    for name in STATISTICS:
+        held = layers.state_dict()[name]
+        held.copy_(torch.from_numpy(weights[name][1][: len(held)]))
+    x = load_dataset("digits").test.x[:20]
+    with torch.no_grad():
+        hidden = layers.eval()(torch.from_numpy(x).double()).numpy()
+    expected = hidden @ weights["7.weight"][:, : hidden.shape[1]].T + weights["7.bias"]
+    session = onnxruntime.InferenceSession(tmp_path / "half.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-4)
 
 
 def test_one_set_of_statistics_is_the_widest_model_s(single: Bundle, tmp_path: Path) -> None:

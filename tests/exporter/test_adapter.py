@@ -2,6 +2,7 @@
 
 import json
 from collections import OrderedDict
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -43,10 +44,19 @@ def trained(bundle: Bundle) -> Trained:
     return Trained(weights, run="r", method="fjord", round=3)
 
 
-@pytest.mark.parametrize(("width", "ranks"), [(1000, {"first": 4, "second": 2}), (500, {"first": 2, "second": 1})])
+@pytest.mark.parametrize(
+    ("width", "ranks", "factor"),
+    [
+        (1000, {"first": 4, "second": 2}, 1.0),
+        (500, {"first": 2, "second": 1}, 1.0),
+        (500, {"first": 2, "second": 1}, 2.0),
+    ],
+)
 def test_an_adapter_computes_what_the_run_trained(
-    width: int, ranks: dict[str, int], bundle: Bundle, trained: Trained, tmp_path: Path
+    bundle: Bundle, trained: Trained, tmp_path: Path, *, width: int, ranks: dict[str, int], factor: float
 ) -> None:
+    """With the factor of a level of HeteroFL, too, which multiplies what the ranks hold."""
+    trained = replace(trained, factor=factor)
     extract_adapter(bundle, trained, Wanted("torch_eager", width), tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     held = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
@@ -61,6 +71,8 @@ def test_an_adapter_computes_what_the_run_trained(
     for layer, alpha in (("first", config["lora_alpha"]), ("second", config["alpha_pattern"]["^second"])):
         down, up = (torch.from_numpy(held[f"base_model.model.{layer}.lora_{part}.weight"]) for part in "AB")
         assert len(down) == up.shape[1] == ranks[layer]
+        expected = factor * trained.weights[f"{layer}.lora_A.weight"][: ranks[layer]]
+        np.testing.assert_allclose(down.numpy(), expected, rtol=1e-6)
         ours.get_submodule(layer).weight.data += alpha / ranks[layer] * up @ down  # type: ignore[union-attr,operator]
     head = (torch.from_numpy(held[f"base_model.model.head.{part}"]) for part in ("weight", "bias"))
     hidden = ours.get_submodule("second")(torch.tanh(ours.get_submodule("first")(x)))

@@ -10,7 +10,7 @@ from exporter.zoo import lstm, mlp
 
 
 class Normalised(nn.Module):
-    """A convolution under BatchNorm, a depthwise one, and a hidden layer without."""
+    """A convolution under BatchNorm, one without, a depthwise one, and a hidden layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,16 +38,19 @@ class Tied(nn.Module):
         return outputs
 
 
+CONVOLUTIONAL = ("first.weight", "first.bias", "plain.weight", "plain.bias", "hidden.weight", "hidden.bias")
+
+
 @pytest.mark.parametrize(
     ("model", "x", "expected"),
     [
         (mlp.digits(), torch.randn(3, 1, 8, 8), ("1.weight", "1.bias", "3.weight", "3.bias")),
-        (Normalised(), torch.randn(3, 1, 8, 8), ("plain.weight", "plain.bias", "hidden.weight", "hidden.bias")),
+        (Normalised(), torch.randn(3, 1, 8, 8), CONVOLUTIONAL),
         (lstm.character_rnn(hidden=6), torch.randint(0, 90, (2, 3)), ()),
     ],
     ids=["perceptron", "normalised", "recurrent"],
 )
-def test_weights_and_biases_of_layers_that_nothing_normalises(
+def test_weights_and_biases_of_the_layers_whose_outputs_are_units(
     model: nn.Module, x: Tensor, expected: tuple[str, ...]
 ) -> None:
     found = derive(model, x)
@@ -57,7 +60,7 @@ def test_weights_and_biases_of_layers_that_nothing_normalises(
 def test_no_factor_where_a_weight_is_another_layers_too() -> None:
     model = Tied()
     found = derive(model, torch.randn(3, 4))
-    assert scaled_parameters(model, found.layout, ("first", "hidden")) == ()
+    assert scaled_parameters(model, found.layout, ("hidden",)) == ()  # as a declared layout might say
 
 
 def test_no_factor_where_a_scaled_layer_is_frozen() -> None:

@@ -65,6 +65,7 @@ def test_every_method_has_the_name_it_is_found_by() -> None:
 def test_momentum_on_the_server_goes_with_any_method_and_is_there_where_it_is_asked_for() -> None:
     """v = beta v + g by hand, and a checkpoint in the middle."""
     assert "server.momentum" not in open_recipe("fedavg", {}).parameters
+    assert open_recipe("fedavg", {"server.momentum": 0}).parameters == open_recipe("fedavg", {}).parameters
     given = {"server.momentum": "0.5", "dgc.ratio": 0.1}
     one, other = open_recipe("feddrop+dgc", given), open_recipe("feddrop+dgc", given)
     assert one.parameters["server.momentum"] == 0.5
@@ -84,7 +85,11 @@ def test_momentum_on_the_server_goes_with_any_method_and_is_there_where_it_is_as
         ("fedavg", {"server.momentum": "nan"}, "server's momentum must be in"),
         ("fedavg", {"server.momentum": "much"}, "'momentum' of the server is a number, not 'much'"),
         ("fedavg", {"server.speed": 1}, "The server takes momentum, and no 'speed'"),
-        ("vardrop", {"server.momentum": 0.9}, "'vardrop' has an optimiser of its own on the server"),
+        (
+            "flexlora",
+            {"server.momentum": 0.9},
+            "'flexlora' divides adapters anew each round.*leave server.momentum out",
+        ),
     ],
 )
 def test_a_momentum_that_makes_no_sense_is_refused(name: str, parameters: dict[str, object], words: str) -> None:

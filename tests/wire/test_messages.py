@@ -54,7 +54,7 @@ TO_DEVICE: list[ToDevice] = [
     Refused("protocol", "too old"),
     TASK,
     Evaluate("r", 1, Ref(DIGEST, 9), width=500, statistics=400, batch=20, factor=2.0),
-    CollectStatistics("r", 1, Ref(DIGEST, 9), width=500, batch=20, seed=7),
+    CollectStatistics("r", 1, Ref(DIGEST, 9), width=500, batch=20, seed=7, factor=2.0),
     Want(DIGEST, ()),
     Verdict("r", 1, DIGEST, accepted=False, code="mask", reason="wrong count"),
     Finished("r", 20),
