@@ -25,7 +25,7 @@ from exporter.measure.exported import exported
 
 __all__ = ["METHODS", "WireSetting", "bench_wire"]
 
-METHODS = ("fedavg", "fedbiad", "fedavg+topk", "fedavg+dgc dgc.warmup=0.001", "best-uplink tcs.warmup=1")
+METHODS = ("fedavg", "fedbiad", "fedavg+topk", "fedavg+dgc dgc.warmup=0.001", "best-uplink")
 _FIRST = 2  # rounds that are not counted: devices register, fetch the bundle, warm up
 _SEGMENT, _HEADERS = 1448, 52  # bytes of a TCP segment on Ethernet, and of its IP and TCP headers
 _END_SECONDS = 60.0

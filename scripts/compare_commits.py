@@ -132,7 +132,7 @@ RECIPES: Mapping[str, Sequence[str]] = {
     "fedbiad+stc": ("--set=stc.down=0",),
     "fjord+kd+dgc": (_WIDTHS,),
     "heterofl+fedpaq": (_LEVELS,),
-    "best-uplink": ("--set=tcs.warmup=1",),
+    "best-uplink": ("--set=tcs.warmup=1",),  # whatever the preset's own is
 }
 """Every method and compressor, as ``--method`` names it (up to the first space), and what it is set to."""
 

