@@ -32,6 +32,7 @@ PRESETS: Mapping[str, Preset] = {
 dropped column, no redraws) clients send the entries of the global mask of TCS, whose positions both ends know, at
 5 bits each, from the first round on. On Fashion-MNIST (300 clients, one seed) momentum of 0.9 swings by 7 points from
 one evaluation to the next, and 3 bits an entry cost 2 points.
+"""
 
 
 def expanded(name: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
