@@ -75,7 +75,8 @@ def setting_text(choice: Choice) -> str:
     return (
         f"A tenth of the clients a round, {choice.rounds} rounds of {choice.local_steps or 60} steps of a batch of "
         f"{choice.batch or BATCH}; data sets, models and dropout rates are those of `benchmarks/setups.py`, but for "
-        "what the command names. FedBIAD's stage one takes 55 of 60 rounds, unless a row has none. "
+        f"what the command names. FedBIAD's stage one takes the first {55 * choice.rounds // 60} rounds, unless a row "
+        "has none. "
     )
 
 

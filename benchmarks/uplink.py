@@ -20,9 +20,21 @@ from edge_fl.recipes.presets import PRESETS
 
 __all__ = ["METHODS", "bench_uplink", "verdict"]
 
+_WARMED = "best-uplink tcs.global_ratio=0.02 tcs.local_ratio=0.001 tcs.warmup=25"
+"""What saves most in a steady round: 25 dense rounds come before."""
+
 METHODS = tuple(
     dict.fromkeys(
-        (*METHODS_1, *METHODS_2, "fedavg+topk", "fedavg+randk", "fedavg+fractional", "fedavg+tcs", *PRESETS)
+        (
+            *METHODS_1,
+            *METHODS_2,
+            "fedavg+topk",
+            "fedavg+randk",
+            "fedavg+fractional",
+            "fedavg+tcs",
+            *PRESETS,
+            _WARMED,
+        )
     )
 )
 _DENSE, _MOMENTUM = "fedavg", "server.momentum"

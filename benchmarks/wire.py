@@ -92,7 +92,7 @@ def bench_wire(setting: WireSetting, cache: Path, report: Callable[[str], None])
         "behind a proxy that counts what TCP carries to and from the devices; the coordinator reaches Mosquitto "
         f"directly. The first {_FIRST} rounds, in which devices register and fetch their programs, are left out. "
         "Frames are the updates, beside them is MQTT's and the protocol's own: topics, tasks, offers, requests for "
-        "chunks and acknowledgements. IP and TCP add what the last column says, which is computed: headers of "
+        "chunks and acknowledgements. IP and TCP add what the last two columns say, which are computed: headers of "
         f"{_HEADERS} bytes for each {_SEGMENT} bytes, and an acknowledgement for every second segment that comes down.",
         rows=rows,
     )

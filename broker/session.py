@@ -50,7 +50,7 @@ from edge_fl.core.errors import BrokerError, BundleError, ConfigError, StateErro
 from edge_fl.core.layout import Layout
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.methods.base import DropoutMethod, Method
-from edge_fl.methods.capabilities import ChecksBundle, MasksLabels, TrainsWidths
+from edge_fl.methods.capabilities import ChecksBundle, CollectsStatistics, MasksLabels, TrainsWidths
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig, begun
@@ -413,6 +413,14 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
         _log.warning(
             "'%s' would leave out the classes that a client has no samples of, which this bundle's loss cannot; "
             "export it with --loss masked_cross_entropy",
+            method.name,
+        )
+    normalised = any(tensor.role == "statistic" for tensor in bundle.layout.tensors)
+    wanted = isinstance(method, CollectsStatistics) and method.collects_statistics and normalised
+    if wanted and not collects(method, bundle.manifest):
+        _log.warning(
+            "'%s' collects no BatchNorm statistics of this bundle, whose steps leave them as they were exported; "
+            "export it with --batch-norm per-width",
             method.name,
         )
     if isinstance(method, DropoutMethod) and _drops_nothing(method, bundle.layout):

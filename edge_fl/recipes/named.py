@@ -53,6 +53,8 @@ class NamedRecipe:
 
     def __add__(self, other: "NamedRecipe") -> "NamedRecipe":
         """The method with ``other`` on top; raises ConfigError when this is no method, or has momentum already."""
+        if not isinstance(other, NamedRecipe):
+            return NotImplemented
         if self.name == _SERVER:
             raise ConfigError(_NO_METHOD)
         if other.name == _SERVER and any(key.startswith(f"{_SERVER}.") for key in self.parameters):

@@ -104,8 +104,8 @@ def export(
     batch_norm: Annotated[
         str,
         typer.Option(
-            help="tracked (statistics travel), per-width (and each of --widths has its own, as FjORD), static (as "
-            "HeteroFL) or frozen; such as static."
+            help="tracked (statistics travel), per-width (and each of --widths has its own, as FjORD), static (they "
+            "stay as exported) or frozen (and training normalises by them, too)."
         ),
     ] = "tracked",
     columns: Annotated[
