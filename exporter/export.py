@@ -331,7 +331,7 @@ def _manifest(target: Target, compiled: _Compiled) -> Manifest:
         dropout=source.dropped,
         momenta=momenta(whole.module, example_inputs(target.fit, 3), whole.tracked),
         costs=costs_at(whole.original, found.layout, target.input, target.widths, cut=compiled.cut),
-        scaled=scaled_parameters(whole.original, found.layout, found.scaled),
+        scaled=scaled_parameters(whole.original, found.apart, found.scaled),
         adapters=adapter_gains(source.original),
         columns=target.columns,
         class_names=target.class_names,

@@ -14,7 +14,7 @@ def scaled_parameters(model: nn.Module, layout: Layout, scaled: tuple[str, ...])
     """The weights and biases of the layers ``scaled``, in the layout's order.
 
     None at all where a layer's outputs are not proportional to parameters of its own: those of a recurrent layer, of
-    one whose weight is frozen, or is another's, too.
+    one whose weight is frozen, is each device's own, or is another layer's, too.
     """
     owners = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
     parameters = [tensor.name for tensor in layout.parameters]

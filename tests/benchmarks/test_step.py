@@ -99,7 +99,14 @@ def test_every_model_has_a_batch_that_fits_it(name: str) -> None:
     batch = case.batch()
     outputs = case.build()(torch.from_numpy(batch.x))
 
-    assert name in (*model_names(), "ptb-lstm", "femnist-cnn-32-64", "resnet18-16")
+    further = (
+        "ptb-lstm",
+        "mnist-mlp-one-layer",
+        "fashion-mnist-mlp-one-layer",
+        "femnist-cnn-32-64",
+        "resnet18-16",
+    )
+    assert name in (*model_names(), *further)
     assert outputs.shape == (*batch.y.shape, case.model.classes)
     assert batch.y.max() < case.model.classes
 
