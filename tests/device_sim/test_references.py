@@ -23,6 +23,7 @@ from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.runs.config import RunConfig
 
 CLIENTS, ROUNDS, STEPS, BATCH, LR, SEED = 3, 4, 6, 20, 0.1, 7
+TRAINERS = ["runtime", pytest.param("stacked", marks=pytest.mark.matrix)]
 NAMES = ("1.weight", "1.bias", "3.weight", "3.bias", "5.weight", "5.bias")
 HIDDEN = 32
 
@@ -123,7 +124,7 @@ def heterofl(start: Weights, rates: Sequence[int]) -> Weights:
     return model
 
 
-@pytest.mark.parametrize("trainer", ["runtime", "stacked"])
+@pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("levels", ["abc", "bde"])
 def test_heterofl(digits_bundle: Bundle, tmp_path: Path, trainer: str, levels: str) -> None:
     start = start_of(digits_bundle)
@@ -193,7 +194,7 @@ class Stc:
         return sent
 
 
-@pytest.mark.parametrize("trainer", ["runtime", "stacked"])
+@pytest.mark.parametrize("trainer", TRAINERS)
 def test_dgc(digits_bundle: Bundle, tmp_path: Path, trainer: str) -> None:
     parameters = {"ratio": Dgc.last, "warmup": list(Dgc.ratios), "momentum": Dgc.momentum, "clip": Dgc.clip}
     named = {f"dgc.{key}": value for key, value in parameters.items()}
@@ -202,7 +203,7 @@ def test_dgc(digits_bundle: Bundle, tmp_path: Path, trainer: str) -> None:
     check(found, compressed_fedavg(start, Dgc), start)
 
 
-@pytest.mark.parametrize("trainer", ["runtime", "stacked"])
+@pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("down", [0.05, 0.0])
 def test_stc(digits_bundle: Bundle, tmp_path: Path, trainer: str, down: float) -> None:
     named = {"stc.ratio": Stc.share, "stc.down": down}
@@ -211,7 +212,7 @@ def test_stc(digits_bundle: Bundle, tmp_path: Path, trainer: str, down: float) -
     check(found, compressed_fedavg(start, Stc, Stc() if down else None), start)
 
 
-@pytest.mark.parametrize("trainer", ["runtime", "stacked"])
+@pytest.mark.parametrize("trainer", TRAINERS)
 def test_momentum_on_the_server(digits_bundle: Bundle, tmp_path: Path, trainer: str) -> None:
     """FedAvgM (Hsu et al., 2019): v = beta v + change, and v moves the model."""
     start = start_of(digits_bundle)
@@ -293,7 +294,7 @@ class Device:
         return sent, kept
 
 
-@pytest.mark.parametrize("trainer", ["runtime", "stacked"])
+@pytest.mark.parametrize("trainer", TRAINERS)
 def test_variational_dropout(digits_bundle: Bundle, tmp_path: Path, trainer: str) -> None:
     start = start_of(digits_bundle)
     parameters = {"lr": THETA_LR, "rate_lr": RATES_LR, "start": list(RATES), "threshold": THRESHOLD}

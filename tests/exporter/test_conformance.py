@@ -65,8 +65,13 @@ def target(what: Architecture, runtime: str, optimizer: Optimizer) -> Target:
     )
 
 
-SLOW = {("executorch", "shakespeare-rnn"), ("onnx", "resnet18")}
-"""A recurrent program of ExecuTorch's, and residual networks on onnx, are proven in other tests, too."""
+SLOW = {
+    ("executorch", "shakespeare-rnn"),
+    ("onnx", "resnet18"),
+    ("onnx", "vgg-like"),
+    ("ort_training", "cifarnet"),
+}
+"""A recurrent program of ExecuTorch's, and convolutions on onnx and ort_training, are proven in other tests, too."""
 
 
 def cases() -> Iterator[ParameterSet]:
