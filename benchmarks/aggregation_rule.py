@@ -61,7 +61,8 @@ def bench_aggregation_rule(
         "there is none, nothing is ever scored, and rows are drawn once a round. In mode `units` the columns that a "
         "dropped unit feeds stay home with its row, in `rows`, the paper's, kept rows travel whole; `units` with "
         "R_b = 0 is FedDrop, but that the device draws. A tenth of the clients a round, "
-        f"{choice.rounds} rounds of V steps of a batch of 20; accuracy as in [Table I](table1.md). The last column is "
+        f"{choice.rounds} rounds of V steps of a batch of {found[0].run.batch}; accuracy as in "
+        "[Table I](table1.md). The last column is "
         "the difference to FedAvg at the same step size and V, over the seeds that both have.",
         rows=[_row(filled, baselines) for filled in found],
         notes=notes_of(found, missing),

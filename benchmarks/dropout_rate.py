@@ -6,13 +6,12 @@ from pathlib import Path
 from statistics import mean
 
 from benchmarks.figures import accuracy_figures, by_dataset, deviation, finals, notes_of, uplink_figures
-from benchmarks.grid import Choice, Entry, Filled, Filling, entry, fill, read_method
+from benchmarks.grid import Choice, Entry, Filled, Filling, entry, fill, opened_method
 from benchmarks.paper_tables import setting_text
 from benchmarks.plots import panels
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.table import Picture, Result
 from edge_fl.methods.base import DropoutParameters
-from edge_fl.recipes.recipe import open_recipe
 
 __all__ = ["METHODS", "RATES", "bench_dropout_rate"]
 
@@ -28,7 +27,7 @@ def bench_dropout_rate(choice: Choice, how: Filling, rates: Sequence[int] = RATE
     """
     methods = choice.methods or METHODS
     for method in methods:
-        if not isinstance(open_recipe(*read_method(method)).method.parameters, DropoutParameters):
+        if not isinstance(opened_method(method).parameters, DropoutParameters):
             raise ConfigError(f"'{method}' has no dropout rate to vary: choose another method.")
     found, missing = fill([e for d in choice.datasets for e in _entries(choice, d, methods, rates)], how)
     return Result(

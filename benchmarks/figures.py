@@ -1,5 +1,6 @@
 """What tables and plots say of a grid's runs: means and spread over seeds, and curves over rounds, bytes and time."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median, stdev
@@ -54,9 +55,7 @@ def deviation(values: Sequence[float]) -> float:
 
 def curves_of(filled: Filled) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The rounds ``[n]`` that all runs were evaluated after, and their accuracies in percent, ``[runs, n]``."""
-    curves = [
-        dict(zip(rounds.tolist(), scored, strict=True)) for rounds, scored in (r.curve for r in filled.records)
-    ]
+    curves = [record.by_round for record in filled.records]
     shared = sorted(set.intersection(*map(set, curves)))
     return np.array(shared), np.array([[100 * curve[n] for n in shared] for curve in curves])
 
@@ -126,13 +125,10 @@ def notes_of(found: Sequence[Filled], missing: Sequence[str]) -> list[str]:
 
 def _other_code(found: Sequence[Filled]) -> list[str]:
     records = [record for filled in found for record in filled.records]
-    changed: dict[str, int] = {}
-    for record in records:
-        today = code_of(record.run.open())
-        for part, before in record.code.items():
-            if part != "edge_fl" and today.get(part) != before:
-                changed[part] = changed.get(part, 0) + 1
-    unknown = sum(not record.code for record in records)
+    known = [(record.code, code_of(record.run.open())) for record in records if record.code]
+    differing = (code.items() - today.items() for code, today in known)
+    changed = Counter(part for parts in differing for part, _ in sorted(parts) if part != "edge_fl")
+    unknown = len(records) - len(known)
     told = [f"The code of `{part}` has changed since {count} of these runs." for part, count in changed.items()]
     return [*told, *([f"{unknown} of these runs do not say which code made them."] if unknown else [])]
 

@@ -14,11 +14,12 @@ from benchmarks.records import held, read_records, write_records
 from benchmarks.runs import Record, Run, bundle_of, key_of, make_run
 from benchmarks.setups import setup_of, setup_parameters
 from edge_fl.core.errors import ConfigError
+from edge_fl.methods.base import Method
 from edge_fl.recipes.presets import expanded
 from edge_fl.recipes.recipe import open_recipe, shares_in_thousandths
 from exporter.measure.cases import BATCH
 
-__all__ = ["Choice", "Entry", "Filled", "Filling", "entry", "fill", "read_method"]
+__all__ = ["Choice", "Entry", "Filled", "Filling", "entry", "fill", "opened_method", "read_method"]
 
 _KAPPA = 10  # one client of so many is picked a round
 
@@ -151,6 +152,11 @@ def read_method(text: str) -> tuple[str, dict[str, Any]]:
     asked = {**preset, **shares_in_thousandths(recipe, parameters)}
     opened = open_recipe(recipe, asked).parameters  # numbers, where text was given
     return recipe, {key: opened[key] for key in asked}
+
+
+def opened_method(text: str) -> Method:
+    """The method of what :func:`read_method` reads; raises as that does."""
+    return open_recipe(*read_method(text)).method
 
 
 def entry(

@@ -6,14 +6,12 @@ from dataclasses import replace
 from benchmarks.by_width import MODEL, SCORED, SEPARATE, line_row, lines_of, width_pictures
 from benchmarks.clusters import Clusters
 from benchmarks.figures import notes_of
-from benchmarks.grid import Choice, Entry, Filled, Filling, entry, fill, read_method
+from benchmarks.grid import Choice, Entry, Filled, Filling, entry, fill, opened_method, read_method
 from benchmarks.setups import LR_DROPS
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.table import Result
-from edge_fl.methods.base import Method
 from edge_fl.methods.capabilities import TrainsWidths
 from edge_fl.methods.heterofl import LEVEL_WIDTHS, HeteroFl
-from edge_fl.recipes.recipe import open_recipe
 from exporter.measure.cases import BATCH
 
 __all__ = ["HETEROGENEOUS", "ORDERED", "bench_heterogeneous", "bench_od"]
@@ -94,7 +92,7 @@ def _entries(
     own = clusters.parameters(read_method(method)[0])
     shared = {"lr_drops": LR_DROPS, "evaluate_every": choice.rounds}  # only the last model is looked at
     tiers, mix = (1, ()) if together else (clusters.count, clusters.mix)
-    if _opened(method).name != SEPARATE:
+    if opened_method(method).name != SEPARATE:
         scored = _scored(method, clusters)
         return [entry(choice, dataset, method, columns, own, tiers=tiers, mix=mix, scored=scored, **shared)]
     widths = own["widths"][:tiers]
@@ -114,13 +112,9 @@ def _entries(
     ]
 
 
-def _opened(method: str) -> Method:
-    return open_recipe(*read_method(method)).method
-
-
 def _scored(method: str, clusters: Clusters) -> tuple[int, ...]:
     """The widths, in thousandths, that ``method`` trains among ``clusters``, the narrowest first."""
-    opened = _opened(method)
+    opened = opened_method(method)
     if isinstance(opened, HeteroFl):
         return tuple(sorted({LEVEL_WIDTHS[level] for level in clusters.parameters(opened.name)["levels"]}))
     return SCORED if isinstance(opened, TrainsWidths) else (SCORED[-1],)

@@ -81,8 +81,7 @@ def _counted() -> Iterator[Redraws]:
 
     def watched(method: FedBiad, job: Job) -> LocalHalf:
         half = local(method, job)
-        steps = -(-job.samples // job.batch) if method.parameters.tau_in == "passes" else 1
-        _watch(half, counted, 2 * method.parameters.tau * steps)
+        _watch(half, counted, 2 * method.parameters.tau_steps(job))
         return half
 
     with patch.object(FedBiad, "local", watched):

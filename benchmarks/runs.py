@@ -174,8 +174,12 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def curve(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The rounds that the model was evaluated after, and its accuracies (fractions)."""
-        scored = [(n, m.accuracy) for n, m in enumerate(self.rounds, start=1) if m.accuracy is not None]
-        return np.array([n for n, _ in scored]), np.array([accuracy for _, accuracy in scored])
+        return np.array(list(self.by_round)), np.array(list(self.by_round.values()))
+
+    @property
+    def by_round(self) -> dict[int, float]:
+        """The accuracies (fractions) by the round that the model was evaluated after."""
+        return {n: m.accuracy for n, m in enumerate(self.rounds, start=1) if m.accuracy is not None}
 
     @property
     def key(self) -> bytes:

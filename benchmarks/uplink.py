@@ -148,8 +148,8 @@ def _momentum(filled: Filled) -> float:
 def _warmed(filled: Filled) -> list[float]:
     """The accuracies, in percent, after the last round of the warm-up, where there is one that was looked at."""
     warmup = _warmup(filled.run)
-    curves = [dict(zip(*(axis.tolist() for axis in record.curve), strict=True)) for record in filled.records]
-    return [100 * curve[warmup] for curve in curves if warmup and warmup in curve]
+    curves = [record.by_round for record in filled.records]
+    return [100 * curve[warmup] for curve in curves if warmup in curve]
 
 
 def verdict(apart: float, ratio: float, dense: Sequence[float]) -> str:

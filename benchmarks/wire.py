@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 from tempfile import TemporaryDirectory
 
-from benchmarks.grid import read_method
+from benchmarks.grid import opened_method, read_method
 from broker.observer import Observer
 from broker.session import serve
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
@@ -17,7 +17,6 @@ from device_sim.emulation.mosquitto import Mosquitto
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.table import Result, Row
-from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 from exporter.measure.cases import find_case
@@ -80,7 +79,7 @@ def bench_wire(setting: WireSetting, cache: Path, report: Callable[[str], None])
     case = find_case(setting.model)
     rows = []
     for method in setting.methods:
-        variants = tuple(dict.fromkeys(("plain", open_recipe(*read_method(method)).method.variant)))
+        variants = tuple(dict.fromkeys(("plain", opened_method(method).variant)))
         bundle = exported(case, ("onnx",), cache, report, variants=variants)
         report(f"{method}: {setting.rounds} rounds of {setting.devices} devices")
         with TemporaryDirectory() as scratch:

@@ -10,7 +10,10 @@ import numpy as np
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.selection import Weights
 
-__all__ = ["with_factor"]
+__all__ = ["MOST_FACTOR", "with_factor"]
+
+MOST_FACTOR = 1000.0
+"""That of a model of one unit in a thousand, the narrowest that there is."""
 
 
 def with_factor(manifest: Manifest, weights: Weights, factor: float) -> Weights:

@@ -15,6 +15,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Weights
+from edge_fl.core.width_factor import MOST_FACTOR
 
 __all__ = [
     "ChecksBundle",
@@ -33,8 +34,6 @@ __all__ = [
     "model_width",
     "width_factor",
 ]
-
-_LARGEST_FACTOR = 1000
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def width_factor(method: object, manifest: Manifest, width: int) -> float:
     outside (0, 1000].
     """
     factor = method.factor(width) if isinstance(method, TrainsWidths) and manifest.scaled else 1.0
-    if not 0 < factor <= _LARGEST_FACTOR:
+    if not 0 < factor <= MOST_FACTOR:
         raise ConfigError(f"The method's factor of a model of width {width / 1000:g} is {factor}: give 0 to 1000.")
     return factor
 

@@ -65,6 +65,10 @@ class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=Tr
         if self.tau < 1 or not 0 <= self.variance < float("inf"):
             raise ConfigError("FedBIAD's tau must be at least 1 and its variance at least 0.")
 
+    def tau_steps(self, job: Job) -> int:
+        """Tau in local steps of ``job``: a pass over its samples takes some."""
+        return self.tau * (-(-job.samples // job.batch) if self.tau_in == "passes" else 1)
+
 
 class _Local(LocalHalf):
     """ClientUpdate of Algorithm 1 (lines 9 to 28), without the gradient step."""
@@ -73,8 +77,7 @@ class _Local(LocalHalf):
         self._job, self._parameters = job, parameters
         self._dropout = dropout
         self._scores = np.array(job.state.get("scores", np.zeros(job.layout.units)), dtype=np.float64)
-        passes = parameters.tau_in == "passes"
-        self._tau = parameters.tau * (-(-job.samples // job.batch) if passes else 1)
+        self._tau = parameters.tau_steps(job)
         self._losses: list[float] = []
         self._draws = 0
         self._drawn_after = -1  # the last step of the pattern before

@@ -11,6 +11,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.recipes.own import plain_recipe
 from edge_fl.recipes.presets import expanded
 from edge_fl.recipes.recipe import shares_in_thousandths
+from edge_fl.recipes.server_momentum import SERVER
 
 __all__ = [
     "AFD",
@@ -38,9 +39,6 @@ __all__ = [
 ]
 
 
-_SERVER = "server"
-"""Stands before the server's own parameters."""
-
 _NO_METHOD = "ServerMomentum is no method: add it to one, as in edge_fl.FedAvg() + edge_fl.ServerMomentum(0.9)."
 
 
@@ -55,12 +53,12 @@ class NamedRecipe:
         """The method with ``other`` on top; raises ConfigError when this is no method, or has momentum already."""
         if not isinstance(other, NamedRecipe):
             return NotImplemented
-        if self.name == _SERVER:
+        if self.name == SERVER:
             raise ConfigError(_NO_METHOD)
-        if other.name == _SERVER and any(key.startswith(f"{_SERVER}.") for key in self.parameters):
+        if other.name == SERVER and any(key.startswith(f"{SERVER}.") for key in self.parameters):
             raise ConfigError("The method has momentum on the server already: add ServerMomentum once.")
         theirs = {f"{other.name}.{key}": value for key, value in other.parameters.items()}
-        name = self.name if other.name == _SERVER else f"{self.name}+{other.name}"
+        name = self.name if other.name == SERVER else f"{self.name}+{other.name}"
         return NamedRecipe(name, {**self.parameters, **theirs})
 
 
@@ -79,12 +77,12 @@ def recipe_and_parameters(
         When ``method`` is neither a name nor one of this module's.
     """
     given = NamedRecipe(method) if isinstance(method, str) else method
-    if isinstance(given, NamedRecipe) and given.name == _SERVER:
-        raise ConfigError(_NO_METHOD)
     if not isinstance(given, NamedRecipe):
         raise ConfigError(
             f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {method!r}."
         )
+    if given.name == SERVER:
+        raise ConfigError(_NO_METHOD)
     plain, code = plain_recipe(given.name)
     name, found = expanded(plain, {**given.parameters, **parameters})
     return name, shares_in_thousandths(name, found), code
@@ -121,4 +119,4 @@ def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N
 
 def ServerMomentum(momentum: float) -> NamedRecipe:  # noqa: N802  (beside the methods, which have names of the field)
     """Momentum on the server (FedAvgM: Hsu, Qi and Brown, 2019), to add to a method; ``momentum`` is in [0, 1)."""
-    return NamedRecipe(_SERVER, {"momentum": momentum})
+    return NamedRecipe(SERVER, {"momentum": momentum})

@@ -31,15 +31,14 @@ from edge_fl.methods.capabilities import (
     SendsEntries,
 )
 from edge_fl.recipes.presets import PRESETS
-from edge_fl.recipes.server_momentum import ServerMomentum, ServerParameters
+from edge_fl.recipes.server_momentum import SERVER, ServerMomentum, ServerParameters
 from edge_fl.wire.context import Decoder
 from edge_fl.wire.sparse import SPARSE
 from edge_fl.wire.values import FLOAT32
 
 __all__ = ["Recipe", "open_recipe", "shares_in_thousandths"]
 
-_SERVER = "server."
-"""What the names of the server's own parameters begin with."""
+_SERVER = f"{SERVER}."
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,10 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.server_half import Change, State, Stateful, UpdatesModel
 
-__all__ = ["ServerMomentum", "ServerParameters"]
+__all__ = ["SERVER", "ServerMomentum", "ServerParameters"]
+
+SERVER = "server"
+"""What stands before the server's own parameters, with a dot, as a compressor's name does before its."""
 
 
 class ServerParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ import msgspec
 from edge_fl.core.content import Ref, is_digest
 from edge_fl.core.errors import ConfigError, FrameError
 from edge_fl.core.unreadable import UNREADABLE
+from edge_fl.core.width_factor import MOST_FACTOR
 from edge_fl.wire.masks import MaskEncoding
 
 __all__ = [
@@ -96,7 +97,7 @@ _Steps = Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)]
 _Batch = Annotated[int, msgspec.Meta(ge=1, le=MOST_BATCH)]
 _Tier = Annotated[int, msgspec.Meta(ge=0, lt=MOST_TIERS)]
 _Width = Annotated[int, msgspec.Meta(ge=1, le=1000)]
-_Factor = Annotated[float, msgspec.Meta(gt=0, le=1000)]
+_Factor = Annotated[float, msgspec.Meta(gt=0, le=MOST_FACTOR)]
 _Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Sums = Annotated[tuple[float, ...], msgspec.Meta(max_length=4096)]
 _Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
