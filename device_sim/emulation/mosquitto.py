@@ -76,11 +76,11 @@ class Mosquitto:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it, for the first time or again, and wait until it listens; raises BrokerError if it does not."""
+        """Start it, for the first time or again, and wait until it is up; raises BrokerError if it does not come up."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         until = time.monotonic() + _START_SECONDS
-        while not self._listens():
+        while not (self._listens() and self._reloads()):
             if time.monotonic() > until or self._process.poll() is not None:
                 self.kill()
                 raise BrokerError(f"Mosquitto did not start at {self.address}; it says why in {self._log}.")
@@ -102,6 +102,12 @@ class Mosquitto:
         except OSError:
             return False
         return True
+
+    def _reloads(self) -> bool:
+        """Whether SIGHUP is for it to handle: it listens a moment earlier, and then the signal would end it."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        caught = int(status.partition("SigCgt:")[2].split(maxsplit=1)[0], 16)
+        return bool(caught & 1 << (signal.SIGHUP - 1))
 
 
 def free_port() -> int:
