@@ -11,6 +11,9 @@ DOCS := .venv-docs
 DOCS_READY := $(DOCS)/.ready
 AUDIT := .venv-audit
 AUDIT_READY := $(AUDIT)/.ready
+# Tests start hundreds of processes: each finds the packages compiled, and leaves the other cores to its neighbours.
+unexport PYTHONDONTWRITEBYTECODE
+export OMP_NUM_THREADS := 1
 WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
 .PHONY: demo check test test-all test-rest test-gpu fuzz lint vectors docs drawing sbom audit clean

@@ -38,7 +38,7 @@ from broker.secure_aggregation.settings import check_secure, plan_of
 from broker.settings import RunSettings
 from broker.statistics_round import collects
 from broker.store import Store
-from broker.summary import RunSummary, draw
+from broker.summary import RunSummary
 from broker.tiers import open_tiers
 from broker.turned_away import TurnedAway
 from broker.workers.access import worker_address
@@ -373,9 +373,7 @@ def _coordinate(
         secure=secure,
         workers=workers,
     )
-    summary = coordinator.run()
-    draw(summary)
-    return summary
+    return coordinator.run()
 
 
 def _go_on(model: GlobalModel, finished: int, folder: RunFolder, store: Store) -> None:

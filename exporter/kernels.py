@@ -119,19 +119,12 @@ HasKernel = Callable[[Any], bool]
 
 def _onnx() -> tuple[Decompositions, HasKernel]:
     from exporter.lower.onnx import onnx_decompositions
+    from exporter.torchlib import translations
 
-    registry = _onnx_translations()
     return (
         onnx_decompositions(),
-        lambda target: not isinstance(target, torch._ops.OpOverload) or registry.is_registered(target),
+        lambda target: not isinstance(target, torch._ops.OpOverload) or translations().is_registered(target),
     )
-
-
-@cache
-def _onnx_translations() -> Any:
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    return ONNXRegistry.from_torchlib(opset_version=18)
 
 
 def _executorch() -> tuple[Decompositions, HasKernel]:

@@ -226,6 +226,7 @@ def simulate(
     from rich.console import Console
 
     from broker.session import new_run_id
+    from broker.summary import draw
     from device_sim.simulation.api import begin as begin_simulation
     from device_sim.simulation.progress import view
     from device_sim.simulation.settings import RayCluster
@@ -318,6 +319,7 @@ def simulate(
         if begun:
             print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
         raise
+    draw(summary)
     figures, lines = summary.figures(), summary.lines()
     timed = simulation.settings.world
     if timed is not None:

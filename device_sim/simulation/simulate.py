@@ -21,7 +21,7 @@ from broker.secure_aggregation.round_total import SimulatedTotal
 from broker.secure_aggregation.settings import plan_of
 from broker.session import check_recipe, digest_of, open_bundle, read_settings
 from broker.store import Store
-from broker.summary import RunSummary, draw
+from broker.summary import RunSummary
 from broker.sums import device_here
 from broker.tiers import open_tiers
 from device_sim.simulation.clients import Clients
@@ -262,11 +262,9 @@ class Simulation:
         Another process may continue the run once this returns or raises.
         """
         try:
-            summary = self._coordinator.run()
+            return self._coordinator.run()
         finally:
             self.close()
-        draw(summary)
-        return summary
 
     def train_round(self, number: int) -> TrainedRound:
         """Have clients train, and make the new model of their updates; nothing is evaluated or kept."""

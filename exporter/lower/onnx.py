@@ -10,6 +10,7 @@ from onnx import numpy_helper
 from onnx_ir.passes.common import NameFixPass
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.onnx._internal.exporter._core import export
 
 from edge_fl.core.bundle import Program
 from edge_fl.core.errors import UnsupportedModelError
@@ -21,11 +22,11 @@ from exporter.onnx_simplify import simplify
 from exporter.open_lengths import FixedUnitsError
 from exporter.sentence import first_line
 from exporter.source import Traceable
+from exporter.torchlib import OPSET, translations
 from exporter.trace import export_symbolic
 
 __all__ = ["lower", "onnx_decompositions", "to_onnx", "translate"]
 
-_OPSET = 18
 # What onnxruntime 1.19 still reads; onnx itself would write a version that not even the newest one does.
 _IR_VERSION = 10
 _LARGEST_CONSTANT = 1024
@@ -112,10 +113,11 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
     Raises UnsupportedModelError when an operation has no translation.
     """
     try:
-        translated = torch.onnx.export(
+        # As torch.onnx.export does, but for the translations, which that collects at every call.
+        translated = export(
             exported,
-            dynamo=True,
-            opset_version=_OPSET,
+            registry=translations(),
+            opset_version=OPSET,
             verbose=False,
             input_names=inputs,
             optimize=False,
@@ -124,7 +126,6 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
         cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
         reason = first_line(cause)
         raise UnsupportedModelError(f"ONNX has no translation for an operation of the model: {reason}.") from error
-    assert translated is not None
     simplify(translated.model)
     # Only now: a value that is two outputs has become two values, a name each.
     for value, name in zip(translated.model.graph.outputs, outputs, strict=True):
