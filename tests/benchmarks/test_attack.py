@@ -69,6 +69,7 @@ def test_an_attack_changes_what_attackers_send_and_nothing_else(digits_bundle: B
             assert np.array_equal(lied.values[name], np.float32(-5) * array)
 
 
+@pytest.mark.matrix
 def test_the_page_holds_every_defence_against_the_same_clean_run(
     tiny: Callable[..., Choice], filling: Callable[..., Filling]
 ) -> None:

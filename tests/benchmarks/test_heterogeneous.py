@@ -174,6 +174,7 @@ def test_what_makes_no_sense_is_refused(make: Callable[[], object], words: str) 
         make()
 
 
+@pytest.mark.matrix
 def test_batch_norm_has_statistics_of_the_widths_that_are_scored(bundles: Path) -> None:
     bundle = exported(find_case("cifarnet", narrowed=True), ("onnx",), bundles, str, statistics=(1000, 400))
     assert bundle.manifest.statistic_widths == (1000, 400)

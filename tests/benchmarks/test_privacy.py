@@ -10,6 +10,7 @@ from benchmarks.grid import Choice, Filling
 from benchmarks.privacy import bench_privacy
 
 
+@pytest.mark.matrix
 def test_the_page_holds_every_epsilon_against_the_same_run_without_privacy(
     tiny: Callable[..., Choice], filling: Callable[..., Filling], tmp_path: Path
 ) -> None:

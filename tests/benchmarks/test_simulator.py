@@ -20,6 +20,7 @@ FLOWER = os.environ.get("EDGE_FL_FLOWER_PYTHON")
 PFL = os.environ.get("EDGE_FL_PFL_PYTHON")
 
 
+@pytest.mark.matrix
 def test_the_loop_and_both_trainers_are_compared_over_the_same_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulator, "_WORK", (("digits-mlp", "fedavg", 0.8),))
     setting = SimulatorSetting(population=20, clients=3, steps=2, rounds=2, threads=1)

@@ -104,6 +104,7 @@ def test_what_vardrop_leaves_is_told(tiny: Tiny, filling: Make, tmp_path: Path) 
     assert {row["paper's traffic (%)"] for row in result.rows} == {""}
 
 
+@pytest.mark.matrix
 def test_pruning_is_scored_before_and_after(tiny: Tiny, filling: Make) -> None:
     """Rates that pass a low threshold within the run: what is left are the biases, and no accuracy but chance."""
     how = filling()

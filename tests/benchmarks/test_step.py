@@ -60,6 +60,7 @@ def test_the_eager_step_at_half_width_is_the_step_of_the_program(cache: Path) ->
         assert not np.array_equal(ours, kept[tensor])
 
 
+@pytest.mark.matrix
 def test_the_table_has_both_widths_of_torch_and_of_the_runtime(cache: Path) -> None:
     setting = StepSetting(("digits-mlp",), ("onnx",), threads=1, repeats=3, cache=cache)
     torch_row, onnx_row = bench_step(setting, lambda _: None).rows

@@ -41,6 +41,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fine_tuning, "WAYS", WAYS)
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("task")
 def test_each_way_trains_and_sends_its_part(tmp_path: Path) -> None:
     choice, told = FineTuningChoice(["digits"], [0, 1], rounds=2, clients=3), list[str]()

@@ -4,20 +4,19 @@ import json
 import re
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from edge_fl.identity.file import read_identity
 from edge_fl.identity.signing import SigningKey, newest_key
+from tests.cli.in_process import command
 
 pytest.importorskip("cryptography")
 
 
 def provision(*words: str, folder: Path, code: int = 0) -> str:
-    command = [sys.executable, "-m", "edge_fl", "provision", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = command("provision", *words, folder=folder)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done.stdout + done.stderr
@@ -25,8 +24,8 @@ def provision(*words: str, folder: Path, code: int = 0) -> str:
 
 def verified(folder: Path, file: str) -> bool:
     """As OpenSSL sees it, with the list of revoked ones."""
-    command = ["openssl", "verify", "-crl_check", "-CAfile", "fleet/ca.pem", "-CRLfile", "fleet/revoked.pem", file]
-    return subprocess.run(command, cwd=folder, capture_output=True, check=False).returncode == 0
+    asked = ["openssl", "verify", "-crl_check", "-CAfile", "fleet/ca.pem", "-CRLfile", "fleet/revoked.pem", file]
+    return subprocess.run(asked, cwd=folder, capture_output=True, check=False).returncode == 0
 
 
 def listed(folder: Path) -> list[tuple[str, bool]]:
@@ -214,7 +213,7 @@ def test_a_key_of_another_authority_signs_nothing(tmp_path: Path) -> None:
     assert "is not the key of 'fleet/ca.pem'" in provision("device", "tea", folder=tmp_path, code=21)
 
 
-def test_a_revocation_waits_for_no_damaged_file(tmp_path: Path) -> None:
+def test_a_revocation_waits_for_no_damaged_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     provision("init", "--host", "localhost", folder=tmp_path)
     provision("device", "tea", "milk", folder=tmp_path)
     fleet = tmp_path / "fleet"
@@ -225,7 +224,8 @@ def test_a_revocation_waits_for_no_damaged_file(tmp_path: Path) -> None:
 
     assert "'tea' is revoked." in said
     assert "tokens.json' is damaged" in said
-    assert "broker.pem' cannot be read or is damaged, and learns of nobody who is revoked: make it anew" in said
+    told = "broker.pem' cannot be read or is damaged, and learns of nobody who is revoked: make it anew"
+    assert told in caplog.text
     assert not (fleet / "devices" / "tea.pem").exists()
     (fleet / "tokens.json").unlink()
     assert "'tea' is revoked already" in provision("revoke", "tea", folder=tmp_path, code=15)

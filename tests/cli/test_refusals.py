@@ -5,7 +5,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,17 +13,19 @@ import pytest
 
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import EdgeFLError
+from tests.cli.in_process import command
 
 ROOT = Path(__file__).parents[2]
+Start = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def edge_fl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "edge_fl", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def process(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    edge_fl = [sys.executable, "-m", "edge_fl", *map(str, words)]
+    return subprocess.run(edge_fl, capture_output=True, text=True, timeout=60, check=False)
 
 
-def refused(code: int, sentence: str, *arguments: str | Path) -> None:
-    done = edge_fl(*arguments)
+def refused(code: int, sentence: str, *words: str | Path, by: Start = command) -> None:
+    done = by(*words)
     assert done.returncode == code, done.stderr
     assert re.search(sentence, done.stderr)
     last = done.stderr.strip().splitlines()[-1]
@@ -49,20 +51,21 @@ def test_broker_down(tmp_path: Path, digits_bundle: Bundle) -> None:
     url = f"mqtt://127.0.0.1:{free_port()}"
     sentence = "No MQTT broker answers at mqtt://127"
     device = ("device", "--broker", url, "--data", "digits", "--state", tmp_path, "--connect-timeout", "0.1")
-    refused(16, sentence, *device)
+    refused(16, sentence, *device, by=process)
     serve = ("serve", digits_bundle.root, "--broker", url, "-o", tmp_path / "run", "--connect-timeout", "0.1")
-    refused(16, sentence, *serve)
+    refused(16, sentence, *serve, by=process)
     assert not (tmp_path / "run").exists()
 
 
 def test_port_taken(digits_bundle: Bundle) -> None:
     with taken_port() as port:
-        refused(17, f"Port {port} of 127.0.0.1 is taken", "serve", digits_bundle.root, "--port", str(port))
+        serve = ("serve", digits_bundle.root, "--port", str(port))
+        refused(17, f"Port {port} of 127.0.0.1 is taken", *serve, by=process)
 
 
 def test_no_device_comes(tmp_path: Path, digits_bundle: Bundle) -> None:
     serve = ("serve", digits_bundle.root, "--port", "0", "--wait", "0.1", "-o", tmp_path / "run")
-    refused(19, "Only 0 of 10 devices were there", *serve)
+    refused(19, "Only 0 of 10 devices were there", *serve, by=process)
 
 
 def test_a_run_folder_is_not_overwritten(tmp_path: Path, digits_bundle: Bundle) -> None:
@@ -76,9 +79,9 @@ def test_only_a_run_of_its_own_is_gone_on_with(tmp_path: Path, digits_bundle: Bu
     refused(21, "There is no run in", "status", tmp_path)
     refused(15, "--rounds cannot be changed: a run is continued with its own settings", *resume, "--rounds", "3")
     simulate = ("simulate", digits_bundle.root, "--clients", "2", "--fraction", "1", "--rounds", "1")
-    assert edge_fl(*simulate, "--local-steps", "1", "-o", tmp_path).returncode == 0
+    assert process(*simulate, "--local-steps", "1", "-o", tmp_path).returncode == 0
     refused(21, "was begun by another command", *resume)
-    shown = edge_fl("status", tmp_path)  # which reads the record of either
+    shown = command("status", tmp_path)  # which reads the record of either
     assert (shown.returncode, shown.stdout.partition(",")[2].partition(",")[0]) == (0, " 1 of 1 rounds")
 
 
@@ -137,7 +140,7 @@ def test_a_run_needs_a_bundle() -> None:
     ],
 )
 def test_settings_that_make_no_sense(digits_bundle: Bundle, code: int, sentence: str, options: list[str]) -> None:
-    done = edge_fl("serve", digits_bundle.root, "--port", "0", *options)
+    done = command("serve", digits_bundle.root, "--port", "0", *options)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert re.search(sentence, done.stderr)
 
@@ -199,11 +202,11 @@ def test_a_python_that_will_do_and_one_that_is_not_there(python: str, code: int)
     assert done.returncode == code
 
 
-@pytest.mark.parametrize("command", ["export", "inspect", "serve", "device", "fleet", "demo", "bench"])
-def test_every_command_has_help(command: str) -> None:
-    done = edge_fl(command, "--help")
+@pytest.mark.parametrize("name", ["export", "inspect", "serve", "device", "fleet", "demo", "bench"])
+def test_every_command_has_help(name: str) -> None:
+    done = command(name, "--help")
     assert done.returncode == 0
-    assert "Example" in done.stdout or command == "bench"
+    assert "Example" in done.stdout or name == "bench"
 
 
 @pytest.mark.matrix

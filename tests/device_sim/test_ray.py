@@ -114,6 +114,7 @@ def test_of_exact_sums_another_trains_again_what_a_killed_actor_held(torch_bundl
     assert trained(torch_bundle, tmp_path / "run", ray_settings(2), Killer(), exact_sums=True) == alone
 
 
+@pytest.mark.matrix
 def test_updates_that_are_lost_before_they_are_added_up_are_trained_again(
     torch_bundle: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,6 +136,7 @@ def test_exact_sums_of_seven_actors_are_those_of_one_process(
     assert trained(torch_bundle, tmp_path / "ray", ray_settings(7), **changes) == one
 
 
+@pytest.mark.matrix
 def test_without_an_actor_the_round_fails_and_goes_on_later(
     torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_simulation_is_the_same_every_time(torch_bundle: Bundle, tmp_path: Pat
     assert all(one[name].tobytes() == other[name].tobytes() for name in one)
 
 
+@pytest.mark.matrix
 def test_accuracies_after_many_rounds_are_the_runtimes(torch_bundle: Bundle, tmp_path: Path) -> None:
     """As close to one another as two seeds are."""
     accuracies = {}

@@ -54,12 +54,12 @@ def record(summary: RunSummary) -> tuple[bytes, bytes]:
     return (summary.weights.parent / "metrics.jsonl").read_bytes(), summary.weights.read_bytes()
 
 
-KINDS: list[dict[str, Any]] = [
+KINDS = [
     {},
-    {"buffer": 2, "method": "fedavg"},
+    pytest.param({"buffer": 2, "method": "fedavg"}, marks=pytest.mark.matrix),
     {"buffer": 3, "method": "fedbiad+dgc", "rounds": 12},
     {"tiers": "auto", "method": "fjord", "evaluate_on": 3, "selection": "capability"},
-    {"selection": "availability", "quorum": 1.0},
+    pytest.param({"selection": "availability", "quorum": 1.0}, marks=pytest.mark.matrix),
 ]
 
 

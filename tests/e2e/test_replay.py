@@ -84,7 +84,9 @@ class Replay:
     [
         ("fjord", {"tiers": "auto", "selection": "capability", "evaluate_on": 2}),
         ("fedbiad", {"selection": "availability", "evaluate_on": 3}),
-        ("fedmp", {"parameters": {"ratio": "bandit"}, "selection": "least-recent"}),
+        pytest.param(
+            "fedmp", {"parameters": {"ratio": "bandit"}, "selection": "least-recent"}, marks=pytest.mark.matrix
+        ),
         ("fedavg", {"buffer": 2}),
         pytest.param("fedbiad+dgc", {"buffer": 1}, marks=pytest.mark.matrix),
     ],

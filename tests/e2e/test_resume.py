@@ -139,7 +139,9 @@ def test_a_damaged_model_costs_its_rounds_and_the_run_goes_on_from_the_one_befor
     assert ended[-1].loss < ended[0].loss
 
 
-@pytest.mark.parametrize("damage", ["no database", "a page", "cut"])
+@pytest.mark.parametrize(
+    "damage", ["cut", *(pytest.param(damage, marks=pytest.mark.matrix) for damage in ("no database", "a page"))]
+)
 def test_a_damaged_record_is_made_anew(
     system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, damage: str
 ) -> None:

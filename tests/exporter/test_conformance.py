@@ -67,11 +67,14 @@ def target(what: Architecture, runtime: str, optimizer: Optimizer) -> Target:
 
 SLOW = {
     ("executorch", "shakespeare-rnn"),
+    ("executorch_training", "femnist-cnn"),
+    ("onnx", "femnist-cnn"),
     ("onnx", "resnet18"),
     ("onnx", "vgg-like"),
     ("ort_training", "cifarnet"),
+    ("ort_training", "femnist-cnn"),
 }
-"""A recurrent program of ExecuTorch's, and convolutions on onnx and ort_training, are proven in other tests, too."""
+"""A recurrent program of ExecuTorch's, and convolutions of other runtimes, are proven in other tests, too."""
 
 
 def cases() -> Iterator[ParameterSet]:

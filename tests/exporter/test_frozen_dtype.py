@@ -49,7 +49,7 @@ def rounded(dtype: str) -> nn.Sequential:
     return narrow
 
 
-@pytest.fixture(scope="module", params=["float16", "int8"])
+@pytest.fixture(scope="module", params=[pytest.param("float16", marks=pytest.mark.matrix), "int8"])
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return edge_fl.export(
         model(), torch.zeros(2, 1, 8, 8), train=TRAINED, frozen_dtype=request.param, batch=20, widths=[1.0, 0.5],
@@ -124,7 +124,7 @@ def test_each_use_widens_a_weight_of_its_own(bundle: Bundle, dtype: str) -> None
     assert [read.count(name) for name in made] == [1] * len(made)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "int8"])
+@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.matrix), "int8"])
 def test_extract_and_features_know_it(dtype: Literal["float16", "int8"], tmp_path: Path) -> None:
     bundle = edge_fl.export(
         model(), torch.zeros(2, 1, 8, 8), train=["6.*"], frozen_dtype=dtype, cache_features=True,

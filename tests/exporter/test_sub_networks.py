@@ -140,7 +140,11 @@ def cnn() -> Case:
 
 def _cases() -> Iterator[ParameterSet]:
     for build, runtime in itertools.product((vit, gpt, cnn), RUNTIMES):
-        repeated = runtime == "torch_eager" or (build, runtime) == (cnn, "executorch")
+        repeated = runtime == "torch_eager" or (build, runtime) in (
+            (cnn, "executorch"),
+            (vit, "executorch"),
+            (gpt, "onnx"),
+        )
         yield pytest.param(build, runtime, marks=pytest.mark.matrix if repeated else ())
 
 

@@ -50,7 +50,10 @@ class UNet(nn.Module):
         return self.out(torch.relu(self.up(torch.cat([first, grown], 1))))  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("runtime", ["onnx", pytest.param("torch-eager", marks=pytest.mark.matrix), "executorch"])
+@pytest.mark.parametrize(
+    "runtime",
+    ["onnx", *(pytest.param(runtime, marks=pytest.mark.matrix) for runtime in ("torch-eager", "executorch"))],
+)
 def test_a_u_net_trains_with_half_of_its_units(runtime: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     bundle = edge_fl.export(

@@ -27,7 +27,9 @@ def plain(exported: Exported) -> Bundle:
     return exported("mlp")[1]
 
 
-@pytest.mark.parametrize("name", ["mlp", "activations", "cnn"])
+@pytest.mark.parametrize(
+    "name", ["mlp", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("activations", "cnn"))]
+)
 def test_models_train_as_in_torch_with_every_optimiser(name: str, exported: Exported, tmp_path: Path) -> None:
     source, bundle = exported(name)
     assert bundle.manifest.parity["ort_training"].steps >= 5
@@ -86,7 +88,7 @@ def test_without_an_environment_of_its_own_it_is_refused_with_what_to_do(
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("name", ["mlp", pytest.param("cnn", marks=pytest.mark.matrix)])
 def test_every_kind_of_train_step_is_as_in_torch(name: str, ort_training_python: str, tmp_path: Path) -> None:
     bundle = proving.exported_variants(name, "ort_training", tmp_path / "bundle", "noise", "distil")
 

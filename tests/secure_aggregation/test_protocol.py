@@ -120,7 +120,8 @@ def test_simulation_has_the_very_numbers(tmp_path: Path) -> None:
         assert simulated.left_out == total.left_out > 0
 
 
-@pytest.mark.parametrize("method", ["fedbiad", pytest.param("fjord", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("method", ["fedbiad", "fjord"])
 def test_three_hundred_in_three_cohorts(method: str, tmp_path: Path) -> None:
     make, mode = CROWDS[method]
     layout = mlp_layout(6, 10, 6, 3)

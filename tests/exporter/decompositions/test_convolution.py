@@ -100,7 +100,7 @@ def _operands() -> list[Tensor]:
     return [tensor for case in IN_RUNTIMES for tensor in case.operands()]
 
 
-@pytest.mark.parametrize("runtime", ["onnx", "executorch"])
+@pytest.mark.parametrize("runtime", [pytest.param("onnx", marks=pytest.mark.matrix), "executorch"])
 def test_the_runtimes_compute_every_case_call_after_call(runtime: str) -> None:
     torch.manual_seed(0)
     batch_is_free = [(0,), (), ()] * len(IN_RUNTIMES)

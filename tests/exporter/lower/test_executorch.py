@@ -115,7 +115,10 @@ def results(edge: EdgeProgramManager, inputs: tuple[Tensor, ...]) -> list[Tensor
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.matrix if name in ("joined", "parted") else ()) for name in CASES],
+    [
+        pytest.param(name, marks=pytest.mark.matrix if name in ("joined", "parted", "convolutional") else ())
+        for name in CASES
+    ],
 )
 def test_the_programs_are_those_of_executorchs_own_way(name: str) -> None:
     torch.manual_seed(0)

@@ -142,6 +142,7 @@ def test_a_step_takes_less_as_the_check_says(tmp_path: Path) -> None:
     assert taken == pytest.approx(said, rel=0.25)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "options",
     [
@@ -260,7 +261,8 @@ def test_each_micro_batch_runs_its_blocks_twice_where_there_are_no_loops() -> No
     assert sum("ge.Scalar" in str(node.target) for node in graph.nodes) == 3 * 4
 
 
-@pytest.mark.parametrize("runtime", ["executorch", pytest.param("torch-eager", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("runtime", ["executorch", "torch-eager"])
 def test_on_other_runtimes(runtime: str, tmp_path: Path) -> None:
     found = exported(tmp_path / "b", "blocks.*", runtimes=[runtime], widths=[0.5])
     assert found.manifest.parity[runtime.replace("-", "_")].weights < 1e-5
@@ -275,6 +277,7 @@ class Recurrent(nn.Module):
         return self.head(self.rows(x[:, 0])[0][:, -1])
 
 
+@pytest.mark.matrix
 def test_a_loop_runs_twice(tmp_path: Path) -> None:
     counts = []
     for checkpoint in ((), ("rows",)):

@@ -1,0 +1,33 @@
+"""A command in the process of the tests, for refusals by the dozen: each process would take a second to start."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+from edge_fl.cli.main import run
+
+
+def command(*words: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """What `edge-fl WORDS` in ``folder`` prints and returns."""
+    argv, here, on_term = ["edge-fl", *map(str, words)], Path.cwd(), signal.getsignal(signal.SIGTERM)
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    os.chdir(folder or here)
+    try:
+        with (
+            mock.patch.object(sys, "argv", argv),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            try:
+                run()
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    finally:
+        os.chdir(here)
+        signal.signal(signal.SIGTERM, on_term)
+    return subprocess.CompletedProcess(argv, code, out.getvalue(), err.getvalue())
