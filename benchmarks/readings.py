@@ -20,10 +20,10 @@ from edge_fl.methods.fedbiad import FedBiad
 __all__ = ["READINGS", "Redraws", "bench_readings", "redraws_of"]
 
 READINGS = {
-    "steps": "fedbiad",
-    "passes": "fedbiad tau_in=passes",
-    "steps, own losses": "fedbiad own_losses=true",
-    "passes, own losses": "fedbiad tau_in=passes own_losses=true",
+    "steps": "fedbiad tau_in=steps",
+    "passes": "fedbiad",
+    "steps, own losses": "fedbiad tau_in=steps own_losses=true",
+    "passes, own losses": "fedbiad own_losses=true",
     "no first stage": "fedbiad stage_boundary=0",
 }
 """What each is run as."""

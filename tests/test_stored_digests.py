@@ -46,8 +46,9 @@ PATTERNS = {
     "bitmask": Pattern(LAYOUT, Stream(3).uint32(LAYOUT.units) % 3 > 0),
 }
 METHODS: dict[str, dict[str, Any]] = {
-    "fedbiad": {"dropout": [200, 500], "stage_boundary": 2},
-    "fedbiad, scores at each third step": {"score_every": "tau", "stage_boundary": 1},
+    "fedbiad": {"dropout": [200, 500], "stage_boundary": 2, "tau_in": "steps"},
+    "fedbiad, tau in passes": {"dropout": [200, 500], "stage_boundary": 2},
+    "fedbiad, scores at each third step": {"score_every": "tau", "stage_boundary": 1, "tau_in": "steps"},
     "feddrop": {"dropout": [200, 500]},
     "afd": {"dropout": [200, 500]},
     "afd, one map": {"maps": "single"},

@@ -11,9 +11,9 @@ Where the paper can be read in two ways, both are parameters:
 - Kept activations are scaled by 1/(1-p) in local training (``scale``), as dropout is; the paper does not say.
 - Line 26 of Algorithm 1 stands outside the stage-one condition, so that scores would grow in stage two as well;
   they are frozen there, as a pattern that is never redrawn would only confirm itself.
-- An iteration is one mini-batch, so tau counts steps. The paper's loss is over all of a client's data, and its m_r
-  counts r V min|D_k| samples, so tau may as well count passes over the data (``tau_in = "passes"``): of 60 samples in
-  batches of 20 three passes are nine steps.
+- An iteration is a pass over a client's data: the paper's loss is over all of it, and its m_r counts r V min|D_k|
+  samples. Of 60 samples in batches of 20 three passes are nine steps. A client whose round is shorter than that keeps
+  its pattern for the round. With ``tau_in = "steps"`` an iteration is one mini-batch.
 - Eq. (8) compares the last tau losses with the tau before. After a redraw these are the old pattern's, and a fresh
   pattern, whose rows know nothing yet, is judged by them: it is redrawn again, and again. With ``own_losses`` a pattern
   is looked at once it has 2 tau losses of its own.
@@ -42,14 +42,14 @@ class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=Tr
     """What FedBIAD is run with.
 
     ``dropout`` is p in thousandths, one a tier (the last serves every tier beyond); ``stage_boundary`` is R_b,
-    the last round of stage one (0: there is none); ``tau`` the steps, or passes, between two looks at the loss;
+    the last round of stage one (0: there is none); ``tau`` the passes, or steps, between two looks at the loss;
     ``variance`` is s2, of which eq. (13) gives 1e-30 after a round of Table I on Fashion-MNIST, and less later: float32
     cannot tell it from 0.
     """
 
     stage_boundary: int = 55
     tau: int = 3
-    tau_in: Literal["steps", "passes"] = "steps"
+    tau_in: Literal["passes", "steps"] = "passes"
     own_losses: bool = False
     mode: Mode = "rows"
     rule: Literal["holders", "zeros", "mean"] = "holders"

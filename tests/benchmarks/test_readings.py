@@ -30,7 +30,7 @@ def test_redraws_are_those_of_every_client_and_round_and_end_with_what_was_train
 ) -> None:
     """With as many steps as two looks, there is at most one redraw, after which one step is left."""
     choice = tiny(local_steps=8, clients=40, lr=1e-6)  # losses that only the batch moves
-    (run,) = entry(choice, "digits", "fedbiad stage_boundary=5", {}).runs
+    (run,) = entry(choice, "digits", "fedbiad stage_boundary=5 tau_in=steps", {}).runs
     counted = redraws_of(run, filling())
     assert counted.visits == 2 * run.clients_per_round
     assert 0 < counted.redraws < counted.visits

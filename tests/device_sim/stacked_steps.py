@@ -124,7 +124,8 @@ def step_bundle(name: str, root: Path) -> Bundle:
 def step_settings(name: str) -> dict[str, Any]:
     """What the model ``name`` of ``MODELS`` is trained with."""
     _, optimizer, variant = MODELS[name]
-    fedbiad = {"method": "fedbiad", "parameters": {"variance": 0.01 if variant == "noise" else 0.0, "tau": 1}}
+    often = {"variance": 0.01 if variant == "noise" else 0.0, "tau": 1, "tau_in": "steps"}
+    fedbiad = {"method": "fedbiad", "parameters": often}
     settings = dict(SETTINGS.get(name, fedbiad))
     if optimizer is ADAM:
         settings["lr"] = 0.003
