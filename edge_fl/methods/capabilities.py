@@ -72,6 +72,11 @@ class TrainsWidths(ABC):
         """The width of the model that a run trains: what the coordinator evaluates."""
         return 1000
 
+    @property
+    def narrowest(self) -> int:
+        """The narrowest model that any device trains; 0 where narrower ones predict, too."""
+        return 0
+
     @abstractmethod
     def evaluated_width(self, tier: int) -> int:
         """The width of the model that a device of ``tier`` evaluates on its own data, and keeps."""

@@ -91,6 +91,11 @@ class Fjord(Method, TrainsWidths, DrawsWithoutData):
         """The widest prefix (thousandths) that a device of ``tier`` trains, and uploads."""
         return self.p_max(tier)
 
+    @property
+    def narrowest(self) -> int:
+        """The narrowest of P."""
+        return min(self.parameters.widths)
+
     def evaluated_width(self, tier: int) -> int:
         """p_max: the sub-model that the device could use."""
         return self.p_max(tier)

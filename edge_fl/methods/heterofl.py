@@ -91,6 +91,11 @@ class HeteroFl(Method, TrainsWidths, CollectsStatistics, MasksLabels, DrawsWitho
         """With ``mask``, as the paper."""
         return self.parameters.mask
 
+    @property
+    def narrowest(self) -> int:
+        """That of the last level named."""
+        return min(width for tier in range(len(self.parameters.levels)) for width in self._widths(tier))
+
     def evaluated_width(self, tier: int) -> int:
         """That of the tier's level; where levels are drawn, of the widest."""
         return max(self._widths(tier))

@@ -137,6 +137,7 @@ def _trained(run: "Run", manifest: "Manifest", width: int) -> "Trained":
         scores=last.scores if last else {},
         width=model_width(method),
         ordered=narrowed is not None or (isinstance(method, TrainsWidths) and method.ordered),
+        narrowest=method.narrowest if isinstance(method, TrainsWidths) else 0,
         narrowed=narrowed,
         factor=width_factor(method, manifest, width),
     )

@@ -41,8 +41,8 @@ class Trained:
     """What a run left: full tensors by name, and where they come from.
 
     ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name.
-    ``ordered`` says that its first units were trained as narrower models, too, those of the blocks ``narrowed`` alone
-    where these are named. ``factor`` multiplies the outputs of every block's layer in what is delivered.
+    ``ordered`` says that its first units were trained as narrower models, too, none below ``narrowest`` (thousandths),
+    and those of the blocks ``narrowed`` alone where these are named. ``factor`` multiplies the outputs of every block's layer in what is delivered.
     """
 
     weights: Weights
@@ -52,6 +52,7 @@ class Trained:
     scores: Mapping[str, float] = field(default_factory=dict)
     width: int = 1000
     ordered: bool = True
+    narrowest: int = 0
     narrowed: frozenset[str] | None = None
     factor: float = 1.0
 
@@ -156,6 +157,11 @@ def check_trained(bundle: Bundle, trained: Trained, wanted: Wanted) -> None:
         raise ConfigError(
             f"'{trained.method}' trains no narrower models, so its first units alone predict badly: extract the full "
             "width, train with fjord or heterofl, or insist with --untrained-width."
+        )
+    if wanted.width < trained.narrowest and not wanted.untrained:
+        raise ConfigError(
+            f"The narrowest model that a device of the run trains has width {trained.narrowest / 1000:g}, and narrower "
+            "ones predict badly: extract that width or a wider one, or insist with --untrained-width."
         )
 
 

@@ -427,6 +427,16 @@ def test_a_level_of_heterofl_predicts_with_the_factor_that_it_trained_with(
     assert card["scores"]["accuracy"] == pytest.approx(right.mean(), abs=2 / len(test.y))
 
 
+def test_a_width_below_the_narrowest_level_is_refused_unless_asked_for(
+    levels: Path, bundle: Bundle, tmp_path: Path
+) -> None:
+    wanted = {"run": levels, "bundle": bundle.root, "width": 0.1, "output": tmp_path / "m.onnx"}
+    with pytest.raises(ConfigError, match=r"narrowest model that a device of the run trains has width 0\.25"):
+        command(**wanted, runtime="onnx")
+    command(**wanted, runtime="onnx", untrained_width=True)
+    assert json.loads((tmp_path / "m.onnx.json").read_text())["width"] == 0.1
+
+
 def test_the_forward_holds_no_weights_and_is_no_download_of_a_device(bundle: Bundle) -> None:
     program = torch.export.load(bundle.root / FORWARD)
     assert (program.state_dict, program.constants, program.example_inputs) == ({}, {}, None)
