@@ -226,6 +226,8 @@ def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]
     if ":" in name or "/" in name:
         raise ConfigError(f"'{name[:80]}' is no plain name of a method: no code comes with a task.")
     method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)
+    if method in PRESETS:
+        raise ConfigError(f"'{method}' is a preset with a compressor already: leave '+{'+'.join(rest)}' out.")
     if len(rest) > 1:
         raise ConfigError(f"'{name}' names {len(rest)} compressors; a method takes one.")
     if method not in method_names():
@@ -241,6 +243,10 @@ def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]
             own.compressor[last] = value
         elif key.startswith(_SERVER):
             own.server[last] = value
+        elif dot and part in compressor_names():
+            raise ConfigError(
+                f"'{key}' is of the compressor '{part}', and '{name}' has {compressor or 'no compressor'}."
+            )
         else:
             own.method[key] = value
     return method, compressor, own

@@ -42,7 +42,8 @@ class Trained:
 
     ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name.
     ``ordered`` says that its first units were trained as narrower models, too, none below ``narrowest`` (thousandths),
-    and those of the blocks ``narrowed`` alone where these are named. ``factor`` multiplies the outputs of every block's layer in what is delivered.
+    and those of the blocks ``narrowed`` alone where these are named. ``factor`` multiplies the outputs of every block's
+    layer in what is delivered.
     """
 
     weights: Weights

@@ -45,6 +45,7 @@ def test_parameters_reach_the_part_they_are_named_for() -> None:
         ("fjord__kd", "no method 'fjord__kd'"),
         ("fedbiad+kd", "no compressor 'kd'"),
         ("fjord+kd+dgc+topk", "names 2 compressors"),
+        ("best-uplink+dgc", "is a preset with a compressor already: leave '[+]dgc' out"),
     ],
 )
 def test_what_there_is_not_is_refused(name: str, words: str) -> None:
@@ -53,9 +54,12 @@ def test_what_there_is_not_is_refused(name: str, words: str) -> None:
 
 
 def test_a_parameter_of_no_part_is_refused() -> None:
-    for name, key in (("fedavg", ".x"), ("fedavg", "dgc.ratio"), ("fedavg+topk", ".x")):
+    for name, key in (("fedavg", ".x"), ("fedavg+topk", ".x")):
         with pytest.raises(ConfigError, match=f"and no '{re.escape(key)}'"):
             open_recipe(name, {key: 1})
+    for name, has in (("fedavg", "no compressor"), ("fedavg+topk", "topk")):
+        with pytest.raises(ConfigError, match=f"is of the compressor 'dgc', and '{re.escape(name)}' has {has}"):
+            open_recipe(name, {"dgc.ratio": 1})
 
 
 def test_every_method_has_the_name_it_is_found_by() -> None:
