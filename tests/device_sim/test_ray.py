@@ -147,6 +147,7 @@ def test_without_an_actor_the_round_fails_and_goes_on_later(
     assert {name: array.tobytes() for name, array in load_file(weights).items()} == alone
 
 
+@pytest.mark.matrix
 def test_what_goes_wrong_in_an_actor_is_told_as_it_is(torch_bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="lower the step size"):
         trained(torch_bundle, tmp_path / "run", ray_settings(2), lr=1e30)
@@ -332,6 +333,7 @@ def test_ray_that_was_imported_without_a_token_starts_no_cluster(torch_bundle: B
     assert "Ray was imported without a token" in done.stderr
 
 
+@pytest.mark.matrix
 def test_a_cluster_that_the_process_uses_is_left_alone(torch_bundle: Bundle) -> None:
     code = (
         "import ray\nray.init('local', num_cpus=1, include_dashboard=False)\n"

@@ -82,11 +82,11 @@ def lines(root: Path) -> list[str]:
     ("method", "parameters"),
     [
         ("fedbiad+dgc", {}),
-        ("afd", {}),
+        pytest.param("afd", {}, marks=pytest.mark.matrix),
         ("fedmp", {"ratio": "bandit"}),
         ("fedavg", {"server.momentum": 0.5}),
-        ("fedavg+stc", {}),
-        ("fedbiad+tcs", {"server.momentum": 0.9}),
+        pytest.param("fedavg+stc", {}, marks=pytest.mark.matrix),
+        pytest.param("fedbiad+tcs", {"server.momentum": 0.9}, marks=pytest.mark.matrix),
         ("vardrop", {"threshold": -4.0}),
     ],
 )

@@ -59,7 +59,13 @@ def test_the_onnx_program_freezes_no_weight_width_or_batch(digits_bundle: Bundle
     assert shapes["tensor.3.weight"] == [second, first]
 
 
-@pytest.mark.parametrize("model", [models.Concatenation, models.Residual, models.BothSigns])
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.Residual,
+        *(pytest.param(model, marks=pytest.mark.matrix) for model in (models.Concatenation, models.BothSigns)),
+    ],
+)
 def test_models_of_no_zoo_train_as_torch_trains_them(model: type[nn.Module], tmp_path: Path) -> None:
     torch.manual_seed(0)
     bundle = export_bundle(model(), target("onnx", "torch_eager"), tmp_path / "bundle")
@@ -145,7 +151,7 @@ def test_a_model_that_diverges_is_proven_in_smaller_steps(
             export_bundle(*large(16), tmp_path / "bundle")
 
 
-@pytest.mark.parametrize("factor", [100, 300])
+@pytest.mark.parametrize("factor", [pytest.param(100, marks=pytest.mark.matrix), 300])
 def test_a_large_weight_that_is_never_trained_is_found_in_smaller_steps(factor: float, tmp_path: Path) -> None:
     """Its whole move is less than a share of its size."""
     torch.manual_seed(0)
@@ -173,7 +179,9 @@ def test_a_model_that_always_diverges_is_refused_as_that(tmp_path: Path) -> None
         export_bundle(*large(1000), tmp_path / "bundle")
 
 
-@pytest.mark.parametrize("wrong", [None, 0.0, -1.0, 1.2])
+@pytest.mark.parametrize(
+    "wrong", [None, 0.0, *(pytest.param(wrong, marks=pytest.mark.matrix) for wrong in (-1.0, 1.2))]
+)
 def test_where_torchs_float32_strays_limits_are_wider_but_no_wrong_step_passes(
     wrong: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
