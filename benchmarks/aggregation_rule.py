@@ -57,7 +57,8 @@ def bench_aggregation_rule(
         about="FedBIAD's eq. (10) as printed counts a dropped row as zeros (rule `zeros`); `holders` takes each row's "
         "mean over those who hold it, `mean` counts a dropped row as unchanged. Scaled is whether kept activations "
         "are multiplied by 1 / (1 - p) in local training. Stage one, in which a client whose loss rises draws another "
-        "pattern and leaves rows behind that it has trained, ends with round R_b, 55 in the paper; with R_b = 0 "
+        "pattern and leaves rows behind that it has trained, ends with round R_b, 55 in the paper. It looks every 3 "
+        "mini-batches here (`tau_in=steps`), and so draws more often than by default. With R_b = 0 "
         "there is none, nothing is ever scored, and rows are drawn once a round. In mode `units` the columns that a "
         "dropped unit feeds stay home with its row, in `rows`, the paper's, kept rows travel whole; `units` with "
         "R_b = 0 is FedDrop, but that the device draws. A tenth of the clients a round, "
@@ -98,7 +99,15 @@ def _entries(choice: Choice, dataset: str, boundaries: Sequence[int]) -> list[En
                 "mode": mode,
                 **where,
             },
-            {"rule": rule, "scale": scale, "stage_boundary": end, "mode": mode},
+            {
+                "rule": rule,
+                "scale": scale,
+                "stage_boundary": end,
+                "mode": mode,
+                **(
+                    {"tau_in": "steps"} if end else {}
+                ),  # the reading with the most redraws, for rules to differ in
+            },
         )
         for rule, scale, end, mode in settings
     ]
