@@ -7,10 +7,8 @@ from device_sim.simulation.links import find_link
 from device_sim.simulation.parts import PartsTrainer
 from device_sim.simulation.processes import ProcessEngine
 from device_sim.simulation.ray_engine import RayEngine, check_address
-from device_sim.simulation.stacked import RUNTIME as STACKED
-from device_sim.simulation.stacked import StackedTrainer
 from device_sim.simulation.time_model import TIER_SLOWDOWNS
-from device_sim.simulation.trainer import LocalTrainer, RuntimeTrainer, Trainer
+from device_sim.simulation.trainer import STACKED, LocalTrainer, RuntimeTrainer, Trainer
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
 from edge_fl.data.partition import IID, Kind
@@ -148,6 +146,8 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _in_this_process(self, bundle: Bundle) -> LocalTrainer:
         if self.kind == "runtime":
             return RuntimeTrainer(open_runtime(self.programs, bundle, threads=self.threads))
+        from device_sim.simulation.stacked import StackedTrainer  # torch's import takes seconds, in each worker
+
         return StackedTrainer(bundle, device=self.device, threads=self.threads)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from device_sim.simulation.stack import Member, Stack
 from device_sim.simulation.stacked_program import StackedStep, StepGraph
-from device_sim.simulation.trainer import LocalTrainer, power_of_two
+from device_sim.simulation.trainer import STACKED, LocalTrainer, power_of_two
 from edge_fl.core.bundle import FROZEN_TENSOR, Bundle, Program
 from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.selection import Selection
@@ -23,10 +23,7 @@ from edge_fl.runtimes.torch_eager import open_device
 from edge_fl.training.local_run import LocalRun, LocalSettings
 from edge_fl.training.update import Update, Visit
 
-__all__ = ["RUNTIME", "StackedTrainer"]
-
-RUNTIME = "torch_eager"
-"""The runtime whose programs are stacked."""
+__all__ = ["StackedTrainer"]
 
 _SLICE_BYTES = {"cpu": 6 << 20, "cuda": 1 << 30}  # of kept entries: on a CPU, what stays in its caches
 # The same where there are convolutions, which are no quicker in groups: on CUDA what is small is, for its kernels take
@@ -76,7 +73,7 @@ class StackedTrainer(LocalTrainer):
     """
 
     def __init__(self, bundle: Bundle, *, device: str = "cpu", threads: int = 1) -> None:
-        if RUNTIME not in bundle.manifest.programs:
+        if STACKED not in bundle.manifest.programs:
             raise RuntimeMissingError(
                 "The stacked trainer runs torch's programs, and the bundle holds none: export it with --runtime "
                 "torch-eager too, or simulate with --trainer runtime."
@@ -139,10 +136,10 @@ class StackedTrainer(LocalTrainer):
 
     def _program(self, variant: str) -> Program:
         layout = self._bundle.layout
-        program = self._bundle.manifest.step_program(RUNTIME, variant, layout.sizes, None)
+        program = self._bundle.manifest.step_program(STACKED, variant, layout.sizes, None)
         if program is None:
             raise RuntimeMissingError(
-                f"The bundle has no {RUNTIME} '{variant}' program; export it with --variant {variant}."
+                f"The bundle has no {STACKED} '{variant}' program; export it with --variant {variant}."
             )
         return program
 
