@@ -11,12 +11,13 @@ DOCS := .venv-docs
 DOCS_READY := $(DOCS)/.ready
 AUDIT := .venv-audit
 AUDIT_READY := $(AUDIT)/.ready
-# Tests start hundreds of processes: each finds the packages compiled, and leaves the other cores to its neighbours.
-unexport PYTHONDONTWRITEBYTECODE
-export OMP_NUM_THREADS := 1
 WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
 .PHONY: demo check test test-all test-rest test-gpu fuzz lint vectors docs drawing sbom audit clean
+
+# Tests start hundreds of processes: each finds the packages compiled, and leaves the other cores to its neighbours.
+check test test-rest: export OMP_NUM_THREADS = 1
+check test test-rest: export PYTHONDONTWRITEBYTECODE =
 
 demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)

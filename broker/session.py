@@ -85,7 +85,7 @@ def serve(
     models: str | None = None,
     workers: int = 0,
 ) -> RunSummary:
-    """Run ``config`` on ``bundle`` over the broker at ``address``; the folder ``root`` gets results and a plot.
+    """Run ``config`` on ``bundle`` over the broker at ``address``; the folder ``root`` gets the results.
 
     ``database`` is the URL of the run's record (None: SQLite in ``root``), ``models`` where the models after the last
     rounds are kept (None: in ``root``). An ``address`` that is a function is called once all else is found to be right.

@@ -47,7 +47,6 @@ PATTERNS = {
 }
 METHODS: dict[str, dict[str, Any]] = {
     "fedbiad": {"dropout": [200, 500], "stage_boundary": 2, "tau_in": "steps"},
-    "fedbiad, tau in passes": {"dropout": [200, 500], "stage_boundary": 2},
     "fedbiad, scores at each third step": {"score_every": "tau", "stage_boundary": 1, "tau_in": "steps"},
     "feddrop": {"dropout": [200, 500]},
     "afd": {"dropout": [200, 500]},

@@ -105,7 +105,10 @@ class Mosquitto:
 
     def _reloads(self) -> bool:
         """Whether SIGHUP is for it to handle: it listens a moment earlier, and then the signal would end it."""
-        status = Path(f"/proc/{self.pid}/status").read_text()
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return False
         caught = int(status.partition("SigCgt:")[2].split(maxsplit=1)[0], 16)
         return bool(caught & 1 << (signal.SIGHUP - 1))
 

@@ -74,7 +74,7 @@ class TrainsWidths(ABC):
 
     @property
     def narrowest(self) -> int:
-        """The narrowest model that any device trains; 0 where narrower ones predict, too."""
+        """The narrowest model that a device of any tier may train; 0 where narrower ones predict, too."""
         return 0
 
     @abstractmethod

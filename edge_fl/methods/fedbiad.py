@@ -12,8 +12,8 @@ Where the paper can be read in two ways, both are parameters:
 - Line 26 of Algorithm 1 stands outside the stage-one condition, so that scores would grow in stage two as well;
   they are frozen there, as a pattern that is never redrawn would only confirm itself.
 - An iteration is a pass over a client's data: the paper's loss is over all of it, and its m_r counts r V min|D_k|
-  samples. Of 60 samples in batches of 20 three passes are nine steps. A client whose round is shorter than that keeps
-  its pattern for the round. With ``tau_in = "steps"`` an iteration is one mini-batch.
+  samples. Of 60 samples in batches of 20 three passes are nine steps. Eq. (8) takes 2 tau of them: a client whose round
+  is no longer than that keeps its pattern for the round. With ``tau_in = "steps"`` an iteration is one mini-batch.
 - Eq. (8) compares the last tau losses with the tau before. After a redraw these are the old pattern's, and a fresh
   pattern, whose rows know nothing yet, is judged by them: it is redrawn again, and again. With ``own_losses`` a pattern
   is looked at once it has 2 tau losses of its own.

@@ -93,8 +93,8 @@ class HeteroFl(Method, TrainsWidths, CollectsStatistics, MasksLabels, DrawsWitho
 
     @property
     def narrowest(self) -> int:
-        """That of the last level named."""
-        return min(width for tier in range(len(self.parameters.levels)) for width in self._widths(tier))
+        """The narrowest of the levels, whether or not the run has a tier of it."""
+        return min(LEVEL_WIDTHS[level] for level in self.parameters.levels)
 
     def evaluated_width(self, tier: int) -> int:
         """That of the tier's level; where levels are drawn, of the widest."""

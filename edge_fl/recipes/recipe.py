@@ -226,7 +226,7 @@ def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]
     if ":" in name or "/" in name:
         raise ConfigError(f"'{name[:80]}' is no plain name of a method: no code comes with a task.")
     method, rest = _divided(f"fedavg+{name}" if name in compressor_names() else name)
-    if method in PRESETS:
+    if method in PRESETS and any(rest):
         raise ConfigError(f"'{method}' is a preset with a compressor already: leave '+{'+'.join(rest)}' out.")
     if len(rest) > 1:
         raise ConfigError(f"'{name}' names {len(rest)} compressors; a method takes one.")
@@ -243,9 +243,9 @@ def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]
             own.compressor[last] = value
         elif key.startswith(_SERVER):
             own.server[last] = value
-        elif dot and part in compressor_names():
+        elif dot and part in compressor_names() and compressor in ("", *compressor_names()):
             raise ConfigError(
-                f"'{key}' is of the compressor '{part}', and '{name}' has {compressor or 'no compressor'}."
+                f"'{key}' is of the compressor '{part}', and the method has {compressor or 'no compressor'}."
             )
         else:
             own.method[key] = value

@@ -161,7 +161,7 @@ def check_trained(bundle: Bundle, trained: Trained, wanted: Wanted) -> None:
         )
     if wanted.width < trained.narrowest and not wanted.untrained:
         raise ConfigError(
-            f"The narrowest model that a device of the run trains has width {trained.narrowest / 1000:g}, and narrower "
+            f"The narrowest model of the method, as it was set, has width {trained.narrowest / 1000:g}, and narrower "
             "ones predict badly: extract that width or a wider one, or insist with --untrained-width."
         )
 

@@ -81,7 +81,7 @@ def lines(root: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("method", "parameters"),
     [
-        ("fedbiad+dgc", {}),
+        ("fedbiad+dgc", {"tau": 1, "tau_in": "steps"}),
         pytest.param("afd", {}, marks=pytest.mark.matrix),
         ("fedmp", {"ratio": "bandit"}),
         ("fedavg", {"server.momentum": 0.5}),

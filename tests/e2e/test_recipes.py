@@ -39,7 +39,6 @@ RUNS = [
 ]
 
 
-@pytest.mark.matrix
 @pytest.mark.timeout(180)
 def test_a_fleet_and_a_simulation_give_the_same_bits_for_every_recipe(
     system, digits_bundle: Bundle, adapter_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path

@@ -431,7 +431,7 @@ def test_a_width_below_the_narrowest_level_is_refused_unless_asked_for(
     levels: Path, bundle: Bundle, tmp_path: Path
 ) -> None:
     wanted = {"run": levels, "bundle": bundle.root, "width": 0.1, "output": tmp_path / "m.onnx"}
-    with pytest.raises(ConfigError, match=r"narrowest model that a device of the run trains has width 0\.25"):
+    with pytest.raises(ConfigError, match=r"narrowest model of the method, as it was set, has width 0\.25"):
         command(**wanted, runtime="onnx")
     command(**wanted, runtime="onnx", untrained_width=True)
     assert json.loads((tmp_path / "m.onnx.json").read_text())["width"] == 0.1

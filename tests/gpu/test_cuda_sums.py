@@ -12,7 +12,7 @@ pytestmark = pytest.mark.gpu
 
 RECIPES = {
     "fedavg": {"method": "fedavg"},
-    "rows": {"method": "fedbiad", "parameters": {"tau": 1}},
+    "rows": {"method": "fedbiad", "parameters": {"tau": 1, "tau_in": "steps"}},
     "units": {"method": "feddrop"},
     "widths": {"method": "heterofl"},
     "sparse": {"method": "fedavg+topk"},
