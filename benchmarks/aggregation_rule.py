@@ -19,6 +19,8 @@ LOCAL_STEPS = (20, 60)
 BOUNDARIES = (30, 0)
 """R_b besides the paper's 55, tried with the default rule alone, as ``units`` mode is."""
 _PAPERS = FedBiadParameters().stage_boundary
+_OFTEN = {"tau_in": "steps"}
+"""The reading with the most redraws, for rules to differ in; without a first stage there are none."""
 
 
 def bench_aggregation_rule(
@@ -99,15 +101,7 @@ def _entries(choice: Choice, dataset: str, boundaries: Sequence[int]) -> list[En
                 "mode": mode,
                 **where,
             },
-            {
-                "rule": rule,
-                "scale": scale,
-                "stage_boundary": end,
-                "mode": mode,
-                **(
-                    {"tau_in": "steps"} if end else {}
-                ),  # the reading with the most redraws, for rules to differ in
-            },
+            {"rule": rule, "scale": scale, "stage_boundary": end, "mode": mode, **(_OFTEN if end else {})},
         )
         for rule, scale, end, mode in settings
     ]

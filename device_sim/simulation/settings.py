@@ -8,7 +8,7 @@ from device_sim.simulation.parts import PartsTrainer
 from device_sim.simulation.processes import ProcessEngine
 from device_sim.simulation.ray_engine import RayEngine, check_address
 from device_sim.simulation.time_model import TIER_SLOWDOWNS
-from device_sim.simulation.trainer import STACKED, LocalTrainer, RuntimeTrainer, Trainer
+from device_sim.simulation.trainer import STACKED_RUNTIME, LocalTrainer, RuntimeTrainer, Trainer
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
 from edge_fl.data.partition import IID, Kind
@@ -111,7 +111,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def programs(self) -> str:
         """The runtime whose programs are run."""
-        return STACKED if self.kind == "stacked" else self.runtime or "onnx"
+        return STACKED_RUNTIME if self.kind == "stacked" else self.runtime or "onnx"
 
     def moved(self, ray: RayCluster) -> "TrainerSettings":
         """The same on another cluster, of as many workers; ConfigError where there was none."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from device_sim.simulation.stack import Member, Stack
 from device_sim.simulation.stacked_program import StackedStep, StepGraph
-from device_sim.simulation.trainer import STACKED, LocalTrainer, power_of_two
+from device_sim.simulation.trainer import STACKED_RUNTIME, LocalTrainer, power_of_two
 from edge_fl.core.bundle import FROZEN_TENSOR, Bundle, Program
 from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.selection import Selection
@@ -73,7 +73,7 @@ class StackedTrainer(LocalTrainer):
     """
 
     def __init__(self, bundle: Bundle, *, device: str = "cpu", threads: int = 1) -> None:
-        if STACKED not in bundle.manifest.programs:
+        if STACKED_RUNTIME not in bundle.manifest.programs:
             raise RuntimeMissingError(
                 "The stacked trainer runs torch's programs, and the bundle holds none: export it with --runtime "
                 "torch-eager too, or simulate with --trainer runtime."
@@ -136,10 +136,10 @@ class StackedTrainer(LocalTrainer):
 
     def _program(self, variant: str) -> Program:
         layout = self._bundle.layout
-        program = self._bundle.manifest.step_program(STACKED, variant, layout.sizes, None)
+        program = self._bundle.manifest.step_program(STACKED_RUNTIME, variant, layout.sizes, None)
         if program is None:
             raise RuntimeMissingError(
-                f"The bundle has no {STACKED} '{variant}' program; export it with --variant {variant}."
+                f"The bundle has no {STACKED_RUNTIME} '{variant}' program; export it with --variant {variant}."
             )
         return program
 

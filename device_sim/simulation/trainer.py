@@ -13,10 +13,10 @@ from edge_fl.training.update import Update, Visit
 from edge_fl.wire.frame import decode_frame
 from edge_fl.wire.messages import Task
 
-__all__ = ["STACKED", "Call", "LocalTrainer", "RuntimeTrainer", "Trainer", "power_of_two"]
+__all__ = ["STACKED_RUNTIME", "Call", "LocalTrainer", "RuntimeTrainer", "Trainer", "power_of_two"]
 
 
-STACKED = "torch_eager"
+STACKED_RUNTIME = "torch_eager"
 """The runtime whose programs the stacked trainer runs."""
 
 

@@ -409,7 +409,10 @@ class Scaled(nn.Module):
         return outputs
 
 
-@pytest.mark.parametrize(("units", "factor"), [(8, 4.0), pytest.param(32, 1.0, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize(
+    ("units", "factor"),
+    [(8, 4.0), *(pytest.param(*case, marks=pytest.mark.matrix) for case in ((32, 1.0), (16, 2.0)))],
+)
 def test_a_level_of_heterofl_predicts_with_the_factor_that_it_trained_with(
     levels: Path, bundle: Bundle, units: int, factor: float, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from edge_fl.core.selection import Selection, masked
 from edge_fl.core.width_statistics import one_hot, row_weights, width_of, without_rows
 from edge_fl.data.registry import load_dataset
 from edge_fl.runs.config import RunConfig
-from edge_fl.runtimes.base import open_runtime
+from edge_fl.runtimes.base import RUNTIMES, open_runtime
 from edge_fl.training.evaluator import Evaluator
 from edge_fl.wire.messages import Evaluate, Registered
 from exporter.export import Target, export_bundle
@@ -96,8 +96,8 @@ def test_every_row_starts_as_the_models_own_and_the_manifest_says_whose_it_is(bu
 @pytest.mark.parametrize(
     "runtime",
     [
-        "executorch",
-        *(pytest.param(runtime, marks=pytest.mark.matrix) for runtime in ("executorch_training", "ort_training")),
+        pytest.param(runtime, marks=() if runtime == "executorch" else pytest.mark.matrix)
+        for runtime in sorted({*RUNTIMES.names()} - {"onnx", "torch_eager"})
     ],
 )
 def test_every_other_runtime_is_proven_too(runtime: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:

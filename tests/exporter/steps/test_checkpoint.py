@@ -147,7 +147,7 @@ def test_a_step_takes_less_as_the_check_says(tmp_path: Path) -> None:
     "options",
     [
         {"micro_batch": 4, "batch_norm": "frozen"},
-        pytest.param({"variants": ["distil", "noise"]}, marks=pytest.mark.matrix),
+        {"variants": ["distil", "noise"]},
     ],
 )
 def test_beside_other_ways_of_training(options: dict[str, Any], tmp_path: Path) -> None:
