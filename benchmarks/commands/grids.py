@@ -16,6 +16,9 @@ from benchmarks.hostile import ATTACKS
 from benchmarks.paper_tables import bench_table1, bench_table2
 from benchmarks.privacy import CLIP, DELTA, EPSILONS, bench_privacy
 from benchmarks.readings import bench_readings
+from benchmarks.regime import BATCHES, PARTITIONS, Settings, bench_regime
+from benchmarks.regime import LOCAL_STEPS as REGIME_LOCAL_STEPS
+from benchmarks.regime import RATES as REGIME_RATES
 from benchmarks.tcs import VARIANTS, bench_tcs
 from benchmarks.tta import bench_tta
 from benchmarks.uplink import bench_uplink
@@ -32,6 +35,7 @@ __all__ = [
     "od",
     "privacy",
     "readings",
+    "regime",
     "table1",
     "table2",
     "tcs",
@@ -139,6 +143,35 @@ def readings(choice: Choice, how: Filling) -> Result:
     Example: edge-fl bench readings --dataset fashion-mnist --seed 0 -o docs/benchmarks/readings.md
     """
     return bench_readings(choice, how)
+
+
+@grid("regime", ["fashion-mnist"])
+def regime(
+    choice: Choice,
+    how: Filling,
+    *,
+    partition: Annotated[
+        list[str] | None,
+        typer.Option(help="labels=2, dirichlet=0.5, iid ...; repeat [default: labels=2, labels=5]."),
+    ] = None,
+    local_steps: Annotated[
+        list[int] | None, typer.Option(min=1, help="V; repeat for several [default: 5, 20, 60].")
+    ] = None,
+    lr: Annotated[
+        list[float] | None, typer.Option(help="A step size; repeat for several [default: 0.01, 0.05, 0.1].")
+    ] = None,
+    batch: Annotated[
+        list[int] | None, typer.Option(min=1, help="Samples a batch; repeat for several [default: 20].")
+    ] = None,
+) -> Result:
+    """FedAvg, or other methods, in settings that FedBIAD's paper leaves open: where is its accuracy and deviation?
+
+    Example: edge-fl bench regime --method fedavg --method fedbiad --partition labels=2 --local-steps 20
+    """
+    settings = Settings(
+        partition or PARTITIONS, local_steps or REGIME_LOCAL_STEPS, lr or REGIME_RATES, batch or BATCHES
+    )
+    return bench_regime(choice, how, settings)
 
 
 @grid("attack", ["fashion-mnist"], without=["evaluate_every"])

@@ -46,6 +46,9 @@ COMMANDS = {
         "benchmarks.commands.grids:aggregation_rule", "FedBIAD under each aggregation rule."
     ),
     "readings": Named("benchmarks.commands.grids:readings", "FedBIAD's text read in several ways."),
+    "regime": Named(
+        "benchmarks.commands.grids:regime", "FedAvg in the settings that FedBIAD's paper leaves open."
+    ),
     "attack": Named("benchmarks.commands.grids:attack", "Accuracy under attack, with each robust rule."),
     "privacy": Named("benchmarks.commands.grids:privacy", "Accuracy against epsilon, with noise and without."),
     "bound": Named("benchmarks.commands.bound:bound", "FedBIAD's bound against what runs show."),
