@@ -111,7 +111,7 @@ def serve(
         check_buffered(recipe)
     check_no_run(root)
     models = _absolute(models)
-    config = begun(config, bundle=str(bundle.root.resolve()))
+    config = begun(config, recipe.parameters, bundle=str(bundle.root.resolve()))
     evaluator = open_evaluator(bundle, config)
     start = open_initial_weights(bundle, config)
     with (

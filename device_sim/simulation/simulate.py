@@ -136,7 +136,7 @@ class Simulation:
             check_no_run(root)
             initial = keep_initial_weights(root, config, start)
             known = data if isinstance(data, str) else (bundle.manifest.dataset if data is None else "objects")
-            config = begun(config, bundle=place, data=known, **_about(population, trainer))
+            config = begun(config, recipe.parameters, bundle=place, data=known, **_about(population, trainer))
         self._settings = SimulationSettings(
             bundle=place,
             manifest=digest_of(bundle),

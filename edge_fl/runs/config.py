@@ -1,6 +1,7 @@
 """What a run is set to; written to the run folder as config.json."""
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Literal, TypedDict
@@ -220,10 +221,14 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return self.lr / float(10**drops)
 
 
-def begun(config: RunConfig, **about: Any) -> RunConfig:
-    """``config`` with what is to be told ``about`` a run that begins now; values that JSON can hold."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return msgspec.structs.replace(config, about={"version": __version__, "began": now, **about})
+def begun(config: RunConfig, parameters: Mapping[str, Any], **about: Any) -> RunConfig:
+    """The config of a run that begins now.
+
+    ``parameters`` are all of the recipe's, defaults too: other defaults of a later version then leave a run that goes
+    on as it was. ``about`` is what people are told of the run, as values that JSON can hold.
+    """
+    told = {"version": __version__, "began": datetime.now(UTC).isoformat(timespec="seconds"), **about}
+    return msgspec.structs.replace(config, parameters=dict(parameters), about=told)
 
 
 def protection_text(config: RunConfig) -> str:

@@ -19,8 +19,10 @@ from device_sim.simulation.simulate import Simulation
 from edge_fl import __version__
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError, RunError, StateError
+from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
+from edge_fl.runs.privacy import Privacy
 
 
 class Stop(Exception):  # noqa: N818
@@ -49,7 +51,8 @@ def simulation(
     method: str,
     observer: Observer | None = None,
     *,
-    parameters: dict[str, float] | None = None,
+    parameters: dict[str, object] | None = None,
+    privacy: Privacy | None = None,
 ) -> Simulation:
     config = RunConfig(
         run="test",
@@ -62,6 +65,7 @@ def simulation(
         lr=0.1,
         seed=1,
         lr_drops=(0.5,),
+        privacy=privacy,
     )
     return Simulation(
         bundle=bundle,
@@ -104,6 +108,23 @@ def test_what_a_client_and_the_server_remember_is_resumed(
     assert resumed.weights.read_bytes() == whole.weights.read_bytes()
     assert resumed.dense == whole.dense
     assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
+
+
+def test_a_run_keeps_every_parameter_and_goes_on_with_them(torch_bundle: Bundle, tmp_path: Path) -> None:
+    """A later version may have other defaults. A private run that asked for no rule is not refused for the one kept."""
+    private = Privacy(kind="central", clip=1.0, noise=0.5, delta=1e-5)
+    broken = simulation(
+        torch_bundle, tmp_path, "feddrop", StopsAfter(1), parameters={"scale": False}, privacy=private
+    )
+    with pytest.raises(Stop):
+        broken.run()
+    kept = msgspec.json.decode((tmp_path / "config.json").read_bytes(), type=RunConfig).parameters
+    assert kept.keys() == open_recipe("feddrop", {}).parameters.keys()
+    assert kept["scale"] is False
+
+    Simulation.resume(tmp_path, observer=Observer()).run()
+
+    assert len(lines(tmp_path)) == 5
 
 
 def test_a_killed_process_is_resumed_to_the_same_bits(torch_bundle: Bundle, tmp_path: Path) -> None:
