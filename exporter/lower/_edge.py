@@ -29,7 +29,7 @@ from executorch.exir.passes.scalar_to_tensor_pass import ScalarToTensorPass
 from executorch.exir.program._program import lift_constant_tensor_pass
 from executorch.exir.verification.verifier import EXIREdgeDialectVerifier
 from torch.export import ExportedProgram
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 __all__ = ["UNCHECKED", "to_edge"]
@@ -37,7 +37,9 @@ __all__ = ["UNCHECKED", "to_edge"]
 UNCHECKED = EdgeCompileConfig(_check_ir_validity=False)
 """The dialect's checks trace the graph too, and would do so after every change: parity checks what comes out."""
 _aten = torch.ops.aten
-_COPIES = {_aten.reshape.default: _aten.view_copy.default, _aten._unsafe_view.default: _aten.view_copy.default}
+_RESHAPES = {_aten.reshape.default, _aten._unsafe_view.default}
+_MAY_BE_IDLE = {*_RESHAPES, _aten.slice.Tensor, _aten.expand.default}
+"""What does nothing where it leaves the shape as it is: torch expands both sides of every product of batches."""
 _ARITHMETIC = {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor}
 
 
@@ -52,6 +54,7 @@ def to_edge(exported: ExportedProgram) -> ExportedProgram:
     for node in exported.graph.nodes:
         # Where a node comes from grows with every walk, and is copied deeply by each.
         node.meta = {key: value for key, value in node.meta.items() if key == "val"}
+        _reshape_once(node)
     passes = ExportedProgramPassManager(
         [
             RemoveNonCoreAtenOpGraphAssertsPass(),
@@ -80,7 +83,7 @@ class _ToEdge(
         """Copies in place of views, as everything in the dialect has memory of its own; copies of copies are none."""
         if op in _ARITHMETIC:
             args = _as_floats(args)
-        result = super().call_operator(_COPIES.get(op, op), args, kwargs, meta)
+        result = super().call_operator(_aten.view_copy.default if op in _RESHAPES else op, args, kwargs, meta)
         if op is _aten.cat.default and len(args[0]) == 1:
             return args[0][0]
         return args[0] if _nothing_done(op, args, result) else result
@@ -90,11 +93,19 @@ class _ToEdge(
         return PassResult(super().call(graph_module).graph_module, True)
 
 
+def _reshape_once(node: Node) -> None:
+    """A reshape of what was reshaped takes what was there before: each would copy."""
+    while node.target in _RESHAPES:
+        source = node.args[0]
+        if not isinstance(source, Node) or source.target not in _RESHAPES:
+            return
+        node.update_arg(0, source.args[0])
+
+
 def _nothing_done(op: Any, args: tuple[Any, ...], result: Any) -> bool:
-    if op is _aten.clone.default:
-        # What comes in must not go out as it is; all else has memory of its own, in the order of its axes.
-        return isinstance(args[0], ProxyValue) and args[0].node.op != "placeholder"
-    return op is _aten.slice.Tensor and bool(result.data.shape == args[0].data.shape)
+    if not isinstance(args[0], ProxyValue) or args[0].node.op == "placeholder":
+        return False  # what comes in must not go out as it is; all else has memory of its own, in the order of its axes
+    return op is _aten.clone.default or (op in _MAY_BE_IDLE and bool(result.data.shape == args[0].data.shape))
 
 
 def _as_floats(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """ExecuTorch with XNNPACK: a static program for each width and batch."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ EVALUATION_BATCH = 200
 """Larger ones are no faster, and a phone's memory is small."""
 _aten = torch.ops.aten
 _LEFT: Any = NotImplemented  # the operation stays as it is
+_TINY = 1e-30  # beside the square of a number above 1e-12 it changes no bit
 
 
 def lower(request: Request, report: Report) -> Lowered:
@@ -118,6 +120,35 @@ def _div_scalar(x: Tensor, divisor: float) -> Tensor:
     return x / divisor  # XNNPACK divides tensors, which numbers become
 
 
+def _gelu_backward(gradient: Tensor, x: Tensor, approximate: str = "none") -> Tensor:
+    """The gradient of gelu(x) = x P(x), P and p the normal distribution's: P(x) + x p(x).
+
+    XNNPACK has gelu, which the forward pass computes anyway, and no erf: P(x) is x gelu(x) / x^2, and 1/2 at 0.
+    """
+    if approximate != "none":
+        return torch._decomp.decompositions.gelu_backward(gradient, x, approximate)  # type: ignore[no-any-return]
+    square = x * x
+    below = (x * torch.nn.functional.gelu(x) + _TINY / 2) / (square + _TINY)
+    density = torch.exp(square * -0.5) * (1 / math.sqrt(2 * math.pi))
+    return gradient * (below + x * density)
+
+
+def _sum(x: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The sum over the first or the last axes as a product with ones: its own kernel adds one number at a time."""
+    axes = sorted(axis % x.dim() for axis in dim or range(x.dim())) if x.dim() else []
+    before, after = x.shape[: axes[0]] if axes else (), x.shape[axes[-1] + 1 :] if axes else ()
+    adjacent = bool(axes) and axes == list(range(axes[0], axes[-1] + 1))
+    rows, columns = math.prod(before), math.prod(after)
+    if dtype is not None or x.dtype != torch.float32 or not adjacent or min(rows, columns) > 1 or not x.numel():
+        return _LEFT  # type: ignore[no-any-return]
+    count = x.numel() // (rows * columns)
+    if columns == 1:
+        total = torch.bmm(x.reshape(1, rows, count), x.new_ones(1, count, 1))
+    else:
+        total = torch.bmm(x.new_ones(1, 1, count), x.reshape(1, count, columns))
+    return total.reshape([*before, *([1] * len(axes) if keepdim else []), *after])
+
+
 def executorch_decompositions() -> Decompositions:
     """What is traced in place of operations whose kernels are wrong or slow, or that XNNPACK does not take."""
     table = core_decompositions()
@@ -131,6 +162,8 @@ def executorch_decompositions() -> Decompositions:
     table[_aten.select.int] = _select
     table[_aten.div.Scalar] = _div_scalar
     table[_aten.linalg_vector_norm.default] = _euclidean_norm
+    table[_aten.gelu_backward.default] = _gelu_backward
+    table[_aten.sum.dim_IntList] = _sum
     fixed = table[_aten._native_batch_norm_legit_no_training.default]
     table[_aten.native_batch_norm.default] = lambda *args: _LEFT if args[5] else fixed(*args[:5], *args[6:])
     return table
