@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.products import ALONE, Shape, products
 from benchmarks.transformer import VisionTransformer
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Bundle
@@ -101,17 +102,27 @@ def bench_fine_tuning_step(setting: FineTuningSetting, report: Callable[[str], N
         f"{setting.depth} layers, on {_BATCH} images of 64 x 64 pixels. Half means half of each layer's heads and of "
         "its dense features, executed compactly. Torch eager is the same nn.Module with autograd and torch.optim.SGD, "
         "with heads and features removed. A ratio is the median over the turns of one run, in each of which every "
-        "alternative takes one step. Products alone are the step's matrix products in torch, on tensors made before: a "
-        "floor of the time. Of kept features (`--cache-features`), what lies below the head was computed once a "
-        "sample, and no step pays for it. Upload is the frame of an update, which has what is trained alone. Memory is "
-        "the peak of three steps in a process of its own, beside the loaded libraries; `--check` says it before an "
-        "export.",
+        "alternative takes one step. Products alone are the step's matrix products, in torch and in each runtime, on "
+        "tensors made before: a floor of the time there. Of kept features (`--cache-features`), what lies below the "
+        "head was computed once a sample, and no step pays for it. Upload is the frame of an update, which has what is "
+        "trained alone. Memory is the peak of three steps in a process of its own, beside the loaded libraries; "
+        "`--check` says it before an export.",
         rows=rows,
         bars=_BARS,
     )
 
 
 _PRODUCTS = "products alone"
+
+
+def _floor(runtime: str | None) -> str:
+    return f"{_PRODUCTS}, {runtime or 'torch'}"
+
+
+def _floors(setting: FineTuningSetting) -> list[str | None]:
+    return [None, *(runtime for runtime in setting.runtimes if runtime in ALONE)]
+
+
 _Bundles = Mapping[tuple[tuple[str, ...], bool, str], Bundle]
 
 
@@ -139,7 +150,8 @@ def _target(kind: _Kind, runtime: str) -> Target:
 def _steps(
     setting: FineTuningSetting, bundles: _Bundles
 ) -> Iterator[tuple[tuple[str, str], Callable[[], object]]]:
-    yield (_KINDS[0].name, _PRODUCTS), _products(setting)
+    for runtime in _floors(setting):
+        yield (_KINDS[0].name, _floor(runtime)), products(_shapes(setting), runtime, threads=setting.threads)
     for kind in _KINDS:
         model = train_only(setting.build(), kind.train)
         kept = _kept(bundles[kind.train, kind.cached, setting.runtimes[0]], kind.width)
@@ -150,26 +162,16 @@ def _steps(
             yield (kind.name, runtime), _step(bundle, runtime, kind.width, setting.threads)
 
 
-def _products(setting: FineTuningSetting) -> Callable[[], object]:
-    """Of a step that trains all: of each product of the forward pass, and of both products of its gradients."""
+def _shapes(setting: FineTuningSetting) -> list[Shape]:
+    """The products of the forward pass of a step that trains all, but for the patches' and the head's."""
     tokens, width, size = 64, setting.width, setting.width // setting.heads
     dense = [(width, width)] * 4 + [(width, 4 * width), (4 * width, width)]
-    shapes = [
-        *([(1, _BATCH * tokens, a, b) for a, b in dense] * setting.depth),
-        *(
-            [(_BATCH * setting.heads, tokens, size, tokens), (_BATCH * setting.heads, tokens, tokens, size)]
-            * setting.depth
-        ),
+    attention = [(size, tokens), (tokens, size)]
+    of_a_layer = [
+        *((1, _BATCH * tokens, inner, columns) for inner, columns in dense),
+        *((_BATCH * setting.heads, tokens, inner, columns) for inner, columns in attention),
     ]
-    held = [(torch.rand(n, rows, a), torch.rand(n, a, b), torch.rand(n, rows, b)) for n, rows, a, b in shapes]
-
-    def run() -> None:
-        for x, weights, gradient in held:
-            torch.bmm(x, weights)
-            torch.bmm(gradient, weights.mT)
-            torch.bmm(x.mT, gradient)
-
-    return run
+    return of_a_layer * setting.depth
 
 
 def _step(bundle: Bundle, runtime: str, width: int, threads: int) -> Callable[[], object]:
@@ -203,7 +205,7 @@ def _rows(
     whole = size_at(bundles[(), False, setting.runtimes[0]].layout, _FULL)
     for kind in _KINDS:
         sent = size_at(bundles[kind.train, kind.cached, setting.runtimes[0]].layout, kind.width)
-        for runtime in (_PRODUCTS, _EAGER, *setting.runtimes):
+        for runtime in (*map(_floor, _floors(setting)), _EAGER, *setting.runtimes):
             if (kind.name, runtime) not in times:
                 continue
             taken = times[kind.name, runtime]
@@ -242,7 +244,7 @@ def _upload(sent: Size, whole: Size) -> Row:
 
 
 def _goals(kind: _Kind, runtime: str, share: float, eager: float | None) -> str:
-    if runtime in (_EAGER, _PRODUCTS):
+    if runtime == _EAGER or runtime.startswith(_PRODUCTS):
         return ""
     goals = [("time / all", kind.goal, share)] if kind.goal is not None else []
     if kind is _KINDS[0] and runtime in _EAGER_GOALS and eager is not None:
