@@ -1,4 +1,4 @@
-"""What a finished run amounts to: figures, sentences and a picture."""
+"""What a finished run amounts to: figures and sentences."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +10,8 @@ import msgspec
 from edge_fl.metrics.text import loss_text, scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
-from edge_fl.runs.plot import draw_run
 
-__all__ = ["RunSummary", "draw", "privacy_lines", "size_text", "tier_text"]
+__all__ = ["RunSummary", "privacy_lines", "size_text", "tier_text"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,9 @@ class RunSummary:
         return self.rounds[(self.best or len(self.rounds)) - 1]
 
     @property
-    def plot(self) -> Path:
-        """Where :func:`draw` puts the picture."""
-        return self.weights.with_name("plot.png")
+    def folder(self) -> Path:
+        """The run's."""
+        return self.weights.parent
 
     @property
     def scores(self) -> dict[str, float]:
@@ -96,7 +95,6 @@ class RunSummary:
             f"uplink {size_text(self.uplink)} a client and round, {self.uplink / self.dense:.1%} of the "
             f"{size_text(self.dense)} of dense FedAvg (encoded frames)",
             f"weights {self.weights}",
-            f"plot {self.plot}",
         ]
 
 
@@ -127,9 +125,3 @@ def size_text(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1000
     return f"{size:.1f} GB"
-
-
-def draw(summary: RunSummary) -> None:
-    """Draw the run to ``summary.plot`` (PNG)."""
-    title = f"{summary.config.method}: {summary.found} after {len(summary.rounds)} rounds"
-    draw_run(summary.rounds, summary.plot, title=title, dense=summary.dense)

@@ -258,11 +258,10 @@ def serve(
     from broker.open_broker import EMBEDDED, OpenBroker, open_broker
     from broker.prometheus import metrics_server
     from broker.session import new_run_id
-    from broker.summary import draw
     from edge_fl.recipes.named import recipe_and_parameters
     from edge_fl.recipes.own import plain_robust
     from edge_fl.runs.config import RunConfig, bounds_beside
-    from edge_fl.runs.run import place_of
+    from edge_fl.runs.run import Run, place_of
 
     console = Console(stderr=True)
     run = new_run_id()
@@ -377,8 +376,8 @@ def serve(
                     f"Continue it with: edge-fl serve --resume {root}{again}", highlight=False, soft_wrap=True
                 )
             raise
-    draw(summary)
-    show_summary(summary.figures(), summary.lines(), as_json=json)
+    plot = Run(summary.folder).plot()
+    show_summary(summary.figures(), [*summary.lines(), f"plot {plot}"], as_json=json)
 
 
 def _coordination(

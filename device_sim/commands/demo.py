@@ -35,10 +35,10 @@ def demo(
     from broker.embedded import EmbeddedBroker
     from broker.live import view
     from broker.session import new_run_id, serve
-    from broker.summary import draw
     from device_sim.emulation.agent_processes import AgentProcess, Fleet
     from edge_fl.data.registry import load_dataset
     from edge_fl.runs.config import RunConfig
+    from edge_fl.runs.run import Run
 
     if dataset not in _ROUNDS:
         raise ConfigError(f"The demo knows {', '.join(_ROUNDS)}, not '{dataset}'.")
@@ -59,8 +59,7 @@ def demo(
             bundle=bundle, config=config, root=output / run / "run", address=broker.address, observer=observer
         )
         fleet.wait(timeout=30.0)
-    draw(summary)
-    for line in summary.lines():
+    for line in (*summary.lines(), f"plot {Run(summary.folder).plot()}"):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(f"{time.monotonic() - started:.0f} s from start to end", highlight=False)
 

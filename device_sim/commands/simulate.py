@@ -226,11 +226,11 @@ def simulate(
     from rich.console import Console
 
     from broker.session import new_run_id
-    from broker.summary import draw
     from device_sim.simulation.api import begin as begin_simulation
     from device_sim.simulation.progress import view
     from device_sim.simulation.settings import RayCluster
     from device_sim.simulation.simulate import Simulation
+    from edge_fl.runs.run import Run
 
     run = new_run_id()
     root = resume or output or Path("runs") / run
@@ -319,8 +319,7 @@ def simulate(
         if begun:
             print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
         raise
-    draw(summary)
-    figures, lines = summary.figures(), summary.lines()
+    figures, lines = summary.figures(), [*summary.lines(), f"plot {Run(summary.folder).plot()}"]
     timed = simulation.settings.world
     if timed is not None:
         if world is not None and not world.steps:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from edge_fl.core.errors import RunError, StateError
 from edge_fl.core.unreadable import UNREADABLE
+from edge_fl.metrics.text import scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
@@ -107,7 +108,9 @@ class Run:
         target = self.folder / "plot.png" if path is None else Path(path)
         weights = self.folder / "weights.safetensors"
         dense = weights.stat().st_size if weights.exists() else None  # but for some bytes of either's header
-        draw_run(self.metrics, target, title=repr(self), dense=dense)
+        found = scores_text(self.scores) or "not scored"
+        title = f"{self.config.method}: {found} after {len(self.metrics)} rounds"
+        draw_run(self.metrics, target, title=title, dense=dense)
         return target
 
     def compare(self, *others: "Run", path: str | Path = "compare.html") -> Path:

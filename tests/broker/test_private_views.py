@@ -9,9 +9,10 @@ from rich.console import Console
 
 from broker.live import view
 from broker.log_view import LogView
-from broker.summary import RunSummary, draw
+from broker.summary import RunSummary
 from device_sim.simulation.progress import view as progress
 from edge_fl.runs.metrics import RoundMetrics
+from edge_fl.runs.plot import draw_run
 from edge_fl.runs.privacy import Privacy, Spent
 from tests.broker.test_live import METRICS, watch
 from tests.broker.test_pacing import config
@@ -56,11 +57,11 @@ def test_the_summary_tells_epsilon_and_its_picture_needs_no_loss(tmp_path: Path)
     assert "central differential privacy: epsilon 2.35 at delta 0.0001, noise 1.25" in found.lines()
     assert found.figures()["privacy"] == {"kind": "central", "epsilon": 2.345, "delta": 1e-4}
     assert found.found == "not scored"
-    draw(found)
+    draw_run(found.rounds, tmp_path / "plot.png", title="private", dense=found.dense)
     assert (tmp_path / "plot.png").stat().st_size > 10_000
     nobody = summary(tmp_path, UNSCORED)
     assert nobody.figures()["uplink_bytes"] == 0  # every round may have drawn nobody
-    draw(nobody)
+    draw_run(nobody.rounds, tmp_path / "plot.png", title="private", dense=None)
 
 
 def test_a_clip_without_noise_is_not_called_private(tmp_path: Path) -> None:

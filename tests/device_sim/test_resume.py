@@ -145,6 +145,7 @@ def test_a_killed_process_is_resumed_to_the_same_bits(torch_bundle: Bundle, tmp_
     subprocess.run([*command, "--resume", str(tmp_path / "broken")], check=True, capture_output=True)
     subprocess.run([*begin, str(tmp_path / "whole")], check=True, capture_output=True)
 
+    assert all((tmp_path / name / "plot.png").stat().st_size > 10_000 for name in ("broken", "whole"))
     one, other = (tmp_path / name / "weights.safetensors" for name in ("broken", "whole"))
     assert one.read_bytes() == other.read_bytes()
     assert [line.partition('"loss"')[2] for line in lines(tmp_path / "broken")] == [

@@ -81,6 +81,7 @@ def test_own_code_runs_in_a_fleet_and_a_device_without_it_says_so(tmp_path: Path
     found = [line["on_devices"] for line in lines if line["on_devices"]]
     assert found
     assert all("wrong" in tier["scores"] for each in found for tier in each.values())
+    assert (tmp_path / "run" / "plot.png").stat().st_size > 10_000
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["method"] == "mine+few"
 
