@@ -39,8 +39,8 @@ _RUNTIMES = ("torch_eager", "onnx")  # what the stacked trainer runs, and what e
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is run: a recipe with its parameters, on a model that goes with a data set, by whom and for how long.
 
-    After each of the fractions ``lr_drops`` of the rounds ``lr`` is a tenth of what it was, ``model`` is that of the
-    data set's setup where it is empty, ``mix`` says how many clients are of each tier as
+    ``lr_drops`` and ``lr_warmup`` are RunConfig's, ``model`` is that of the data set's setup where it is empty, ``mix``
+    says how many clients are of each tier as
     :class:`device_sim.simulation.settings.Population` does, and ``scored`` are widths (thousandths): of the last
     model as many first units are scored, and its zeros counted (:class:`Final`). ``evaluate_every`` is
     :class:`edge_fl.runs.config.RunConfig`'s. A share ``hostile`` of each round's clients, all of
@@ -66,6 +66,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     mix: tuple[int, ...] = ()
     scored: tuple[int, ...] = ()
     lr_drops: tuple[float, ...] = ()
+    lr_warmup: int = 0
     evaluate_every: int = 1
     attack: str = ""
     hostile: float = 0.0
@@ -93,6 +94,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             batch=self.batch,
             lr=self.lr,
             lr_drops=self.lr_drops,
+            lr_warmup=self.lr_warmup,
             seed=self.seed,
             evaluate_every=self.evaluate_every,
             samples_bound=self.samples_bound,

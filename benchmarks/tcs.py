@@ -106,8 +106,9 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
         "compared. Down is the most a client is sent in a round, model and mask, as a share of the model. The paper "
         "trains ResNet-18 on CIFAR-10 for 300 epochs at step size 0.5. As there, it is divided by 10 at half and at "
         "three quarters of the training, and `centralised` takes as many images as the clients together, in batches "
-        f"of {_CENTRAL} or a few more, at a step size smaller by as much as its batch is. Left out of the paper's "
-        "are its weight decay of 1e-4, the rise of the step size in the first epochs, and top-K's warm-up.",
+        f"of {_CENTRAL} or a few more, at a step size smaller by as much as its batch is. The others' step size rises "
+        "evenly over the first sixtieth of the rounds. Left out of the paper's are its weight decay of 1e-4 and "
+        "top-K's warm-up.",
         rows=[_row(filled) for filled in found],
         notes=notes_of(found, missing),
         pictures=[
@@ -140,9 +141,10 @@ def _entry(choice: Choice, dataset: str, name: str) -> Entry:
     variant, clients = VARIANTS[name], choice.clients or _CLIENTS
     rounds = -(-choice.rounds // variant.steps)
     parameters = dict(variant.parameters)
+    warm = -(-rounds // _WARM_UP)
     if variant.warms:
-        parameters["tcs.warmup"] = -(-rounds // _WARM_UP)
-    local: dict[str, Any] = {"local_steps": variant.steps, "batch": _BATCH}
+        parameters["tcs.warmup"] = warm
+    local: dict[str, Any] = {"local_steps": variant.steps, "batch": _BATCH, "lr_warmup": min(warm, rounds - 1)}
     if variant.central:
         steps = max(1, clients * _BATCH // _CENTRAL)
         rate = setup_of(dataset).lr if choice.lr is None else choice.lr

@@ -151,7 +151,7 @@ class StackedTrainer(LocalTrainer):
     def _step(self, key: _Key, inputs: Mapping[str, Tensor]) -> StackedStep:
         """The step for these shapes, made when first asked for."""
         place = (key, len(inputs["x"]))
-        if key.settings.lr != self._lr:  # a run's step size only falls: no earlier one comes back
+        if key.settings.lr != self._lr:  # no earlier one comes back, but by chance
             self._steps, self._lr = {}, key.settings.lr
         if place not in self._steps:
             graph = self._graph(key.variant)

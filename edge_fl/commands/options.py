@@ -33,6 +33,7 @@ __all__ = [
     "LocalSteps",
     "Lr",
     "LrDrop",
+    "LrWarmup",
     "MaxSamples",
     "Mode",
     "NormBound",
@@ -84,6 +85,9 @@ Lr = Annotated[float, typer.Option(help="SGD step size.")]
 LrDrop = Annotated[
     list[float] | None,
     typer.Option(help="A fraction of the rounds after which the step size is divided by 10; repeat for several."),
+]
+LrWarmup = Annotated[
+    int, typer.Option(min=0, help="The step size rises evenly to --lr over the first so many rounds.")
 ]
 Partition = Annotated[
     str, typer.Option(help="How data is cut: iid, labels=5, shards=2, dirichlet=0.5, sizes=1 or owners.")

@@ -77,8 +77,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ``clients_per_round`` devices are picked a round, and a round is closed when all have answered, or after
     ``deadline`` seconds when at least ``quorum`` (a fraction) of them have. A device lost for ``gone_after`` seconds is
     not waited for. The first round begins when ``min_clients`` have registered (or ``clients_per_round``, where that is
-    more), within ``wait`` seconds. After each of the fractions ``lr_drops`` of the rounds the step size is a tenth of
-    what it was. ``tiers`` says whether a device trains in the tier it ``registered`` with, or (``auto``) in the ablest
+    more), within ``wait`` seconds. The step size rises evenly to ``lr`` over the first ``lr_warmup`` rounds (Goyal et
+    al., 2017, section 2.2). After each of the fractions ``lr_drops`` of the rounds it is a tenth of what it was.
+    ``tiers`` says whether a device trains in the tier it ``registered`` with, or (``auto``) in the ablest
     whose round it can finish in time by its own figures. ``selection`` says who of those that are there is picked
     (:mod:`broker.client_selection`). The model is evaluated after every ``evaluate_every``-th round, and after the
     last, by ``evaluate_on`` devices, too, on samples that they hold out. ``test_data`` names the held-out data (None:
@@ -110,6 +111,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     lr: float
     seed: int
     lr_drops: tuple[float, ...] = ()
+    lr_warmup: int = 0
     deadline: float = 120.0
     quorum: float = 0.5
     gone_after: float = 15.0
@@ -181,10 +183,18 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
         self._check_bounds()
+        self._check_lr()
+
+    def _check_lr(self) -> None:
         if not all(a < b for a, b in pairwise((0, *self.lr_drops, 1))):
             drops = ", ".join(f"{drop:g}" for drop in self.lr_drops)
             raise ConfigError(
                 f"The step size drops after fractions of the rounds that grow inside (0, 1), not {drops}."
+            )
+
+        if not 0 <= self.lr_warmup < max(self.rounds, 1):
+            raise ConfigError(
+                f"The step size rises over fewer rounds than the run has ({self.rounds}), not over {self.lr_warmup}."
             )
 
     def _check_bounds(self) -> None:
@@ -218,7 +228,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def lr_of(self, round: int) -> float:
         """The step size of a round, counted from 1."""
         drops = sum(round > drop * self.rounds + 1e-9 for drop in self.lr_drops)  # 0.29 * 100 < 29
-        return self.lr / float(10**drops)
+        risen = min(round / self.lr_warmup, 1.0) if self.lr_warmup else 1.0
+        return self.lr * risen / float(10**drops)
 
 
 def begun(config: RunConfig, parameters: Mapping[str, Any], **about: Any) -> RunConfig:

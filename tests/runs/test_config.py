@@ -50,6 +50,19 @@ def test_a_drop_is_after_the_round_that_the_fraction_says() -> None:
         assert (config.lr_of(last), config.lr_of(last + 1)) == (0.4, 0.04)
 
 
+def test_the_step_size_rises_evenly_and_then_drops() -> None:
+    config = msgspec.structs.replace(CONFIG, rounds=8, lr_warmup=4, lr_drops=(0.75,))
+    assert [config.lr_of(number) for number in range(1, 9)] == pytest.approx(
+        [0.1, 0.2, 0.3, *[0.4] * 3, *[0.04] * 2]
+    )
+
+
+@pytest.mark.parametrize("rounds", [-1, 8])
+def test_the_step_size_rises_within_the_run(rounds: int) -> None:
+    with pytest.raises(ConfigError, match=r"fewer rounds than the run has \(8\)"):
+        msgspec.structs.replace(CONFIG, rounds=8, lr_warmup=rounds)
+
+
 @pytest.mark.parametrize("drops", [(0.0,), (1.0,), (-0.5,), (float("nan"),), (0.5, 0.5), (0.75, 0.5)])
 def test_drops_grow_inside_the_run(drops: tuple[float, ...]) -> None:
     with pytest.raises(ConfigError, match=r"fractions of the rounds that grow inside \(0, 1\), not"):
