@@ -100,13 +100,13 @@ def bench_fine_tuning_step(setting: FineTuningSetting, report: Callable[[str], N
         command=setting.command,
         about=f"One plain SGD step of a vision transformer of width {setting.width}, {setting.heads} heads and "
         f"{setting.depth} layers, on {_BATCH} images of 64 x 64 pixels. Half means half of each layer's heads and of "
-        "its dense features, executed compactly. Torch eager is the same nn.Module with autograd and torch.optim.SGD, "
-        "with heads and features removed. A ratio is the median over the turns of one run, in each of which every "
-        "alternative takes one step. Products alone are the step's matrix products, in torch and in each runtime, on "
-        "tensors made before: a floor of the time there. Of kept features (`--cache-features`), what lies below the "
-        "head was computed once a sample, and no step pays for it. Upload is the frame of an update, which has what is "
-        "trained alone. Memory is the peak of three steps in a process of its own, beside the loaded libraries; "
-        "`--check` says it before an export.",
+        "its dense features, executed compactly. Torch eager is the same nn.Module with autograd and "
+        "torch.optim.SGD, with heads and features removed. A ratio is the median over the turns of one run, in each "
+        "of which every alternative takes one step. Products alone are the matrix products of all layers, but for "
+        "the patches' and the head's, in torch and in each runtime, on tensors made before: a floor of the time "
+        "there. Of kept features (`--cache-features`), what lies below the head was computed once a sample, and no "
+        "step pays for it. Upload is the frame of an update, which has what is trained alone. Memory is the peak of "
+        "three steps in a process of its own, beside the loaded libraries; `--check` says it before an export.",
         rows=rows,
         bars=_BARS,
     )

@@ -22,6 +22,12 @@ __all__ = ["METHODS", "bench_uplink", "verdict"]
 
 _WARMED = "best-uplink tcs.global_ratio=0.02 tcs.local_ratio=0.001 tcs.warmup=25"
 """What saves most in a steady round: 25 dense rounds come before."""
+_TERNARY = (
+    "fedavg+stc stc.ratio=0.04 server.momentum=0.5",
+    "feddrop+stc stc.ratio=0.06 server.momentum=0.5",
+    "afd+stc stc.ratio=0.06 server.momentum=0.5",
+)
+"""Other ways to upload 100 times fewer bytes, with the momentum of the preset."""
 
 METHODS = tuple(
     dict.fromkeys(
@@ -34,6 +40,7 @@ METHODS = tuple(
             "fedavg+tcs",
             *PRESETS,
             _WARMED,
+            *_TERNARY,
         )
     )
 )

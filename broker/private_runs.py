@@ -39,8 +39,7 @@ def _of_recipe(config: RunConfig, recipe: Recipe, manifest: Manifest) -> Iterato
         yield f"in '{name}' devices choose units by their data, and the choice has no noise: choose another method"
     if collects(method, manifest):
         yield f"'{name}' collects BatchNorm's statistics, which have no noise: set static=false"
-    asked = {} if config.about else config.parameters  # a run that goes on has the defaults in its record, too
-    if "rule" in asked or asked.get("weighting") == "samples":
+    if "rule" in config.parameters or config.parameters.get("weighting") == "samples":
         yield "all clients and rows count alike, over a fixed number: leave the rule and the weighting out"
 
 

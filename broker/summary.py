@@ -35,7 +35,7 @@ class RunSummary:
 
     @property
     def folder(self) -> Path:
-        """The run's."""
+        """The run's folder."""
         return self.weights.parent
 
     @property

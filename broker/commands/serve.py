@@ -379,7 +379,7 @@ def serve(
                     f"Continue it with: edge-fl serve --resume {root}{again}", highlight=False, soft_wrap=True
                 )
             raise
-    plot = Run(summary.folder).plot()
+    plot = Run(summary.folder).plot(dense=summary.dense)
     show_summary(summary.figures(), [*summary.lines(), f"plot {plot}"], as_json=json)
 
 

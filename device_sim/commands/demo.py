@@ -59,7 +59,8 @@ def demo(
             bundle=bundle, config=config, root=output / run / "run", address=broker.address, observer=observer
         )
         fleet.wait(timeout=30.0)
-    for line in (*summary.lines(), f"plot {Run(summary.folder).plot()}"):
+    plot = Run(summary.folder).plot(dense=summary.dense)
+    for line in (*summary.lines(), f"plot {plot}"):
         console.print(line, highlight=False, soft_wrap=True)
     console.print(f"{time.monotonic() - started:.0f} s from start to end", highlight=False)
 

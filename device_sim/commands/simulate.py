@@ -322,7 +322,8 @@ def simulate(
         if begun:
             print(f"Continue it with: edge-fl simulate --resume {root}", file=sys.stderr)
         raise
-    figures, lines = summary.figures(), [*summary.lines(), f"plot {Run(summary.folder).plot()}"]
+    plot = Run(summary.folder).plot(dense=summary.dense)
+    figures, lines = summary.figures(), [*summary.lines(), f"plot {plot}"]
     timed = simulation.settings.world
     if timed is not None:
         if world is not None and not world.steps:

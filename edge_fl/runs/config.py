@@ -16,6 +16,8 @@ from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 __all__ = ["RunConfig", "SecureAggregation", "SelectionPolicy", "begun", "bounds_beside", "protection_text"]
 
 SelectionPolicy = Literal["random", "least-recent", "availability", "capability"]
+_NOT_PRIVATE = frozenset({"rule", "weighting"})
+"""Parameters that a private run does not follow: all clients and rows count alike."""
 
 
 class SecureAggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -236,10 +238,17 @@ def begun(config: RunConfig, parameters: Mapping[str, Any], **about: Any) -> Run
     """The config of a run that begins now.
 
     ``parameters`` are all of the recipe's, defaults too: other defaults of a later version then leave a run that goes
-    on as it was. ``about`` is what people are told of the run, as values that JSON can hold.
+    on as it was. Left out are defaults that JSON cannot hold, and in a private run those that it does not follow.
+    ``about`` is what people are told of the run, as values that JSON can hold.
     """
+    unused = _NOT_PRIVATE if config.privacy is not None else frozenset[str]()
+    kept = {key: value for key, value in parameters.items() if key not in unused and _is_finite(value)}
     told = {"version": __version__, "began": datetime.now(UTC).isoformat(timespec="seconds"), **about}
-    return msgspec.structs.replace(config, parameters=dict(parameters), about=told)
+    return msgspec.structs.replace(config, parameters=kept | config.parameters, about=told)
+
+
+def _is_finite(value: object) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def protection_text(config: RunConfig) -> str:

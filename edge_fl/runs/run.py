@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from edge_fl.core.errors import RunError, StateError
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.metrics.text import scores_text
+from edge_fl.metrics.text import loss_text, scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
@@ -101,17 +101,29 @@ class Run:
 
         return pd.DataFrame(self.records()).set_index("round")
 
-    def plot(self, path: str | Path | None = None) -> Path:
-        """Draw scores, losses, bytes and time; returns where (``plot.png`` in the folder unless told)."""
+    def plot(self, path: str | Path | None = None, *, dense: int | None = None) -> Path:
+        """Draw scores, losses, bytes and time; returns where (``plot.png`` in the folder unless told).
+
+        ``dense`` is the size in bytes of a frame that drops nothing, a line beside those of the updates; None for about
+        that of the weights' file, if there is one.
+        """
         from edge_fl.runs.plot import draw_run
 
         target = self.folder / "plot.png" if path is None else Path(path)
         weights = self.folder / "weights.safetensors"
-        dense = weights.stat().st_size if weights.exists() else None  # but for some bytes of either's header
-        found = scores_text(self.scores) or "not scored"
-        title = f"{self.config.method}: {found} after {len(self.metrics)} rounds"
-        draw_run(self.metrics, target, title=title, dense=dense)
+        if dense is None and weights.exists():
+            dense = weights.stat().st_size
+        draw_run(self.metrics, target, title=self._title, dense=dense)
         return target
+
+    @property
+    def _title(self) -> str:
+        kept, rounds = self.kept, f"{len(self.metrics)} rounds"
+        if kept is None:
+            return f"{self.config.method}: {rounds}"
+        found = scores_text(kept.scores) or loss_text(kept.loss, kept.train_loss) or "not scored"
+        after = rounds if kept is self.metrics[-1] else f"round {kept.round}, the best of {rounds}"
+        return f"{self.config.method}: {found} after {after}"
 
     def compare(self, *others: "Run", path: str | Path = "compare.html") -> Path:
         """Draw and tabulate this run beside ``others``; returns the page's place (HTML, or PNG as it ends)."""

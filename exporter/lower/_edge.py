@@ -39,7 +39,7 @@ UNCHECKED = EdgeCompileConfig(_check_ir_validity=False)
 _aten = torch.ops.aten
 _RESHAPES = {_aten.reshape.default, _aten._unsafe_view.default}
 _MAY_BE_IDLE = {*_RESHAPES, _aten.slice.Tensor, _aten.expand.default}
-"""What does nothing where it leaves the shape as it is: torch expands both sides of every product of batches."""
+"""What does nothing where it leaves the shape as it is, as torch's expansion of both sides of a product of batches."""
 _ARITHMETIC = {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor}
 
 
@@ -103,9 +103,9 @@ def _reshape_once(node: Node) -> None:
 
 
 def _nothing_done(op: Any, args: tuple[Any, ...], result: Any) -> bool:
-    if not isinstance(args[0], ProxyValue) or args[0].node.op == "placeholder":
-        return False  # what comes in must not go out as it is; all else has memory of its own, in the order of its axes
-    return op is _aten.clone.default or (op in _MAY_BE_IDLE and bool(result.data.shape == args[0].data.shape))
+    idle = op is _aten.clone.default or (op in _MAY_BE_IDLE and bool(result.data.shape == args[0].data.shape))
+    # What comes in must not go out as it is; all else has memory of its own, in the order of its axes.
+    return idle and isinstance(args[0], ProxyValue) and args[0].node.op != "placeholder"
 
 
 def _as_floats(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -26,7 +26,9 @@ EVALUATION_BATCH = 200
 """Larger ones are no faster, and a phone's memory is small."""
 _aten = torch.ops.aten
 _LEFT: Any = NotImplemented  # the operation stays as it is
-_TINY = 1e-30  # beside the square of a number above 1e-12 it changes no bit
+_TINY = 1e-30  # beside the square of a number above 1e-11 it changes no bit
+_TILE = 16  # columns of a product's second operand that XNNPACK packs at once
+_LITTLE = 1 << 16  # numbers, which are packed in no time
 
 
 def lower(request: Request, report: Report) -> Lowered:
@@ -125,7 +127,7 @@ def _gelu_backward(gradient: Tensor, x: Tensor, approximate: str = "none") -> Te
 
     XNNPACK has gelu, which the forward pass computes anyway, and no erf: P(x) is x gelu(x) / x^2, and 1/2 at 0.
     """
-    if approximate != "none":
+    if approximate != "none" or x.dtype != torch.float32:
         return torch._decomp.decompositions.gelu_backward(gradient, x, approximate)  # type: ignore[no-any-return]
     square = x * x
     below = (x * torch.nn.functional.gelu(x) + _TINY / 2) / (square + _TINY)
@@ -134,7 +136,10 @@ def _gelu_backward(gradient: Tensor, x: Tensor, approximate: str = "none") -> Te
 
 
 def _sum(x: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The sum over the first or the last axes as a product with ones: its own kernel adds one number at a time."""
+    """The sum over the first or the last axes as a product with ones, as the kernel of sums adds one number at a time.
+
+    Left are sums of which packing the product's second operand would be most of the work, such as those over all axes.
+    """
     axes = sorted(axis % x.dim() for axis in dim or range(x.dim())) if x.dim() else []
     before, after = x.shape[: axes[0]] if axes else (), x.shape[axes[-1] + 1 :] if axes else ()
     adjacent = bool(axes) and axes == list(range(axes[0], axes[-1] + 1))
@@ -142,6 +147,8 @@ def _sum(x: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: 
     if dtype is not None or x.dtype != torch.float32 or not adjacent or min(rows, columns) > 1 or not x.numel():
         return _LEFT  # type: ignore[no-any-return]
     count = x.numel() // (rows * columns)
+    if count * -(-columns // _TILE) * _TILE > max(2 * x.numel(), _LITTLE):
+        return _LEFT  # type: ignore[no-any-return]
     if columns == 1:
         total = torch.bmm(x.reshape(1, rows, count), x.new_ones(1, count, 1))
     else:

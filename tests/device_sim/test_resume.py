@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from device_sim.simulation.simulate import Simulation
 from edge_fl import __version__
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError, RunError, StateError
-from edge_fl.recipes.recipe import open_recipe
-from edge_fl.runs.config import RunConfig
+from edge_fl.methods.base import Method, open_method
+from edge_fl.runs.config import RunConfig, begun
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.runs.privacy import Privacy
 
@@ -110,21 +111,43 @@ def test_what_a_client_and_the_server_remember_is_resumed(
     assert lines(tmp_path / "broken") == lines(tmp_path / "whole")
 
 
-def test_a_run_keeps_every_parameter_and_goes_on_with_them(torch_bundle: Bundle, tmp_path: Path) -> None:
-    """A later version may have other defaults. A private run that asked for no rule is not refused for the one kept."""
-    private = Privacy(kind="central", clip=1.0, noise=0.5, delta=1e-5)
-    broken = simulation(
-        torch_bundle, tmp_path, "feddrop", StopsAfter(1), parameters={"scale": False}, privacy=private
-    )
+@pytest.mark.parametrize("private", [False, True])
+def test_a_run_goes_on_with_the_defaults_that_it_began_with(
+    torch_bundle: Bundle, tmp_path: Path, private: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later version may have others. What a private run does not follow is not kept: it would be refused."""
+    privacy = Privacy(kind="central", clip=1.0, noise=0.5, delta=1e-5) if private else None
+    given: dict[str, object] = {"scale": False}
+    broken = simulation(torch_bundle, tmp_path, "feddrop", StopsAfter(1), parameters=given, privacy=privacy)
     with pytest.raises(Stop):
         broken.run()
     kept = msgspec.json.decode((tmp_path / "config.json").read_bytes(), type=RunConfig).parameters
-    assert kept.keys() == open_recipe("feddrop", {}).parameters.keys()
-    assert kept["scale"] is False
+    unused = {} if private else {"rule": "holders", "weighting": "samples"}
+    assert kept == {"dropout": [500], "mode": "units", "scale": False} | unused
 
-    Simulation.resume(tmp_path, observer=Observer()).run()
+    def with_other_defaults(name: str, given: Mapping[str, object]) -> Method:
+        return open_method(name, {"dropout": [900], "mode": "rows", **given})
 
+    monkeypatch.setattr("edge_fl.recipes.recipe.open_method", with_other_defaults)
+    resumed = Simulation.resume(tmp_path, observer=Observer())
+    assert resumed.settings.config.parameters == kept
+    resumed.run()
     assert len(lines(tmp_path)) == 5
+
+
+def test_a_default_that_json_cannot_hold_is_not_kept() -> None:
+    config = RunConfig(
+        run="r",
+        method="fedavg",
+        parameters={},
+        rounds=1,
+        clients_per_round=1,
+        local_steps=1,
+        batch=1,
+        lr=0.1,
+        seed=0,
+    )
+    assert begun(config, {"cap": float("inf"), "floor": 0.5}).parameters == {"floor": 0.5}
 
 
 def test_a_killed_process_is_resumed_to_the_same_bits(torch_bundle: Bundle, tmp_path: Path) -> None:

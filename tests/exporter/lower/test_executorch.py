@@ -141,10 +141,9 @@ def test_the_programs_are_those_of_executorchs_own_way(name: str) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_gelus_gradient_is_right_everywhere_and_has_no_erf() -> None:
-    x = torch.cat(
-        [torch.linspace(-12, 12, 999), torch.tensor([0.0, -0.0, 1e-16, -1e-16, 1e-20, -1e-38, 1e8, -1e8])]
-    )
+def test_gelus_gradient_is_torchs_and_has_no_erf() -> None:
+    edges = [0.0, -0.0, 1e-12, -3e-12, 1e-16, -1e-16, 1e-20, -1e-38, 1e18, -1e18]
+    x = torch.cat([torch.linspace(-12, 12, 999), torch.tensor(edges)])
     step = with_gradients(lambda x, w: functional.gelu(x) * w)
     inputs = (x, torch.ones_like(x))
     with quiet():
@@ -155,6 +154,12 @@ def test_gelus_gradient_is_right_everywhere_and_has_no_erf() -> None:
     assert not any("erf" in name for name in names)
     for a, b in zip(ours, step(*inputs), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_gelus_gradient_in_half_precision_is_torchs() -> None:
+    x = torch.tensor([0.0, 1e-5, 1e-3, 2.0], dtype=torch.float16)
+    gradient = executorch_decompositions()[torch.ops.aten.gelu_backward.default](torch.ones_like(x), x)
+    torch.testing.assert_close(gradient, torch.ops.aten.gelu_backward(torch.ones_like(x), x))
 
 
 @pytest.mark.parametrize(
@@ -173,24 +178,35 @@ def test_sums_over_first_or_last_axes_are_products(axes: list[int], kept: bool) 
     torch.testing.assert_close(ours, x.sum(axes, keepdim=kept), rtol=1e-5, atol=1e-6)
 
 
-def test_whole_numbers_are_summed_as_they_are() -> None:
-    x = torch.arange(6).reshape(2, 3)
-    program = trace_function(lambda x: (x.sum([0]),), (x,), executorch_decompositions())
-    assert any("sum" in name for name in called(program))
+@pytest.mark.parametrize(
+    "x",
+    [torch.arange(6).reshape(2, 3), torch.ones(300, 400), torch.ones(200_000, 2)],
+    ids=["whole", "all", "tall"],
+)
+def test_what_a_product_would_be_slower_for_is_summed_as_it_is(x: Tensor) -> None:
+    axes = [0, 1] if x.shape == (300, 400) else [0]
+    with quiet():
+        program = trace_function(lambda x: (x.sum(axes),), (x,), executorch_decompositions())
+        names = called(program)
+        (ours,) = results(quickly(program), (x,))
+    assert any("sum" in name for name in names)
+    assert torch.equal(ours, x.sum(axes))
 
 
 def test_what_is_reshaped_twice_is_copied_once() -> None:
+    def twice(x: Tensor) -> tuple[Tensor, ...]:
+        y = (x * 2).reshape(6, 4).reshape(2, 12).reshape(2, 12).expand(2, 12) + 1
+        return y, y.reshape(2, 12), x.reshape(2, 3, 4), y.expand(2, 12)
+
     x = torch.randn(2, 3, 4)
     with quiet():
-        edge = to_edge(
-            trace_function(
-                lambda x: ((x * 2).reshape(6, 4).reshape(2, 12).reshape(2, 12).expand(2, 12) + 1,),
-                (x,),
-                executorch_decompositions(),
-            )
-        )
-    (moved,) = [name for name in called(edge) if "view" in name or "expand" in name]
-    assert "view_copy" in moved
+        names = called(to_edge(trace_function(twice, (x,), executorch_decompositions())))
+        ours = results(quickly(trace_function(twice, (x,), executorch_decompositions())), (x,))
+    # One of what is computed, and one of the input, which must not go out as it is.
+    assert len([name for name in names if "view_copy" in name]) == 2
+    assert not any("expand" in name for name in names)
+    for a, b in zip(ours, twice(x), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_a_part_with_another_operation_gets_every_pass() -> None:
