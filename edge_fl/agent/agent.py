@@ -112,6 +112,7 @@ class Agent:
             settings.fleet,
             self._introduce,
             envelope=open_envelope(settings.broker.access.signing, settings.state),
+            once=settings.once,
         )
         self._opened: tuple[Registered, Work] | None = None
         self._unusable: tuple[Registered, Exception] | None = None
@@ -130,7 +131,7 @@ class Agent:
         BrokerError
             When no broker answers at first.
         RefusedError
-            When the coordinator does not want this device.
+            When the coordinator does not want this device, with ``once``, or whose protocol it does not speak.
         DataError
             When the device's data does not fit the model.
         """

@@ -47,6 +47,7 @@ _POLL_SECONDS = 0.5
 _MANY_SHORT = 3  # sessions in a row: another device of this id takes them over
 _REGISTER_SECONDS = (5.0, 30.0)  # pauses between two registrations, before the first answer and after
 _OFFER_SECONDS = (2.0, 30.0)  # first and longest pause between two offers of one update
+_LASTING = "protocol"  # the refusal that another run of this coordinator would repeat
 _SILENCE_SECONDS = 120.0  # without a chunk of what is fetched, after which nobody seems to give it out
 _UNANSWERED_SECONDS = 30.0  # after which the owner hears that nobody answers
 _SILENT = "connected, and no coordinator answers '%s': start one, or see in its log why it turns this device away"
@@ -77,6 +78,8 @@ class Conversation:
         What the device says of itself, each time it registers.
     envelope
         What messages travel in: bare, or signed.
+    once
+        Whether it is for one run: one that does not want this device then ends it.
 
     Attributes
     ----------
@@ -96,13 +99,15 @@ class Conversation:
         introduce: Callable[[], Register],
         *,
         envelope: Envelope,
+        once: bool,
     ) -> None:
         self.registered: Registered | None = None
         self.task: Task | Request | None = None
         self.finished: Finished | None = None
         self._final: Final | None = None
         self._broker, self._client, self._introduce = broker, client, introduce
-        self._envelope = envelope
+        self._envelope, self._once = envelope, once
+        self._refused = ""  # why the last run did not want this device; nothing once one does
         topics = Topics(fleet)
         self._topics, self._up, down = topics, topics.up(client), topics.down(client)
         self._connection = Connection(
@@ -145,15 +150,16 @@ class Conversation:
         Raises
         ------
         RefusedError
-            When the coordinator does not want this device.
+            When the coordinator does not want this device, and the next one would not either, or is not waited for.
         """
         self._pump()
-        now, pause = time.monotonic(), _REGISTER_SECONDS[0 if self.registered is None else 1]
+        unheard = self.registered is None and not self._refused
+        now, pause = time.monotonic(), _REGISTER_SECONDS[0 if unheard else 1]
         if now - self._asked > pause:
             if self.registered is not None and self.finished is None and self._unheard == _MANY_UNHEARD:
                 _log.warning(_LOST, self._client)
             self.register()
-        if self.registered is None:
+        if unheard:
             self._unanswered = now if self._unanswered is None else self._unanswered
             if now - self._unanswered > _UNANSWERED_SECONDS:
                 self._unanswered = math.inf  # once
@@ -332,13 +338,13 @@ class Conversation:
                 self.register()
             case Registered() as message:
                 self.registered, self.finished, self._unanswered, self._unheard = message, None, None, 0
-                self._disbelieved = False
+                self._disbelieved, self._refused = False, ""
                 if (
                     self.task is not None and self.task.run != message.run
                 ):  # which may be fetched for minutes, in vain
                     self.task = None
-            case Refused(reason=reason):
-                raise RefusedError(f"The coordinator refused '{self._client}': {reason}")
+            case Refused() as message:
+                self._stand_aside(message)
             case (
                 Task() | Evaluate() | CollectStatistics() | MakeKeys() | ShareKeys() | SendMasked() | Unmask()
             ) as message if self._is_mine(message.run):
@@ -353,6 +359,16 @@ class Conversation:
                 self.finished, self.task = message, None
             case Final() as message if self._is_mine(message.run):
                 self._final = message
+
+    def _stand_aside(self, refused: Refused) -> None:
+        """Wait for another run: one that was badly set, or has devices enough, is no reason to end."""
+        told = f"The coordinator refused '{self._client}': {refused.reason}"
+        if self._once or refused.code == _LASTING:
+            raise RefusedError(told)
+        if refused.reason != self._refused:
+            _log.warning("%s This device waits for another run.", told)
+        self.registered, self.task, self._refused = None, None, refused.reason
+        self._unanswered, self._unheard = None, 0
 
     def _hear(self, task: Task | Request) -> None:
         """Take a task on, unless it is a repetition or was delayed; an answer that may be lost is given again."""

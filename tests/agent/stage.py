@@ -46,6 +46,7 @@ class Stage:
         folder: Path,
         data: str,
         *,
+        once: bool = True,
         test_share: float = 0.0,
         open: Opener = HERE,
         **settings: object,
@@ -66,7 +67,7 @@ class Stage:
             broker=address,
             client=CLIENT,
             state=folder / "state",
-            once=True,
+            once=once,
             test_share=test_share,
             **settings,  # type: ignore[arg-type]
         )

@@ -51,9 +51,11 @@ def read():
 
 
 @pytest.fixture
-def stage(digits_bundle: Bundle, tmp_path: Path) -> Iterator[Stage]:
+def stage(digits_bundle: Bundle, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    """Of an agent that is there for one run, unless a test says otherwise."""
     with EmbeddedBroker(port=0) as broker:
-        stage = Stage(digits_bundle, broker.address, tmp_path, "digits:0/10")
+        once = getattr(request, "param", True)
+        stage = Stage(digits_bundle, broker.address, tmp_path, "digits:0/10", once=once)
         yield stage
         if not stage.ended:
             stage.say(Registered(RUN, stage.manifest))
@@ -163,11 +165,31 @@ def test_a_task_of_an_earlier_round_is_a_latecomer(stage: Stage) -> None:
     assert not stage.wanted(stage.task().model)
 
 
-def test_a_refusal_in_the_middle_of_a_task_ends_it(stage: Stage) -> None:
+def test_a_refusal_ends_a_device_that_is_there_for_one_run(stage: Stage) -> None:
     stage.join()
     stage.say(stage.task())
     stage.until(lambda: Want("0" * 64, (0,)) in stage.heard)
     stage.say(Refused("profile", "It registers 0 samples."))
+    stage.until(lambda: bool(stage.ended))
+    assert isinstance(stage.ended[0], RefusedError)
+
+
+@pytest.mark.parametrize("stage", [False], indirect=True)
+def test_another_device_waits_for_a_run_that_wants_it_and_says_why_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.join()
+    stage.say(stage.task())
+    stage.until(lambda: Want("0" * 64, (0,)) in stage.heard)
+    for _ in range(2):
+        stage.say(Refused("runtime", "The bundle has no program for it."))
+    stage.say(Hello("run-2", "process-2"))  # has a device register at once
+    stage.until(lambda: sum(isinstance(message, Register) for message in stage.heard) > 1)
+    assert [r.getMessage() for r in caplog.records if "waits for another run" in r.getMessage()] == [
+        "The coordinator refused 'client-1': The bundle has no program for it. This device waits for another run."
+    ]
+    stage.join()
+    stage.say(Refused("protocol", "It speaks protocol 1, not 2."))
     stage.until(lambda: bool(stage.ended))
     assert isinstance(stage.ended[0], RefusedError)
 
