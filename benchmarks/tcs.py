@@ -23,6 +23,14 @@ __all__ = ["VARIANTS", "Variant", "bench_tcs", "bits"]
 _CLIENTS, _BATCH = 10, 64
 _CENTRAL = 128  # the batch of the paper's training without clients, and the one that step sizes are scaled from
 _REPORTED = ("cifar-10", "resnet18")
+_RISE = (
+    "The others' step size rises evenly over the first sixtieth of the rounds. Left out of the paper's are its weight "
+    "decay of 1e-4 and top-K's warm-up."
+)
+_NO_RISE = (
+    "Left out of the paper's are its weight decay of 1e-4, the rise of the step size in the first epochs, and top-K's "
+    "warm-up."
+)
 _WARM_UP = 60  # one round of so many is dense at first: 5 epochs of 300
 
 
@@ -76,7 +84,9 @@ VARIANTS: dict[str, Variant] = {
 """By the paper's names; ``tcs-cold`` has no warm-up, nor has ``top-k``."""
 
 
-def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARIANTS)) -> Result:
+def bench_tcs(
+    choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARIANTS), *, rises: bool = False
+) -> Result:
     """Make a run of each variant, all of as many local steps.
 
     Parameters
@@ -85,6 +95,8 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
         Its ``rounds`` are local steps, of which a variant makes H a round; ``clients`` are all picked (10 for None).
     variants
         Among :data:`VARIANTS`.
+    rises
+        Whether the step size of all but ``centralised`` rises over the first rounds, as in the paper.
 
     Raises
     ------
@@ -94,10 +106,12 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
     for name in variants:
         if name not in VARIANTS:
             raise ConfigError(f"There is no variant '{name}' of TCS; there are {', '.join(VARIANTS)}.")
-    found, missing = fill([_entry(choice, d, name) for d in choice.datasets for name in variants], how)
+    found, missing = fill(
+        [_entry(choice, d, name, rises=rises) for d in choice.datasets for name in variants], how
+    )
     return Result(
         title="Time-correlated sparsification",
-        command=choice.command("tcs") + "".join(f" --variant {name}" for name in variants),
+        command=choice.command("tcs") + "".join(f" --variant {name}" for name in variants) + " --rise" * rises,
         about=f"TCS and its variants against top-K and dense updates: {choice.clients or _CLIENTS} clients of equal, "
         f"random parts, all of them in every round, {choice.rounds} local steps of a batch of {_BATCH}, H a round. "
         "Bits are those of frames, up, for each parameter and local step, a dense frame being 32 bits; the second "
@@ -106,9 +120,8 @@ def bench_tcs(choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARI
         "compared. Down is the most a client is sent in a round, model and mask, as a share of the model. The paper "
         "trains ResNet-18 on CIFAR-10 for 300 epochs at step size 0.5. As there, it is divided by 10 at half and at "
         "three quarters of the training, and `centralised` takes as many images as the clients together, in batches "
-        f"of {_CENTRAL} or a few more, at a step size smaller by as much as its batch is. The others' step size rises "
-        "evenly over the first sixtieth of the rounds. Left out of the paper's are its weight decay of 1e-4 and "
-        "top-K's warm-up.",
+        f"of {_CENTRAL} or a few more, at a step size smaller by as much as its batch is. "
+        + (_RISE if rises else _NO_RISE),
         rows=[_row(filled) for filled in found],
         notes=notes_of(found, missing),
         pictures=[
@@ -137,14 +150,18 @@ def _statistics_bytes(model: str) -> int:
     return 4 * sum(tensor.size for tensor in layout_of(model).tensors if tensor.role == "statistic")
 
 
-def _entry(choice: Choice, dataset: str, name: str) -> Entry:
+def _entry(choice: Choice, dataset: str, name: str, *, rises: bool) -> Entry:
     variant, clients = VARIANTS[name], choice.clients or _CLIENTS
     rounds = -(-choice.rounds // variant.steps)
     parameters = dict(variant.parameters)
     warm = -(-rounds // _WARM_UP)
     if variant.warms:
         parameters["tcs.warmup"] = warm
-    local: dict[str, Any] = {"local_steps": variant.steps, "batch": _BATCH, "lr_warmup": min(warm, rounds - 1)}
+    local: dict[str, Any] = {
+        "local_steps": variant.steps,
+        "batch": _BATCH,
+        "lr_warmup": min(warm, rounds - 1) * rises,
+    }
     if variant.central:
         steps = max(1, clients * _BATCH // _CENTRAL)
         rate = setup_of(dataset).lr if choice.lr is None else choice.lr

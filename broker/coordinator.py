@@ -280,6 +280,7 @@ class Coordinator:
         broken_off = self._pacing.begin(current, self._store.under_way(number), started)
         if broken_off is None and (needed := self._pacing.needed(number)):
             self._wait_for_devices(needed)
+            started = fleet.now()  # who comes to the first round is not what a round takes
         model = fleet.open_round(current, self._model.frame())
         if broken_off is not None:
             self._take_up(current, broken_off)

@@ -449,6 +449,9 @@ def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int) -> None:
     reasons = [missing_program(bundle, runtime, method, tier, batch) for runtime in bundle.manifest.programs]
     if all(reasons):
         raise ConfigError(reasons[0])
+    for runtime, reason in zip(bundle.manifest.programs, reasons, strict=True):
+        if reason:
+            _log.warning("devices of tier %d with %s cannot take part: %s", tier, runtime, reason)
     held = bundle.manifest.statistic_widths
     widths = method.statistic_widths(tier) if isinstance(method, TrainsWidths) else ()
     missing = sorted(set(widths) - set(held), reverse=True)

@@ -297,12 +297,16 @@ def tcs(
             "tcs-momentum; repeat."
         ),
     ] = None,
+    rise: Annotated[
+        bool,
+        typer.Option("--rise", help="The step size rises over the first sixtieth of the rounds, as in the paper."),
+    ] = False,
 ) -> Result:
     """TCS and its variants against top-K and dense updates: accuracy and bits, beside the paper's.
 
     Example: edge-fl bench tcs --dataset cifar-10 --model resnet18 --variant tcs-l4-q5 --variant dense --seed 0
     """
-    return bench_tcs(choice, how, variant or tuple(VARIANTS))
+    return bench_tcs(choice, how, variant or tuple(VARIANTS), rises=rise)
 
 
 @grid(

@@ -22,7 +22,9 @@ __all__ = ["begin", "simulate"]
 
 
 def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> Run:
-    """Simulate a run with the frames, checks and rules of a real one; ``options`` are :func:`begin`'s.
+    """Simulate a run with the frames, checks and rules of a real one, until its last round.
+
+    ``options`` are those of :func:`device_sim.simulation.api.begin`, which makes the run ready and does not run it.
 
     Example: ``edge_fl.simulate(bundle, (x, y), method=edge_fl.FedBIAD(dropout=0.5), clients=100, rounds=20)``
     """

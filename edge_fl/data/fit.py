@@ -1,5 +1,6 @@
 """Data as a bundle's model takes it: its columns in order, and a sentence where the two do not fit."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -97,6 +98,10 @@ def _check_inputs(samples: Samples, manifest: Manifest) -> None:
     given, taken = (samples.x.shape[1:], samples.x.dtype.name), (manifest.input.shape, manifest.input.dtype)
     if given != taken:
         fitting = "tokens as npz: or python:, as tables hold float32" if _numbers_for_tokens(given, taken) else ""
+        if given[1] == taken[1] and math.prod(given[0]) == math.prod(taken[0]):
+            fitting = (
+                f"its shape with --data: shape={'x'.join(map(str, taken[0]))}, where the numbers lie in that order"
+            )
         raise DataError(
             f"The data has samples of shape {given[0]} in {given[1]}, and '{manifest.name}' takes {taken[0]} in "
             f"{taken[1]}; give {fitting or '--data that fits'}."

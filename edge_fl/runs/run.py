@@ -73,7 +73,8 @@ class Run:
             return dict(sorted(load(path.read_bytes()).items()))
         except OSError as error:
             raise RunError(
-                f"The run at '{self.folder}' has no final weights: '{path}' cannot be read; let it end."
+                f"The run at '{self.folder}' has no final weights: '{path}' cannot be read; "
+                "let it end, or go on with it by --resume."
             ) from error
         except SafetensorError as error:
             raise RunError(f"The final weights '{path}' are damaged: {error}.") from error

@@ -141,3 +141,12 @@ def test_what_makes_no_sense_is_refused(tiny: Tiny, filling: Make) -> None:
         bench_vardrop(dataclasses.replace(tiny(), model="resnet18"), filling())
     with pytest.raises(ModelError, match="no model 'lenet'"):
         bench_tcs(dataclasses.replace(tiny(), model="lenet"), filling(), ("dense",))
+
+
+def test_the_step_size_rises_where_that_is_asked_for(tiny: Tiny, filling: Make) -> None:
+    how = filling()
+    result = bench_tcs(tiny(rounds=61, clients=2, local_steps=None), how, ("centralised", "dense"), rises=True)
+    central, dense = (record.run.config() for record in read_records(how.results, Record))
+    assert (central.lr_warmup, dense.lr_warmup) == (0, 2)
+    assert dense.lr_of(1) == pytest.approx(dense.lr / 2)
+    assert result.command.endswith("--variant dense --rise")

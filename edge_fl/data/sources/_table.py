@@ -19,6 +19,8 @@ from edge_fl.data.sources.base import FileSource, parse_shape, split_argument
 
 __all__ = ["Columns", "Decoded", "Placed", "TableSource"]
 
+_AT_EACH_END, _LONGEST_NAME = 4, 40  # of the columns that a sentence names
+
 
 class TableOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is where.
@@ -86,7 +88,7 @@ class Columns:
         for name in (*own, *self.ignore, *wanted):
             if head.count(name) != 1:
                 often = "no column" if name not in head else f"{head.count(name)} columns"
-                raise DataError(f"{where} has {often} '{name}' among its columns: {', '.join(head)[:120]}.")
+                raise DataError(f"{where} has {often} '{name}' among its columns: {_shown(head)}.")
         if not wanted:
             raise DataError(
                 f"{where} has no column but '{', '.join(sorted(other))}'; there is nothing to learn from."
@@ -185,3 +187,10 @@ class TableSource(FileSource):
         return replace(
             samples, inputs=tuple(NamedInput(name, (width,) if width > 1 else ()) for name, width in named)
         )
+
+
+def _shown(head: Sequence[str]) -> str:
+    """The names of a table's columns, the first and the last of many: a label is often the last."""
+    names = [name[:_LONGEST_NAME] for name in head]
+    shown = names if len(names) <= 2 * _AT_EACH_END else [*names[:_AT_EACH_END], "...", *names[-_AT_EACH_END:]]
+    return ", ".join(shown)
