@@ -138,8 +138,8 @@ def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
         lines.setdefault(f"{filled.entry.columns['method']}, {filled.run.partition}", []).append(filled)
     with panels(path, columns=1, title=dataset) as (panel,):
         for label, points in lines.items():
-            accuracies = [mean(finals(point)) for point in points]
-            panel.plot(accuracies, [_swing(point) or 0.0 for point in points], "o", label=label)
+            seen = [(mean(finals(point)), swing) for point in points if (swing := _swing(point)) is not None]
+            panel.plot(*zip(*seen, strict=True), "o", label=label)
         if dataset == "fashion-mnist":
             panel.plot([_PAPERS[0]], [_PAPERS[1]], "k*", markersize=12, label="paper's FedAvg")
         panel.set(
