@@ -139,7 +139,8 @@ def _draw(dataset: str, group: Sequence[Filled], path: Path) -> None:
     with panels(path, columns=1, title=dataset) as (panel,):
         for label, points in lines.items():
             seen = [(mean(finals(point)), swing) for point in points if (swing := _swing(point)) is not None]
-            panel.plot(*zip(*seen, strict=True), "o", label=label)
+            if seen:
+                panel.plot(*zip(*seen, strict=True), "o", label=label)
         if dataset == "fashion-mnist":
             panel.plot([_PAPERS[0]], [_PAPERS[1]], "k*", markersize=12, label="paper's FedAvg")
         panel.set(

@@ -42,6 +42,19 @@ def at(*widths: int) -> list[dict[str, int]]:
     return [prefix_counts(DENSE, width) for width in widths]
 
 
+def test_a_runtime_that_lacks_a_width_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Its devices would be turned away one by one."""
+    held = bundle(*at(1000))
+    both = {"onnx": bundle(None).manifest.programs["onnx"], "executorch": held.manifest.programs["onnx"]}
+    whole = Bundle(Path(), msgspec.structs.replace(held.manifest, programs=both))
+    check(whole, "feddrop", tiers=2, dropout=[0, 500])
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert told[0].startswith(
+        "devices of tier 1 with executorch cannot take part: The bundle has no 'plain' program"
+    )
+
+
 @pytest.mark.parametrize(
     ("recipe", "parameters", "missing"),
     [

@@ -27,6 +27,10 @@ def train_samples(data: str, manifest: Manifest) -> Samples:
 def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
     manifest, digits = digits_bundle.manifest, client_samples(DataSpec.parse("digits"))
     fitted(digits, manifest)
+    with pytest.raises(
+        DataError, match=r"shape \(64,\) in float32, and .*; give its shape with --data: shape=1x8x8,"
+    ):
+        fitted(replace(digits, x=digits.x.reshape(-1, 64)), manifest)
     with pytest.raises(DataError, match=r"shape \(1, 28, 28\) in float32, and 'digits-mlp' takes \(1, 8, 8\)"):
         fitted(Samples(np.zeros((3, 1, 28, 28), np.float32), digits.y[:3]), manifest)
     with pytest.raises(DataError, match=r"in int64, and 'digits-mlp' takes \(1, 8, 8\) in float32"):

@@ -77,6 +77,11 @@ def test_csv(tmp_path: Path) -> None:
     [
         ("", "", "holds no text"),
         ("x,y\n1,2\n", "", "has no column 'label' among its columns: x, y"),
+        (
+            ",".join(f"t{i}" for i in range(96)) + ",y\n" + "1," * 96 + "1\n",
+            "",
+            "among its columns: t0, t1, t2, t3, ..., t93, t94, t95, y",
+        ),
         ("x,x,label\n1,1,2\n", "", "has 2 columns 'x'"),
         ("label\n1\n", "", "no column but 'label'"),
         ("x,label\n", "", "holds no samples"),
