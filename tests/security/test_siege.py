@@ -89,7 +89,7 @@ def test_a_siege(served: ServedFleet, digits_bundle: Bundle) -> None:
         started += devices
         metrics = folder / "run" / "metrics.jsonl"
         until(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") >= 1)
-        late = edge_fl("device", *identities["late"], *own[0][:2], "--state", "late", folder=folder)
+        late = edge_fl("device", *identities["late"], *own[0][:2], "--state", "late", "--once", folder=folder)
         said, _ = late.communicate(timeout=60)
         assert late.returncode == 22, said
         assert "takes no more" in said
