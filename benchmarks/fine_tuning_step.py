@@ -112,11 +112,8 @@ def bench_fine_tuning_step(setting: FineTuningSetting, report: Callable[[str], N
     )
 
 
-_PRODUCTS = "products alone"
-
-
 def _floor(runtime: str | None) -> str:
-    return f"{_PRODUCTS}, {runtime or 'torch'}"
+    return f"products alone, {runtime or 'torch'}"
 
 
 def _floors(setting: FineTuningSetting) -> list[str | None]:
@@ -244,7 +241,7 @@ def _upload(sent: Size, whole: Size) -> Row:
 
 
 def _goals(kind: _Kind, runtime: str, share: float, eager: float | None) -> str:
-    if runtime == _EAGER or runtime.startswith(_PRODUCTS):
+    if runtime == _EAGER:
         return ""
     goals = [("time / all", kind.goal, share)] if kind.goal is not None else []
     if kind is _KINDS[0] and runtime in _EAGER_GOALS and eager is not None:

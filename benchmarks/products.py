@@ -54,13 +54,12 @@ def _corners(*tensors: Tensor) -> tuple[Tensor]:
 def _onnx(tensors: tuple[Tensor, ...], threads: int) -> Callable[[], object]:
     import onnxruntime
 
+    from edge_fl.runtimes.onnx import session_options
     from exporter.lower.onnx import onnx_decompositions, to_onnx
 
     names = [f"x{i}" for i in range(len(tensors))]
     content = to_onnx(export_function(_corners, tensors, onnx_decompositions()), names, ["corners"])
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(content, session_options(threads), providers=["CPUExecutionProvider"])
     inputs = dict(zip(names, _arrays(tensors), strict=True))
     return lambda: session.run(None, inputs)
 

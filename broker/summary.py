@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from edge_fl.metrics.text import loss_text, scores_text
+from edge_fl.metrics.text import scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics, TierScore
 
@@ -46,7 +46,7 @@ class RunSummary:
     @property
     def found(self) -> str:
         """The scores for a person, or the last training loss where there are none."""
-        return scores_text(self.scores) or loss_text(None, self.kept.train_loss) or "not scored"
+        return self.kept.found
 
     @property
     def uplink(self) -> float:

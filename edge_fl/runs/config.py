@@ -193,7 +193,6 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ConfigError(
                 f"The step size drops after fractions of the rounds that grow inside (0, 1), not {drops}."
             )
-
         if not 0 <= self.lr_warmup < max(self.rounds, 1):
             raise ConfigError(
                 f"The step size rises over fewer rounds than the run has ({self.rounds}), not over {self.lr_warmup}."

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from edge_fl.metrics.text import loss_text, scores_text
 from edge_fl.runs.privacy import Spent
 
 __all__ = ["RoundMetrics", "TierScore"]
@@ -56,6 +57,11 @@ class RoundMetrics(msgspec.Struct, frozen=True):
     averaged: int = 0
     left_out: float = 0.0
     privacy: Spent | None = None
+
+    @property
+    def found(self) -> str:
+        """The scores for a person, or the training loss where there are none."""
+        return scores_text(self.scores) or loss_text(None, self.train_loss) or "not scored"
 
     @property
     def first(self) -> float | None:

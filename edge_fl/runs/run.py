@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from edge_fl.core.errors import RunError, StateError
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.metrics.text import loss_text, scores_text
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
@@ -122,9 +121,8 @@ class Run:
         kept, rounds = self.kept, f"{len(self.metrics)} rounds"
         if kept is None:
             return f"{self.config.method}: {rounds}"
-        found = scores_text(kept.scores) or loss_text(kept.loss, kept.train_loss) or "not scored"
         after = rounds if kept is self.metrics[-1] else f"round {kept.round}, the best of {rounds}"
-        return f"{self.config.method}: {found} after {after}"
+        return f"{self.config.method}: {kept.found} after {after}"
 
     def compare(self, *others: "Run", path: str | Path = "compare.html") -> Path:
         """Draw and tabulate this run beside ``others``; returns the page's place (HTML, or PNG as it ends)."""

@@ -16,7 +16,7 @@ from edge_fl.core.errors import BundleError
 from edge_fl.runtimes._external_data import refuse_external_data
 from edge_fl.runtimes.base import Compiled, Runtime
 
-__all__ = ["RUNTIME", "OnnxRuntime", "open_session"]
+__all__ = ["RUNTIME", "OnnxRuntime", "open_session", "session_options"]
 
 
 class OnnxRuntime(Runtime):
@@ -43,6 +43,19 @@ def open_session(bundle: Bundle, program: Program, *, threads: int) -> onnxrunti
     """
     content, where = bundle.read(program.file), f"'{bundle.root / program.file}'"
     refuse_external_data(content, where)
+    # Each use of a narrow weight widens it anew; else a wide copy would live from forward to backward.
+    narrow = any(tensor.dtype in ("float16", "int8") for tensor in bundle.layout.frozen)
+    shared = ["CommonSubexpressionElimination"] if narrow else []
+    try:
+        return onnxruntime.InferenceSession(
+            content, session_options(threads), providers=["CPUExecutionProvider"], disabled_optimizers=shared
+        )
+    except Exception as error:  # onnxruntime has no common base for what it raises on programs it cannot take
+        raise BundleError(f"onnxruntime {onnxruntime.__version__} cannot load {where}: {error}.") from error
+
+
+def session_options(threads: int) -> onnxruntime.SessionOptions:
+    """What all sessions have in common, for ``threads`` CPU threads."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -52,15 +65,7 @@ def open_session(bundle: Bundle, program: Program, *, threads: int) -> onnxrunti
     # a train step without both is as fast, in half of the memory.
     options.enable_mem_pattern = False
     options.enable_mem_reuse = False
-    # Each use of a narrow weight widens it anew; else a wide copy would live from forward to backward.
-    narrow = any(tensor.dtype in ("float16", "int8") for tensor in bundle.layout.frozen)
-    shared = ["CommonSubexpressionElimination"] if narrow else []
-    try:
-        return onnxruntime.InferenceSession(
-            content, options, providers=["CPUExecutionProvider"], disabled_optimizers=shared
-        )
-    except Exception as error:  # onnxruntime has no common base for what it raises on programs it cannot take
-        raise BundleError(f"onnxruntime {onnxruntime.__version__} cannot load {where}: {error}.") from error
+    return options
 
 
 RUNTIME = OnnxRuntime

@@ -21,7 +21,7 @@ from edge_fl import __version__
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BundleError, RunError, StateError
 from edge_fl.methods.base import Method, open_method
-from edge_fl.runs.config import RunConfig, begun
+from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.runs.privacy import Privacy
 
@@ -133,21 +133,6 @@ def test_a_run_goes_on_with_the_defaults_that_it_began_with(
     assert resumed.settings.config.parameters == kept
     resumed.run()
     assert len(lines(tmp_path)) == 5
-
-
-def test_a_default_that_json_cannot_hold_is_not_kept() -> None:
-    config = RunConfig(
-        run="r",
-        method="fedavg",
-        parameters={},
-        rounds=1,
-        clients_per_round=1,
-        local_steps=1,
-        batch=1,
-        lr=0.1,
-        seed=0,
-    )
-    assert begun(config, {"cap": float("inf"), "floor": 0.5}).parameters == {"floor": 0.5}
 
 
 def test_a_killed_process_is_resumed_to_the_same_bits(torch_bundle: Bundle, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from edge_fl.core.content import Ref
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.models import mlp_layout
 from edge_fl.recipes.recipe import open_recipe
-from edge_fl.runs.config import RunConfig
+from edge_fl.runs.config import RunConfig, begun
 
 CONFIG = RunConfig(
     run="run",
@@ -79,6 +79,10 @@ def test_drops_grow_inside_the_run(drops: tuple[float, ...]) -> None:
 def test_evaluations_on_devices_that_cannot_be(wrong: dict[str, int], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         msgspec.structs.replace(CONFIG, **wrong)
+
+
+def test_a_default_that_json_cannot_hold_is_not_kept() -> None:
+    assert begun(CONFIG, {"cap": float("inf"), "floor": 0.5}).parameters == {"floor": 0.5}
 
 
 def test_a_run_of_before_there_were_drops_has_none() -> None:
