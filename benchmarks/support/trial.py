@@ -120,7 +120,7 @@ def _tried(case: SupportCase, runtime: str, limits: Limits) -> Trial:
     )
     trial = Trial(case.name, runtime, exporter_digest())
     try:
-        with TemporaryDirectory() as scratch, told_as_memory(limits.memory_mb, f"the export of '{case.name}'"):
+        with told_as_memory(limits.memory_mb, f"the export of '{case.name}'"), TemporaryDirectory() as scratch:
             return _measured(trial, export_bundle(case.build(), target, Path(scratch) / "bundle"))
     except MemoryLimitError as error:
         return replace(trial, refused=str(error), limited=True)

@@ -18,6 +18,7 @@ _WORDS = (
     "cannot allocate",
     "out of memory",
     "can't start new thread",
+    "error return without exception set",  # CPython's own code where an allocation fails
 )
 
 
