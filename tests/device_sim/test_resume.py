@@ -92,7 +92,7 @@ def lines(root: Path) -> list[str]:
         ("fedavg", {"server.momentum": 0.5}),
         pytest.param("fedavg+stc", {}, marks=pytest.mark.matrix),
         pytest.param("fedbiad+tcs", {"server.momentum": 0.9}, marks=pytest.mark.matrix),
-        ("vardrop", {"threshold": -4.0}),
+        pytest.param("vardrop", {"threshold": -4.0}, marks=pytest.mark.matrix),
     ],
 )
 def test_what_a_client_and_the_server_remember_is_resumed(

@@ -52,7 +52,7 @@ class Pauser(Observer):
             time.sleep(2)  # else the run might be over before a busy machine has it train
 
 
-@pytest.mark.parametrize("method", ["fedbiad+dgc", "fjord"])
+@pytest.mark.parametrize("method", ["fedbiad+dgc", pytest.param("fjord", marks=pytest.mark.matrix)])
 def test_rounds_close_without_those_who_still_train_and_count_them_later(
     system, embedded: BrokerAddress, method: str
 ) -> None:

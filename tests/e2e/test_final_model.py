@@ -41,7 +41,10 @@ def plain_outputs(
 
 @pytest.mark.parametrize(
     ("method", "parameters", "factors"),
-    [("fjord", {"widths": WIDTHS}, [1.0, 1.0]), ("heterofl", {"levels": ["a", "b"]}, [1.0, 2.0])],
+    [
+        ("fjord", {"widths": WIDTHS}, [1.0, 1.0]),
+        pytest.param("heterofl", {"levels": ["a", "b"]}, [1.0, 2.0], marks=pytest.mark.matrix),
+    ],
     ids=["fjord", "heterofl"],
 )
 def test_devices_predict_with_the_final_model_at_their_width(

@@ -83,7 +83,7 @@ class Replay:
     ("method", "options"),
     [
         ("fjord", {"tiers": "auto", "selection": "capability", "evaluate_on": 2}),
-        ("fedbiad", {"selection": "availability", "evaluate_on": 3}),
+        pytest.param("fedbiad", {"selection": "availability", "evaluate_on": 3}, marks=pytest.mark.matrix),
         pytest.param(
             "fedmp", {"parameters": {"ratio": "bandit"}, "selection": "least-recent"}, marks=pytest.mark.matrix
         ),

@@ -184,7 +184,12 @@ def rotated(x: Tensor) -> Tensor:
         ),
         (Rotary, torch.randn(3, 6, 16), {"self_attn.heads": 2, "self_attn.o_proj": 16}),
         (Thirds, torch.randn(3, 6, 16), {"attn.heads": 4, "attn.c_proj": 16}),
-        (Interleaved, torch.randn(3, 6, 16), {"attention.heads": 4, "attention.dense": 16}),
+        pytest.param(
+            Interleaved,
+            torch.randn(3, 6, 16),
+            {"attention.heads": 4, "attention.dense": 16},
+            marks=pytest.mark.matrix,
+        ),
     ],
 )
 def test_whole_heads_are_units(model: type[nn.Module], x: Tensor, expected: dict[str, int]) -> None:

@@ -242,7 +242,7 @@ def test_a_model_that_mixes_the_samples_of_a_batch_is_refused_and_nothing_is_wri
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("widths", [(1000, 62), (1,)])
+@pytest.mark.parametrize("widths", [pytest.param((1000, 62), marks=pytest.mark.matrix), (1,)])
 def test_a_width_at_which_dropout_leaves_no_unit_is_there_for_first_units(
     widths: tuple[int, ...], tmp_path: Path
 ) -> None:

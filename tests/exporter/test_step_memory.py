@@ -38,7 +38,7 @@ def test_a_step_takes_what_the_check_says(width: int, tmp_path: Path) -> None:
 def test_a_step_of_a_head_alone_takes_what_the_check_says(tmp_path: Path) -> None:
     """The memory of frozen layers is that of activations, of which GELU holds two at once."""
     torch.manual_seed(0)
-    model = train_only(VisionTransformer(width=384, heads=6, depth=2, classes=10), ["head.*"])
+    model = train_only(VisionTransformer(width=384, heads=6, depth=1, classes=10), ["head.*"])
     target = Target("head", "", Input((3, 64, 64), "float32"), 10, ("onnx",), widths=(1000,), batch=20)
     said = check_model(model, target).memory[1000]
 

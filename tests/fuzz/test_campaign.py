@@ -44,7 +44,7 @@ def test_a_campaign_is_ten_million_cases_and_each_target_has_its_share() -> None
     assert len({target.name for target in TARGETS}) == len(TARGETS)
 
 
-@pytest.mark.parametrize("kind", ["raises", "allocates", "hangs"])
+@pytest.mark.parametrize("kind", ["raises", "allocates", pytest.param("hangs", marks=pytest.mark.matrix)])
 def test_a_planted_fault_is_found(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("atheris")
     target = Target("planted", f"tests.fuzz.planted:fault:{kind}", 1000, megabytes=64)

@@ -68,7 +68,10 @@ def clipped(folder: Path) -> int:
     return int({device["client"]: device["clipped"] for device in status["devices"]}["rogue"])
 
 
-@pytest.mark.parametrize("lie", [pytest.param("999", marks=pytest.mark.matrix), "tenth", "boast"])
+@pytest.mark.parametrize(
+    "lie",
+    [pytest.param("999", marks=pytest.mark.matrix), pytest.param("tenth", marks=pytest.mark.matrix), "boast"],
+)
 def test_a_lie(
     served: ServedFleet, digits_bundle: Bundle, honest: tuple[float, dict[str, np.ndarray]], lie: str
 ) -> None:

@@ -122,7 +122,9 @@ def results(edge: EdgeProgramManager, inputs: tuple[Tensor, ...]) -> list[Tensor
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.matrix if name in ("joined", "parted", "convolutional") else ())
+        pytest.param(
+            name, marks=pytest.mark.matrix if name in ("joined", "parted", "convolutional", "pooled") else ()
+        )
         for name in CASES
     ],
 )
