@@ -39,11 +39,11 @@ _RUNTIMES = ("torch_eager", "onnx")  # what the stacked trainer runs, and what e
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is run: a recipe with its parameters, on a model that goes with a data set, by whom and for how long.
 
-    ``lr_drops`` and ``lr_warmup`` are RunConfig's, ``model`` is that of the data set's setup where it is empty, ``mix``
-    says how many clients are of each tier as
-    :class:`device_sim.simulation.settings.Population` does, and ``scored`` are widths (thousandths): of the last
-    model as many first units are scored, and its zeros counted (:class:`Final`). ``evaluate_every`` is
-    :class:`edge_fl.runs.config.RunConfig`'s. A share ``hostile`` of each round's clients, all of
+    ``lr_drops``, ``lr_warmup``, ``statistics_every`` and ``evaluate_every`` are
+    :class:`edge_fl.runs.config.RunConfig`'s, and ``model`` is that of the data set's setup where it is empty. ``mix``
+    says how many clients are of each tier as :class:`device_sim.simulation.settings.Population` does. ``scored`` are
+    widths (thousandths): of the last model as many first units are scored, and its zeros counted (:class:`Final`). A
+    share ``hostile`` of each round's clients, all of
     ``hostile_tier`` where there is one, make the ``attack`` (:mod:`benchmarks.hostile`), if there is one; the bounds,
     ``robust`` and ``privacy`` are RunConfig's. Clients train on ``device``, ``cpu`` or ``cuda``, by SGD with
     ``weight_decay``.
@@ -67,6 +67,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     scored: tuple[int, ...] = ()
     lr_drops: tuple[float, ...] = ()
     lr_warmup: int = 0
+    statistics_every: int = 1
     evaluate_every: int = 1
     attack: str = ""
     hostile: float = 0.0
@@ -95,6 +96,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             lr=self.lr,
             lr_drops=self.lr_drops,
             lr_warmup=self.lr_warmup,
+            statistics_every=self.statistics_every,
             seed=self.seed,
             evaluate_every=self.evaluate_every,
             samples_bound=self.samples_bound,

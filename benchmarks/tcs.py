@@ -38,7 +38,7 @@ _WARM_UP = 60  # one round of so many is dense at first: 5 epochs of 300
 class Variant:
     """A line of the paper's tables: a recipe with its parameters, of ``steps`` local steps a round (H).
 
-    ``central`` is training without clients, of one that has all the data.
+    ``central`` is training without clients, of one that has all the data. ``statistics_every`` is RunConfig's.
     """
 
     recipe: str
@@ -46,6 +46,7 @@ class Variant:
     steps: int = 1
     warms: bool = False
     central: bool = False
+    statistics_every: int = 1
 
     @property
     def budget(self) -> float | None:
@@ -77,11 +78,13 @@ VARIANTS: dict[str, Variant] = {
     "tcs-l2": Variant("tcs", steps=2, warms=True),
     "tcs-l4": Variant("tcs", steps=4, warms=True),
     "tcs-l4-q5": Variant("tcs", {"tcs.bits": 5}, steps=4, warms=True),
+    "tcs-l4-q5-s10": Variant("tcs", {"tcs.bits": 5}, steps=4, warms=True, statistics_every=10),
     "tcs-lf": Variant("tcs", {"tcs.fairness": "lf"}, warms=True),
     "tcs-plf": Variant("tcs", {"tcs.fairness": "plf"}, warms=True),
     "tcs-momentum": Variant("tcs", {"server.momentum": 0.9}, warms=True),
 }
-"""By the paper's names; ``tcs-cold`` has no warm-up, nor has ``top-k``."""
+"""By the paper's names; ``tcs-cold`` has no warm-up, nor has ``top-k``. Updates of ``s10`` hold BatchNorm's statistics
+every tenth round, which the paper does not have."""
 
 
 def bench_tcs(
@@ -138,15 +141,22 @@ def bits(filled: Filled, *, warm: bool = True, statistics: bool = True) -> float
     round.
     """
     skipped = 0 if warm else _warm_rounds(filled)
-    own = 0 if statistics else _statistics_bytes(filled.run.case().name)
+    size, run = _statistics_bytes(filled.run.case().name), filled.run
+
+    def own(number: int) -> int:
+        sent = number % run.statistics_every == 0 or number == run.rounds
+        return size if sent and not statistics else 0
+
     shares = [
-        32 * (m.uplink - own) / (record.dense - own) for record in filled.records for m in record.rounds[skipped:]
+        32 * (m.uplink - own(number)) / (record.dense - (0 if statistics else size))
+        for record in filled.records
+        for number, m in enumerate(record.rounds[skipped:], skipped + 1)
     ]
     return mean(shares) / filled.run.local_steps if shares else None
 
 
 def _statistics_bytes(model: str) -> int:
-    """What BatchNorm's statistics take in every frame: float32, never compressed."""
+    """What BatchNorm's statistics take in a frame: float32, never compressed."""
     return 4 * sum(tensor.size for tensor in layout_of(model).tensors if tensor.role == "statistic")
 
 
@@ -161,6 +171,7 @@ def _entry(choice: Choice, dataset: str, name: str, *, rises: bool) -> Entry:
         "local_steps": variant.steps,
         "batch": _BATCH,
         "lr_warmup": min(warm, rounds - 1) * rises,
+        "statistics_every": variant.statistics_every,
     }
     if variant.central:
         steps = max(1, clients * _BATCH // _CENTRAL)

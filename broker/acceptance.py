@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 
 from broker.held_update import HeldUpdate
@@ -42,6 +43,7 @@ class Expected:
     """What the coordinator asked of one client; ``max_change`` is the most by which it may change a parameter.
 
     An update whose values are ``withheld`` says all but these. ``shared`` is what a compressor gave out with the model.
+    ``statistics`` says whether BatchNorm's are to be among the values.
     """
 
     layout: Layout
@@ -56,6 +58,7 @@ class Expected:
     assigned: Pattern | None = None
     withheld: bool = False
     shared: bytes = b""
+    statistics: bool = True
 
     @property
     def values(self) -> str:
@@ -103,6 +106,7 @@ def expected_update(
         max_change=max_change,
         withheld=task.withheld,
         shared=shared,
+        statistics=task.statistics is msgspec.UNSET,
     )
 
 
@@ -113,7 +117,7 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     ------
     FrameError
         With the codes of :func:`edge_fl.wire.frame.decode_frame`, or ``kind``, ``foreign``, ``stale``,
-        ``method``, ``samples``, ``loss``, ``pattern``, ``diverged`` or ``oversize``.
+        ``method``, ``statistics``, ``samples``, ``loss``, ``pattern``, ``diverged`` or ``oversize``.
     """
     if len(content) > largest_frame(expected.layout):
         raise FrameError("oversize", f"The update has {len(content)} bytes.")
@@ -130,6 +134,9 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     recipe = expected.recipe
     if (header.method, header.mode, header.values) != (recipe.name, recipe.method.mode, expected.values):
         raise FrameError("method", f"The update was made by '{header.method}' in {header.mode} mode.")
+    if header.has_statistics != expected.statistics:
+        found = "has BatchNorm's statistics" if header.has_statistics else "lacks BatchNorm's statistics"
+        raise FrameError("statistics", f"The update {found}, which is not what the task asked for.")
     if not 0 < header.samples <= expected.samples:
         raise FrameError("samples", f"The update claims {header.samples} of {expected.samples} samples.")
     if not 0 <= header.loss <= _LARGEST_LOSS:

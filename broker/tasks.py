@@ -54,6 +54,7 @@ def make_task(
         changes=changes,
         withheld=withheld,
         clipping=clipping or msgspec.UNSET,
+        statistics=msgspec.UNSET if config.sends_statistics(round) else False,
     )
     if assigned is None:
         return task

@@ -107,7 +107,9 @@ def vectors() -> dict[str, bytes]:
         files[f"sums/{name}.bin"] = frame
         files[f"sums/{name}.json"] = _text(_describe_sum(frame, of))
     messages = {str(type(message).__struct_config__.tag): message for message in _messages()}
-    for kind, message in (messages | {"task-private": _private_task()}).items():
+    for kind, message in (
+        messages | {"task-private": _private_task(), "task-without-statistics": _task_without_statistics()}
+    ).items():
         name = f"messages/{kind}"
         files[f"{name}.bin"] = encode_message(message)
         files[f"{name}.json"] = _text(msgspec.to_builtins(message))
@@ -250,6 +252,7 @@ def _frames() -> Iterator[tuple[str, bytes]]:
     yield "update-most", _frame("update", "rows", Pattern.full(LAYOUT), every=3, sent=False)
     yield "update-few", _frame("update", "rows", Pattern.full(LAYOUT), every=7, sent=True)
     yield "statistics", _statistics()
+    yield "update-without-statistics", _frame("update", "units", patterns["prefix"], statistics=False)
     yield "update-private", _frame("update", "units", patterns["prefix"], private=True)
     for kind in ("model", "change"):
         yield kind, _frame(kind, "units", Pattern.full(LAYOUT))
@@ -265,7 +268,14 @@ def _tensors() -> dict[str, NDArray[np.float32]]:
 
 
 def _frame(
-    kind: Any, mode: Mode, pattern: Pattern, *, every: int = 0, sent: bool = True, private: bool = False
+    kind: Any,
+    mode: Mode,
+    pattern: Pattern,
+    *,
+    every: int = 0,
+    sent: bool = True,
+    private: bool = False,
+    statistics: bool = True,
 ) -> bytes:
     """With ``every``, each such entry of the kept ones is ``sent``, or each but these."""
     header = Header(kind=kind, run="run-1", round=3, version=2, layout="", method="fedbiad", mode=mode)
@@ -273,6 +283,8 @@ def _frame(
         header = msgspec.structs.replace(header, client="phone-3", samples=60, loss=0.625)
     if private:
         header = msgspec.structs.replace(header, samples=1, loss=0.0, unclipped=True)
+    if not statistics:
+        header = msgspec.structs.replace(header, statistics=False)
     tensors = _tensors()
     if not every:
         return encode_frame(header, pattern, tensors)
@@ -427,6 +439,11 @@ def _messages() -> list[FromDevice | ToDevice]:
 def _private_task() -> Task:
     """One whose update is to be clipped, noised, and to say whether it was within the clip."""
     return msgspec.structs.replace(_rehearsal(), clipping=Clipping(norm=0.5, noise=0.25, tell=True))
+
+
+def _task_without_statistics() -> Task:
+    """One whose update is to leave BatchNorm's statistics out."""
+    return msgspec.structs.replace(_rehearsal(), statistics=False)
 
 
 def _rehearsal() -> Task:

@@ -48,6 +48,7 @@ __all__ = [
     "Scores",
     "Seed",
     "Settings",
+    "StatisticsEvery",
     "TestData",
     "Widths",
     "given_again",
@@ -85,6 +86,10 @@ Lr = Annotated[float, typer.Option(help="SGD step size.")]
 LrDrop = Annotated[
     list[float] | None,
     typer.Option(help="A fraction of the rounds after which the step size is divided by 10; repeat for several."),
+]
+StatisticsEvery = Annotated[
+    int,
+    typer.Option(min=1, help="Updates hold BatchNorm's statistics every so many rounds, and after the last."),
 ]
 LrWarmup = Annotated[
     int, typer.Option(min=0, help="The step size rises evenly to --lr over the first so many rounds.")

@@ -83,8 +83,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     al., 2017, section 2.2). After each of the fractions ``lr_drops`` of the rounds it is a tenth of what it was.
     ``tiers`` says whether a device trains in the tier it ``registered`` with, or (``auto``) in the ablest
     whose round it can finish in time by its own figures. ``selection`` says who of those that are there is picked
-    (:mod:`broker.client_selection`). The model is evaluated after every ``evaluate_every``-th round, and after the
-    last, by ``evaluate_on`` devices, too, on samples that they hold out. ``test_data`` names the held-out data (None:
+    (:mod:`broker.client_selection`). Updates hold BatchNorm's statistics in every ``statistics_every``-th round and in
+    the last; in the others the model keeps those that it has. The model is evaluated after every
+    ``evaluate_every``-th round, and after the last, by ``evaluate_on`` devices, too, on samples that they hold out. ``test_data`` names the held-out data (None:
     the test split of the bundle's data set, if it has one), ``scores`` what is computed there (none: what is usual for
     the loss). ``code`` names the user's own objects that the run needs on this machine, as
     :class:`edge_fl.core.registry.Registry` loads them. ``initial_weights`` are a file's or another run's that the run
@@ -121,6 +122,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     min_clients: int = 1
     tiers: Literal["registered", "auto"] = "registered"
     selection: SelectionPolicy = "random"
+    statistics_every: int = 1
     evaluate_every: int = 1
     evaluate_on: int = 0
     buffer: int = 0
@@ -149,6 +151,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             "clients_per_round",
             "local_steps",
             "min_clients",
+            "statistics_every",
             "evaluate_every",
             "max_samples",
             "max_devices",
@@ -162,6 +165,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
             raise ConfigError(
                 f"A buffer of {self.buffer} updates never fills while {self.clients_per_round} clients train at a "
                 "time: raise --clients-per-round."
+            )
+        if self.statistics_every > 1 and self.secure is not None:
+            raise ConfigError(
+                "Secure aggregation sums all that is trained, statistics too: leave --statistics-every out."
             )
         if self.evaluate_on < 0:
             raise ConfigError(f"Models are evaluated on 0 devices or more, not on {self.evaluate_on}.")
@@ -225,6 +232,10 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def evaluates(self, round: int) -> bool:
         """Whether the model is evaluated after a round, counted from 1."""
         return round % self.evaluate_every == 0 or round == self.rounds
+
+    def sends_statistics(self, round: int) -> bool:
+        """Whether the updates of a round, counted from 1, hold BatchNorm's statistics."""
+        return round % self.statistics_every == 0 or round == self.rounds
 
     def lr_of(self, round: int) -> float:
         """The step size of a round, counted from 1."""

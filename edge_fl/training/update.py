@@ -171,6 +171,7 @@ class Visit:
             samples=result.samples,
             loss=result.loss,
             values=self._recipe.values,
+            statistics=self._task.statistics,
         )
 
 

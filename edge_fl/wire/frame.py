@@ -43,7 +43,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``values`` of an update and of a change are new weights minus old ones, those of ``statistics`` the means over a
     client's batches. ``shared`` is what a compressor's server
     half tells the devices with a model, opaque here; frames without it leave it out. ``unclipped`` says of a private
-    update whether it was within the norm before it was clipped, where the task asks for it.
+    update whether it was within the norm before it was clipped, where the task asks for it. ``statistics`` is False
+    in an update that leaves them out, and else left out.
     """
 
     kind: Literal["model", "update", "change", "statistics"]
@@ -60,6 +61,12 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: str = FLOAT32
     shared: bytes | msgspec.UnsetType = msgspec.UNSET
     unclipped: bool | msgspec.UnsetType = msgspec.UNSET
+    statistics: Literal[False] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether the values hold the statistics, too."""
+        return self.statistics is msgspec.UNSET
 
 
 @dataclass(frozen=True)
@@ -106,10 +113,11 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed:
     head = msgspec.msgpack.encode(header)
     selection = Selection.of(pattern, header.mode)
     withheld = header.values == WITHHELD
-    size = 0 if withheld else values_size(selection, compressed)
+    has = header.has_statistics
+    size = 0 if withheld else values_size(selection, compressed, statistics=has)
     frame, section = unsealed_frame(_MAGIC, head, mask, size)
     if not withheld:
-        encode_values_into(section, selection, tensors, compressed)
+        encode_values_into(section, selection, tensors, compressed, statistics=has)
     return seal_frame(frame)
 
 
@@ -142,9 +150,12 @@ def decode_frame(
         raise FrameError("layout", f"The frame is for layout {header.layout}, not {layout.digest}.")
     if header.values == WITHHELD and header.kind != "update":
         raise FrameError("values", f"A {header.kind} withholds no values.")
+    if not header.has_statistics and header.kind != "update":
+        raise FrameError("values", f"A {header.kind} leaves no statistics out.")
     pattern = decode_mask(header.mask, parts.mask, layout)
     selection = Selection.of(pattern, header.mode)
-    values = decode_values(header.values, parts.values, Context(selection, header.round, shared), decoders)
+    context = Context(selection, header.round, shared)
+    values = decode_values(header.values, parts.values, context, decoders, statistics=header.has_statistics)
     return Frame(header, pattern, selection, values.kept, values.sent)
 
 

@@ -1,7 +1,8 @@
 """The value section of a frame: the kept entries of every tensor, in the layout's order, in C order.
 
 Either all of them as float32, or the parameters as a compressor wrote them or only some of them
-(:mod:`edge_fl.wire.sparse`), followed by the statistics as float32. Or none: values that secure aggregation sums.
+(:mod:`edge_fl.wire.sparse`), followed by the statistics as float32. An update may leave statistics out, which then are
+zeros: no change. Or no values at all: those that secure aggregation sums.
 """
 
 import math
@@ -47,30 +48,44 @@ class Values:
     sent: NDArray[np.bool_] | None = None
 
 
-def values_size(selection: Selection, compressed: bytes | None = None) -> int:
-    """Bytes of the value section under ``selection``, float32 or ``compressed``."""
+def values_size(selection: Selection, compressed: bytes | None = None, *, statistics: bool = True) -> int:
+    """Bytes of the value section under ``selection``, float32 or ``compressed``, with its ``statistics`` or without."""
     if compressed is None:
-        return _ITEM * _count(selection, selection.layout.tensors)
-    return len(compressed) + _ITEM * _count(selection, _statistics(selection))
+        return _ITEM * _count(selection, _travelling(selection, statistics=statistics))
+    return len(compressed) + _ITEM * _count(selection, _statistics(selection) if statistics else [])
 
 
 def encode_values_into(
-    out: memoryview, selection: Selection, tensors: Weights, compressed: bytes | None = None
+    out: memoryview,
+    selection: Selection,
+    tensors: Weights,
+    compressed: bytes | None = None,
+    *,
+    statistics: bool = True,
 ) -> None:
     """Write the value section of the full ``tensors`` into ``out``, in one pass."""
     if compressed is None:
-        _gather(np.frombuffer(out, dtype="<f4"), selection, selection.layout.tensors, tensors)
+        travelling = _travelling(selection, statistics=statistics)
+        _gather(np.frombuffer(out, dtype="<f4"), selection, travelling, tensors)
         return
     out[: len(compressed)] = compressed
-    statistics = np.empty(_count(selection, _statistics(selection)), dtype="<f4")
-    _gather(statistics, selection, _statistics(selection), tensors)
-    out[len(compressed) :] = statistics.tobytes()
+    behind = _statistics(selection) if statistics else []
+    numbers = np.empty(_count(selection, behind), dtype="<f4")
+    _gather(numbers, selection, behind, tensors)
+    out[len(compressed) :] = numbers.tobytes()
 
 
-def decode_values(encoding: str, section: memoryview, context: Context, decoders: Mapping[str, Decoder]) -> Values:
+def decode_values(
+    encoding: str,
+    section: memoryview,
+    context: Context,
+    decoders: Mapping[str, Decoder],
+    *,
+    statistics: bool = True,
+) -> Values:
     """The entries that ``context`` keeps; views of ``section`` where it is float32, and none where it is ``withheld``.
 
-    ``decoders`` read what is neither float32 nor ``sparse``.
+    ``decoders`` read what is neither float32 nor ``sparse``. A section without ``statistics`` has zeros for them.
 
     Raises
     ------
@@ -84,24 +99,29 @@ def decode_values(encoding: str, section: memoryview, context: Context, decoders
             raise FrameError("values", f"The value section has {len(section)} bytes where none belong.")
         return Values({})
     if encoding == FLOAT32:
-        expected = values_size(selection)
+        expected = values_size(selection, statistics=statistics)
         if len(section) != expected:
             raise FrameError("values", f"The value section has {len(section)} bytes where {expected} belong.")
-        values = Values(_split(np.frombuffer(section, dtype="<f4"), selection, selection.layout.tensors))
+        travelling = _travelling(selection, statistics=statistics)
+        values = Values(_split(np.frombuffer(section, dtype="<f4"), selection, travelling))
     elif encoding == SPARSE or encoding in decoders:
-        values = _decode_encoded(section, context, None if encoding == SPARSE else decoders[encoding])
+        decoder = None if encoding == SPARSE else decoders[encoding]
+        values = _decode_encoded(section, context, decoder, statistics=statistics)
     else:
         raise FrameError("values", f"The values are encoded as '{encoding[:40]}', which this edge-fl cannot read.")
     for name, tensor in values.kept.items():
         _check_finite(tensor.reshape(-1), name)
+    if not statistics:
+        absent = {t.name: np.zeros(selection.shape(t), dtype=np.float32) for t in _statistics(selection)}
+        values.kept.update(absent)
     return values
 
 
-def _decode_encoded(section: memoryview, context: Context, decoder: Decoder | None) -> Values:
+def _decode_encoded(section: memoryview, context: Context, decoder: Decoder | None, *, statistics: bool) -> Values:
     """The parameters as ``decoder`` reads them (None: ``sparse``), and the statistics after them."""
     selection = context.selection
-    statistics = _statistics(selection)
-    size = _ITEM * _count(selection, statistics)
+    behind = _statistics(selection) if statistics else []
+    size = _ITEM * _count(selection, behind)
     if len(section) < size:
         raise FrameError("values", f"The value section has {len(section)} bytes, fewer than its statistics.")
     split = len(section) - size
@@ -110,7 +130,7 @@ def _decode_encoded(section: memoryview, context: Context, decoder: Decoder | No
     else:
         vector, sent = decoder(section[:split], context), None
     kept = unflatten(vector, selection)
-    kept |= _split(np.frombuffer(section[split:], dtype="<f4"), selection, statistics)
+    kept |= _split(np.frombuffer(section[split:], dtype="<f4"), selection, behind)
     return Values(kept, sent)
 
 
@@ -128,6 +148,10 @@ def unflatten(vector: Vector, selection: Selection) -> dict[str, NDArray[np.floa
 
 def _statistics(selection: Selection) -> list[Tensor]:
     return [tensor for tensor in selection.layout.tensors if tensor.role == "statistic"]
+
+
+def _travelling(selection: Selection, *, statistics: bool) -> Sequence[Tensor]:
+    return selection.layout.tensors if statistics else selection.layout.parameters
 
 
 def _count(selection: Selection, tensors: Sequence[Tensor]) -> int:

@@ -8,7 +8,7 @@ from edge_fl.core.content import Ref
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.models import mlp_layout
 from edge_fl.recipes.recipe import open_recipe
-from edge_fl.runs.config import RunConfig, begun
+from edge_fl.runs.config import RunConfig, SecureAggregation, begun
 
 CONFIG = RunConfig(
     run="run",
@@ -55,6 +55,15 @@ def test_the_step_size_rises_evenly_and_then_drops() -> None:
     assert [config.lr_of(number) for number in range(1, 9)] == pytest.approx(
         [0.1, 0.2, 0.3, *[0.4] * 3, *[0.04] * 2]
     )
+
+
+def test_statistics_are_sent_every_so_many_rounds_and_in_the_last() -> None:
+    config = msgspec.structs.replace(CONFIG, rounds=8, statistics_every=3)
+    assert [number for number in range(1, 9) if config.sends_statistics(number)] == [3, 6, 8]
+    with pytest.raises(ConfigError, match="statistics every must be at least 1"):
+        msgspec.structs.replace(CONFIG, statistics_every=0)
+    with pytest.raises(ConfigError, match="leave --statistics-every out"):
+        msgspec.structs.replace(CONFIG, statistics_every=2, secure=SecureAggregation())
 
 
 @pytest.mark.parametrize("rounds", [-1, 8])

@@ -1,8 +1,9 @@
+import math
 import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
@@ -15,7 +16,10 @@ from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
+from edge_fl.wire.sparse import SPARSE, encode_sent
+from edge_fl.wire.values import FLOAT32, flatten, values_size
 
 MODES: tuple[Mode, ...] = get_args(Mode)
 HEADER = Header(
@@ -70,6 +74,35 @@ def test_a_frame_gives_back_what_went_in(small: Layout, encoding: str, mode: Mod
         assert frame.values[name].dtype == np.float32
         assert frame.values[name].shape == kept.shape
         assert frame.values[name].tobytes() == kept.tobytes()
+
+
+@every_kind
+@pytest.mark.parametrize("sparse", [False, True])
+def test_an_update_without_statistics_is_smaller_by_them_and_changes_none(
+    small: Layout, encoding: str, mode: Mode, *, sparse: bool
+) -> None:
+    full, pattern = numbered(small), PATTERNS[encoding](small)
+    selection = Selection.of(pattern, mode)
+    vector = flatten(selection, full)
+    section = encode_sent(vector, vector > 0) if sparse else None
+    header = msgspec.structs.replace(HEADER, mode=mode, values=SPARSE if sparse else FLOAT32)
+    whole = decode_frame(encode_frame(header, pattern, full, section), small)
+    without = msgspec.structs.replace(header, statistics=False)
+    frame = decode_frame(encode_frame(without, pattern, full, section), small)
+
+    assert not frame.values["conv.mean"].any()
+    assert frame.values["conv.mean"].shape == selection.shape(small.tensor("conv.mean"))
+    for tensor in small.parameters:
+        assert np.array_equal(frame.values[tensor.name], whole.values[tensor.name])
+    assert values_size(selection, section) - values_size(selection, section, statistics=False) == 4 * math.prod(
+        selection.shape(small.tensor("conv.mean"))
+    )
+
+
+@pytest.mark.parametrize("kind", ["model", "change", "statistics"])
+def test_an_update_alone_leaves_statistics_out(small: Layout, kind: Any) -> None:
+    header = msgspec.structs.replace(HEADER, kind=kind, statistics=False)
+    assert refusal(encode_frame(header, Pattern.full(small), numbered(small)), small) == "values"
 
 
 @given(data=st.data())

@@ -51,12 +51,13 @@ def test_there_is_a_frame_of_every_kind_and_every_message() -> None:
         "update-most",
         "update-few",
         "update-private",
+        "update-without-statistics",
         "statistics",
         "model",
         "change",
     }
     known = {cls.__struct_config__.tag for union in (FromDevice, ToDevice) for cls in union.__args__}
-    assert set(MESSAGES) == known | {"task-private"}
+    assert set(MESSAGES) == known | {"task-private", "task-without-statistics"}
 
 
 @pytest.mark.parametrize("name", FRAMES)
@@ -159,9 +160,13 @@ class Reader:
             dense, told["sent"] = self.sparse(section, n, 4 * sum(map(math.prod, shapes.values())) - 4 * n)
         else:
             dense = list(struct.unpack(f"<{len(section) // 4}f", section))
+        absent = {t["name"] for t in self.layout["tensors"] if t["role"] == "statistic" and "statistics" in header}
         tensors, at = {}, 0
         for name, shape in shapes.items():
             count = math.prod(shape)
+            if name in absent:
+                tensors[name] = {"shape": shape, "data": [0.0] * count}
+                continue
             tensors[name] = {"shape": shape, "data": dense[at : at + count]}
             at += count
         assert at == len(dense)
@@ -243,9 +248,11 @@ def test_the_second_implementation_reads_the_frames(name: str) -> None:
         axes = [reader.indices(axis, described["kept"]) for axis in tensor[described["header"]["mode"]]]
         strides = [math.prod(tensor["shape"][i + 1 :]) for i in range(len(axes))]
         flat = [sum(i * s for i, s in zip(entry, strides, strict=True)) for entry in itertools.product(*axes)]
-        whole = sent is None or tensor["role"] == "statistic"
+        statistic = tensor["role"] == "statistic"
+        absent = statistic and "statistics" in described["header"]
+        whole = sent is None or statistic
         assert described["values"][tensor["name"]]["data"] == [
-            (start + i) / 4 - 10 if whole or start + i in sent else 0.0 for i in flat
+            (start + i) / 4 - 10 if not absent and (whole or start + i in sent) else 0.0 for i in flat
         ]
 
 
