@@ -391,10 +391,13 @@ def _go_on(model: GlobalModel, finished: int, folder: RunFolder, store: Store) -
     model.load_older(finished, weights, learned)
 
 
-def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: int | None = None) -> None:
+def check_recipe(
+    bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: int | None = None, runtime: str | None = None
+) -> None:
     """Refuse before any device is asked what no device of a tier could do: ConfigError.
 
     ``tiers`` is how many tiers there are, None where it is not known: then it is as many as the method tells apart.
+    ``runtime`` is the one that all train in, None where it may be any of the bundle's.
     """
     method, _ = recipe.method, recipe.rule
     check_products(config, recipe)
@@ -433,7 +436,7 @@ def check_recipe(bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: in
             *(method.name, method.tiers, tiers, method.tiers),
         )
     for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
-        _check_tier(bundle, method, tier, config.batch)
+        _check_tier(bundle, method, tier, config.batch, runtime)
 
 
 def _drops_nothing(method: DropoutMethod, layout: Layout) -> bool:
@@ -442,23 +445,24 @@ def _drops_nothing(method: DropoutMethod, layout: Layout) -> bool:
     return any(map(method.dropout, tiers)) and all(method.counts(layout, tier) == layout.sizes for tier in tiers)
 
 
-def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int) -> None:
+def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int, runtime: str | None) -> None:
     for _, counts in method.programs(bundle.layout, tier):
         if block := next((block for block, count in counts.items() if count == 0), None):
             raise ConfigError(f"'{method.name}' would keep no unit of block '{block}' in tier {tier}; drop less.")
-    reasons = [missing_program(bundle, runtime, method, tier, batch) for runtime in bundle.manifest.programs]
-    if all(reasons):
-        raise ConfigError(reasons[0])
-    for runtime, reason in zip(bundle.manifest.programs, reasons, strict=True):
-        if reason:
-            _log.warning("devices of tier %d with %s cannot take part: %s", tier, runtime, reason)
+    programs = [name for name in bundle.manifest.programs if runtime in (None, name)]
+    missing = {name: missing_program(bundle, name, method, tier, batch) for name in programs}
+    reasons = {name: reason for name, reason in missing.items() if reason}
+    if reasons and len(reasons) == len(missing):
+        raise ConfigError(next(iter(reasons.values())))
+    for name, reason in reasons.items():
+        _log.warning("devices of tier %d with %s cannot take part: %s", tier, name, reason)
     held = bundle.manifest.statistic_widths
     widths = method.statistic_widths(tier) if isinstance(method, TrainsWidths) else ()
-    missing = sorted(set(widths) - set(held), reverse=True)
-    if held and missing:
+    without = sorted(set(widths) - set(held), reverse=True)
+    if held and without:
         raise ConfigError(
-            f"'{method.name}' needs BatchNorm statistics of the widths {_words(missing)} in tier {tier}, and the "
-            f"bundle has those of {_words(held)}: export it with {_words(missing)} among its --widths, or set others."
+            f"'{method.name}' needs BatchNorm statistics of the widths {_words(without)} in tier {tier}, and the "
+            f"bundle has those of {_words(held)}: export it with {_words(without)} among its --widths, or set others."
         )
 
 

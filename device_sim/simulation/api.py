@@ -1,8 +1,9 @@
 """``edge_fl.simulate``: a run in this process; `edge-fl simulate` calls the same."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from broker.observer import Observer
 from broker.session import new_run_id
@@ -20,16 +21,8 @@ from edge_fl.runs.run import Run, place_of
 
 __all__ = ["begin", "simulate"]
 
-
-def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> Run:
-    """Simulate a run with the frames, checks and rules of a real one, until its last round.
-
-    ``options`` are those of :func:`device_sim.simulation.api.begin`, which makes the run ready and does not run it.
-
-    Example: ``edge_fl.simulate(bundle, (x, y), method=edge_fl.FedBIAD(dropout=0.5), clients=100, rounds=20)``
-    """
-    simulation = begin(bundle, data, **options)
-    return Run.open(simulation.run().weights.parent)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def begin(
@@ -83,7 +76,7 @@ def begin(
     output: str | Path | None = None,
     observer: Observer | None = None,
 ) -> Simulation:
-    """A simulation, ready to run.
+    """A simulation, ready to run; :func:`edge_fl.simulate` takes the same and runs it.
 
     Parameters
     ----------
@@ -101,6 +94,14 @@ def begin(
         Metrics by name; none for the bundle's, or what is usual for its loss.
     fraction
         Share of the clients picked a round; None for a tenth, but at least one.
+    tiers, partition
+        Into how many tiers clients are dealt, in turn, and how ``data`` is cut over them: ``iid``, ``labels=5``,
+        ``shards=2``, ``dirichlet=0.5``, ``sizes=1`` or ``owners``.
+    trainer, runtime, device, threads
+        How clients train: each in a ``runtime`` of the bundle's (None: onnx), or many at once (``stacked``) by torch on
+        a ``device``, ``cpu`` or ``cuda``; and the threads of each process.
+    rounds, local_steps, batch, lr, lr_drops, lr_warmup, statistics_every, evaluate_every
+        As :class:`edge_fl.runs.config.RunConfig` has them.
     processes, engine
         How many workers share a round's clients, and what they are: processes of this machine (None: one), or actors of
         a Ray cluster (None: as many as fit).
@@ -196,6 +197,31 @@ def begin(
         world=world,
         test=None if test_data is None or _spec(test_data) else samples_of(test_data, "the test data"),
     )
+
+
+def _takes(other: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+    """Have ``help`` and type checkers show what ``other`` takes, which a function passes on as ``**options``."""
+
+    def shown(function: Callable[..., R]) -> Callable[P, R]:
+        own = inspect.signature(function).return_annotation
+        function.__signature__ = inspect.signature(other).replace(return_annotation=own)  # type: ignore[attr-defined]
+        _, parameters = inspect.cleandoc(other.__doc__ or "").split("\n\n", 1)
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{parameters}"
+        return function
+
+    return shown
+
+
+@_takes(begin)
+def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> Run:
+    """Simulate a run with the frames, checks and rules of a real one, until its last round.
+
+    ``options`` are those of :func:`device_sim.simulation.api.begin`, which makes the run ready and does not run it.
+
+    Example: ``edge_fl.simulate(bundle, (x, y), method=edge_fl.FedBIAD(dropout=0.5), clients=100, rounds=20)``
+    """
+    simulation = begin(bundle, data, **options)
+    return Run.open(simulation.run().weights.parent)
 
 
 def _spec(given: Any) -> str | None:

@@ -102,7 +102,8 @@ class Simulation:
         _check(config, population, timed=bool(world or schedule))
         use_code(config.code)
         recipe, config = open_recipe(config.method, config.parameters), settled(config, population.clients)
-        check_recipe(bundle, recipe, config, tiers=None if config.tiers == "auto" else population.tiers)
+        tiers = None if config.tiers == "auto" else population.tiers
+        check_recipe(bundle, recipe, config, tiers=tiers, runtime=trainer.programs)
         if config.buffer:
             check_buffered(recipe)
         trainer = msgspec.structs.replace(trainer, code=config.code)

@@ -98,7 +98,8 @@ def extract(
     if thousandths <= trained.width:
         wanted = replace(wanted, scores=_scores(opened, source, trained, wanted))
     path, card = extract_model(source, trained, wanted, output)
-    typer.echo(_json(path, card) if json else _text(path, card))
+    tested = opened.config.test_data or f"the test split of {source.manifest.dataset}"
+    typer.echo(_json(path, card) if json else _text(path, card, tested))
 
 
 def _adapter_text(output: Path, config: dict[str, Any]) -> str:
@@ -144,7 +145,7 @@ def _trained(run: "Run", manifest: "Manifest", width: int) -> "Trained":
 
 
 def _scores(run: "Run", bundle: "Bundle", trained: "Trained", wanted: "Wanted") -> dict[str, float]:
-    """The scores of what is delivered on the run's test data; none where these are not at hand here."""
+    """The scores of what is delivered on the run's test data as it is now; none where it is not at hand here."""
     from edge_fl.core.selection import masked
     from edge_fl.data.splits import test_samples
     from edge_fl.training.evaluator import open_evaluator
@@ -177,12 +178,12 @@ def _json(path: Path, card: "Card") -> str:
     return json_module.dumps({"path": str(path), **msgspec.to_builtins(card)})
 
 
-def _text(path: Path, card: "Card") -> str:
+def _text(path: Path, card: "Card", tested: str) -> str:
     kept = ", ".join(f"{block}: {count} of {card.of[block]}" for block, count in card.units.items())
     from edge_fl.metrics.text import scores_text
     from exporter.extract.card import card_file
 
-    measured = f", {scores_text(card.scores)} on the run's test data" if card.scores else ""
+    measured = f", {scores_text(card.scores)} on {tested}" if card.scores else ""
     return (
         f"{path}: {card.name} after {card.round} rounds of {card.method}, {card.parameters:,} trained numbers, "
         f"{card.size:,} bytes, within {card.parity:.1e} of what was trained{measured}\n"

@@ -46,7 +46,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     personal
         Tensors that are as exported, since each device trained its own; None where there are none.
     scores
-        What this model has on the run's test data, by name; none where there was none.
+        What this model has on the run's test data as it is now, by name; none where there is none.
     metadata
         The user's own.
     """

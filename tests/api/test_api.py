@@ -1,6 +1,7 @@
 """The Python interface does what the commands do, on data and models that are in no data set of ours."""
 
 import csv
+import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -222,6 +223,15 @@ def test_a_width_that_no_model_was_trained_of_is_refused_unless_asked_for(
     insisted = command(place, *words, "--untrained-width")
     assert insisted.returncode == 0, insisted.stderr
     assert "accuracy" in insisted.stdout
+
+
+def test_help_shows_what_a_simulation_takes() -> None:
+    takes = inspect.signature(edge_fl.simulate)
+    assert {"method", "clients", "lr_warmup", "output"} <= set(takes.parameters)
+    assert takes.return_annotation is edge_fl.Run
+    assert "tiers, partition" in (edge_fl.simulate.__doc__ or "")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'round'"):
+        edge_fl.simulate("bundle", round=3)  # type: ignore[call-arg]
 
 
 def test_a_coordinator_reads_test_data_from_a_file(place: Path, bundle: edge_fl.Bundle) -> None:

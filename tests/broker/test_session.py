@@ -32,10 +32,12 @@ def bundle(*kept: Mapping[str, int] | None, variants: tuple[str, ...] = ("plain"
     return Bundle(Path(), Manifest(SCHEMA, layout=DENSE, programs={"onnx": programs}, **PARTS, **SHAPES))
 
 
-def check(bundle: Bundle, recipe: str, tiers: int | None = None, **parameters: object) -> None:
+def check(
+    bundle: Bundle, recipe: str, tiers: int | None = None, runtime: str | None = None, **parameters: object
+) -> None:
     sizes = {"rounds": 1, "clients_per_round": 1, "local_steps": 1, "batch": 20}
     config = RunConfig(run="run", method=recipe, parameters=parameters, lr=0.1, seed=0, **sizes)
-    check_recipe(bundle, open_recipe(recipe, parameters), config, tiers=tiers)
+    check_recipe(bundle, open_recipe(recipe, parameters), config, tiers=tiers, runtime=runtime)
 
 
 def at(*widths: int) -> list[dict[str, int]]:
@@ -53,6 +55,10 @@ def test_a_runtime_that_lacks_a_width_is_told_of(caplog: pytest.LogCaptureFixtur
     assert told[0].startswith(
         "devices of tier 1 with executorch cannot take part: The bundle has no 'plain' program"
     )
+    check(whole, "feddrop", tiers=2, runtime="onnx", dropout=[0, 500])
+    assert len(caplog.records) == 1
+    with pytest.raises(ConfigError, match=r"for runtime 'executorch', .*: export it"):
+        check(whole, "feddrop", tiers=2, runtime="executorch", dropout=[0, 500])
 
 
 @pytest.mark.parametrize(
