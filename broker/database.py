@@ -11,7 +11,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError, SQLAlchemyError
 
 from broker import tables
-from broker.engines import engine_of, hold
+from broker.engines import engine_of, hold, is_held, is_held_in_server
 from edge_fl.core.errors import ConfigError, StateError
 
 __all__ = ["DamagedRecordError", "Database", "local_url"]
@@ -87,6 +87,13 @@ class Database:
                 found = str(connection.execute(text("PRAGMA integrity_check(1)")).scalar())
             if found != "ok":
                 raise DamagedRecordError(f"'{self._name}' is damaged ({' '.join(found.split())}).")
+
+    def at_work(self) -> bool:
+        """Whether some process has the right to write the run."""
+        if self._is_file:
+            return is_held(Path(str(self._name)))
+        with self.transaction() as connection:
+            return is_held_in_server(connection, self.run)
 
     def close(self) -> None:
         """Let another process have the run."""

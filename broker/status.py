@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,7 +29,7 @@ class DeviceStatus(msgspec.Struct, frozen=True):
     ``tier`` is the one it was asked in last, or registered with. ``clipped`` counts the rounds in which the norm bound
     scaled its update down, and it ``rests`` until that round (0: it does not). ``connected`` and
     ``heard``, the Unix time of its last message, are as the coordinator wrote them last; None where it has not, and
-    nobody is ``connected`` to a run that has ended.
+    ``connected`` where no coordinator is at work.
     """
 
     client: str
@@ -48,12 +48,15 @@ class DeviceStatus(msgspec.Struct, frozen=True):
 class RunStatus(msgspec.Struct, frozen=True):
     """A run: its settings, its last finished round (None before the first), the latest of them, devices, and what was
     turned away.
+
+    Its ``state`` is ``stopped`` where it has not ended and no process is at work on it, as after a kill.
     """
 
     run: str
     method: str
     rounds: int
     finished: int
+    state: Literal["at work", "stopped", "ended"]
     last: RoundMetrics | None
     latest: list[RoundMetrics]
     devices: list[DeviceStatus]
@@ -91,11 +94,13 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
             selection.learn(metrics)
         resting = {} if config.by_chance else selection.resting(len(rounds) + 1)
         seen, ended = read_presence(root), (root / FINAL).exists()
+        at_work = not ended and store.at_work()
         return RunStatus(
             run=config.run,
             method=config.method,
             rounds=config.rounds,
             finished=len(rounds),
+            state="ended" if ended else "at work" if at_work else "stopped",
             last=rounds[-1] if rounds else None,
             latest=rounds[-_LATEST:],
             devices=[
@@ -109,7 +114,7 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
                     now=_part(open_round, device.client),
                     clipped=clipped[device.client],
                     rests=resting.get(device.client, 0),
-                    connected=None if ended or device.client not in seen else seen[device.client].connected,
+                    connected=seen[device.client].connected if at_work and device.client in seen else None,
                     heard=seen[device.client].heard if device.client in seen else None,
                 )
                 for device in store.devices()

@@ -95,6 +95,10 @@ class Store:
         """Look at all of it; DamagedRecordError where something is wrong."""
         self._database.check()
 
+    def at_work(self) -> bool:
+        """Whether some process has the right to write the run."""
+        return self._database.at_work()
+
     def close(self) -> None:
         """Let another process have the run."""
         self._database.close()

@@ -46,6 +46,8 @@ def _show(found: "RunStatus") -> None:
         parts = [scores_text(last.scores), loss_text(last.loss, last.train_loss), spent]
         scores = "".join(f", {part}" for part in parts if part)
     print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{scores}\n")
+    if found.state == "stopped":
+        print("No process is at work on this run: --resume goes on with it.\n")
     show_table(
         f"On devices after round {found.finished}",
         ("tier", "width", "devices", "samples", "scores", "loss"),

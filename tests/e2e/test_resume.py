@@ -85,12 +85,17 @@ def killed_and_resumed(
             process.send_signal(signal.SIGSTOP)  # or it may have ended before it is looked at
             seen = status_of(root, database)
             process.kill()
+        after = status_of(root, database)
+        assert (seen.state, after.state) == ("at work", "stopped")
+        assert {device.connected for device in seen.devices} == {True}
+        assert {device.connected for device in after.devices} == {None}
         assert 2 <= seen.finished < 12
         assert [device.client for device in seen.devices] == ["client-0", "client-1", "client-2"]
         assert len(metrics_of(root)) < 12
         subprocess.run([*serve, "--resume", str(root)], check=True, capture_output=True)
         fleet.wait(timeout=120)
     assert len(metrics_of(root)) == 12
+    assert status_of(root, database).state == "ended"
     return root / "weights.safetensors"
 
 
