@@ -141,14 +141,10 @@ def bits(filled: Filled, *, warm: bool = True, statistics: bool = True) -> float
     round.
     """
     skipped = 0 if warm else _warm_rounds(filled)
-    size, run = _statistics_bytes(filled.run.case().name), filled.run
-
-    def own(number: int) -> int:
-        sent = number % run.statistics_every == 0 or number == run.rounds
-        return size if sent and not statistics else 0
-
+    left_out = 0 if statistics else _statistics_bytes(filled.run.case().name)
+    sends = filled.run.config().sends_statistics
     shares = [
-        32 * (m.uplink - own(number)) / (record.dense - (0 if statistics else size))
+        32 * (m.uplink - left_out * sends(number)) / (record.dense - left_out)
         for record in filled.records
         for number, m in enumerate(record.rounds[skipped:], skipped + 1)
     ]

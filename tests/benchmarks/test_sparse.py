@@ -7,6 +7,7 @@ from statistics import mean
 
 import pytest
 
+from benchmarks.accounting import layout_of
 from benchmarks.grid import Choice, Filled, Filling, entry
 from benchmarks.records import read_records
 from benchmarks.runs import Final, Measured, Record, bundle_of, make_run
@@ -80,6 +81,18 @@ def test_variants_make_the_same_local_steps_and_bits_are_those_of_frames(
 
     bench_tcs(choice, filling(report=told.append), names)
     assert not told
+
+
+def test_statistics_are_left_out_of_the_rounds_that_send_them() -> None:
+    own = 4 * sum(tensor.size for tensor in layout_of("resnet18-16").tensors if tensor.role == "statistic")
+    choice = Choice(("cifar-10",), (0,), model="resnet18-16")
+    made = entry(choice, "cifar-10", "tcs", {"variant": "tcs-l4-q5-s10"}, {}, rounds=4, statistics_every=3)
+    run = made.runs[0]
+    sizes = [1000.0 + own * (number in (3, 4)) for number in range(1, 5)]
+    rounds = [Measured(None, None, size, Traffic({0: 100}, {0: 12}), 0.1) for size in sizes]
+    filled = Filled(made, (Record(run=run, in_effect=run.in_effect(), dense=own + 32_000, rounds=rounds),))
+    assert bits(filled, statistics=False) == pytest.approx(1 / run.local_steps)
+    assert bits(filled) == pytest.approx(32 * (1000 + own / 2) / (own + 32_000) / run.local_steps)
 
 
 def test_a_run_that_is_all_warm_up_has_no_bits_after_it() -> None:
