@@ -106,7 +106,7 @@ def expected_update(
         max_change=max_change,
         withheld=task.withheld,
         shared=shared,
-        statistics=task.statistics is msgspec.UNSET,
+        statistics=task.without_statistics is msgspec.UNSET,
     )
 
 
@@ -176,6 +176,9 @@ def check_told(update: HeldUpdate, asked: Expected) -> None:
         raise diverged(name, change)
     if update.reach.keys() != {tensor.name for tensor in layout.tensors}:
         raise FrameError("values", "A worker tells the reach of other tensors than the model's.")
+    told = [update.size.statistics, *(update.reach[tensor.name] for tensor in layout.statistics)]
+    if not asked.statistics and any(told):
+        raise FrameError("statistics", "A worker tells of statistics in an update that was to hold none.")
     if not all(0 <= each < math.inf for each in update.reach.values()) or not all(
         each >= 0 for each in update.size
     ):

@@ -91,7 +91,8 @@ class Database:
     def at_work(self) -> bool:
         """Whether some process has the right to write the run."""
         if self._is_file:
-            return is_held(Path(str(self._name)))
+            with self._errors():
+                return is_held(Path(str(self._name)))
         with self.transaction() as connection:
             return is_held_in_server(connection, self.run)
 

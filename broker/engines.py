@@ -65,13 +65,13 @@ def hold(database: Path) -> IO[str]:
 
 
 def is_held(database: Path) -> bool:
-    """Whether a process has the right to write an SQLite file."""
+    """Whether a process has the right to write an SQLite file; raises OSError where that cannot be told."""
     try:
         with _lock_file(database).open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # nobody ever wrote it, or it is another user's
+    except FileNotFoundError:  # nobody ever wrote it
         return False
     return False
 
@@ -81,7 +81,8 @@ def is_held_in_server(connection: Connection, run: str) -> bool:
     key = _key(run) % 2**64
     asked = text(
         "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
-        "AND classid = :high AND objid = :low)"
+        "AND classid = :high AND objid = :low "
+        "AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
     )
     return bool(connection.scalar(asked, {"high": key >> 32, "low": key & 0xFFFFFFFF}))
 

@@ -166,7 +166,7 @@ class GlobalModel:
         if self.privacy is not None:
             change, noised = self.privacy.close(number, change, total.told)
         if total.sizes:
-            self._middle = median_size(total.sizes)
+            self._middle = _following(self._middle, median_size(total.sizes))
         change |= recipe.server_update(
             number, {tensor.name: change[tensor.name] for tensor in self.layout.parameters}
         )
@@ -237,6 +237,11 @@ class GlobalModel:
             values=values,
             shared=self._recipe.shared() or msgspec.UNSET,
         )
+
+
+def _following(before: Size | None, middle: Size) -> Size:
+    """The median of a round; that of the statistics is the one before where updates held none."""
+    return middle if before is None or middle.statistics else middle._replace(statistics=before.statistics)
 
 
 def _moved(weights: NDArray[np.float32], change: NDArray[np.float64]) -> NDArray[np.float32]:

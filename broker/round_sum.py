@@ -64,8 +64,9 @@ class RoundTotal(Summed, Protocol):
 class RoundSum:
     """What a round's updates come to, in the order in which they are added.
 
-    Each is held to limits by the median of the round before. Those of the first round wait on disk for their own, and
-    so do suspicious ones: who is that by the median of a round of five updates or more, too, is left out.
+    Each is held to limits by the median of the round before. Those of the first round wait on disk for their own, as do
+    those of the first round with statistics, and suspicious ones: who is that by the median of a round of five updates
+    or more, too, is left out.
 
     Parameters
     ----------
@@ -110,6 +111,7 @@ class RoundSum:
         self._layout, self._version, self._bounds, self._spool = layout, version, bounds, spool
         self._limits = bounds.limits(middle)
         self._first = middle is None
+        self._first_statistics = middle is not None and not middle.statistics
         self._heard: list[ClientReport] = []
         self._waiting: list[
             tuple[_Arrived, Size]
@@ -138,7 +140,8 @@ class RoundSum:
         size = size_of(self._layout, update.values, update.header.samples) if held is None else held.size
         self.sizes.append(size)
         clip = self._limits.clip(size)
-        if not self._first and not clip.suspicious:
+        unknown = self._first or (self._first_statistics and size.statistics > 0)
+        if not unknown and not clip.suspicious:
             self._count(arrived, clip)
             return
         if held is None:
@@ -150,7 +153,10 @@ class RoundSum:
         """Add what waits; what the server half learns of each update."""
         if self._waiting:
             own = self._bounds.limits(median_size(self.sizes))
-            self._limits = own if self._first else self._limits
+            if self._first:
+                self._limits = own
+            elif self._first_statistics:
+                self._limits = replace(self._limits, statistics=own.statistics)
             spooled = iter(self._spool)
             for arrived, size in self._waiting:
                 frame = arrived.frame if arrived.held else replace(arrived.frame, values=next(spooled))

@@ -424,6 +424,7 @@ def check_recipe(
             "export it with --batch-norm per-width",
             method.name,
         )
+    _warn_of_statistics(bundle.layout, config)
     if isinstance(method, DropoutMethod) and _drops_nothing(method, bundle.layout):
         _log.warning(
             "'%s' drops no unit of this model at its rates: it leaves recurrent blocks whole, or blocks are too small",
@@ -439,6 +440,18 @@ def check_recipe(
         _check_tier(bundle, method, tier, config.batch, runtime)
 
 
+def _warn_of_statistics(layout: Layout, config: RunConfig) -> None:
+    every = config.statistics_every
+    if every > 1 and not layout.statistics:
+        _log.warning("the model has no BatchNorm statistics, so --statistics-every %d changes nothing", every)
+    elif config.evaluate_every % every:
+        _log.warning(
+            "rounds without BatchNorm's statistics are scored with those of an earlier round: give "
+            "--evaluate-every %d, too",
+            every,
+        )
+
+
 def _drops_nothing(method: DropoutMethod, layout: Layout) -> bool:
     """Although it was asked to."""
     tiers = range(method.tiers)
@@ -449,7 +462,7 @@ def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int, runtime: 
     for _, counts in method.programs(bundle.layout, tier):
         if block := next((block for block, count in counts.items() if count == 0), None):
             raise ConfigError(f"'{method.name}' would keep no unit of block '{block}' in tier {tier}; drop less.")
-    programs = [name for name in bundle.manifest.programs if runtime in (None, name)]
+    programs = bundle.manifest.programs if runtime is None else (runtime,)
     missing = {name: missing_program(bundle, name, method, tier, batch) for name in programs}
     reasons = {name: reason for name, reason in missing.items() if reason}
     if reasons and len(reasons) == len(missing):

@@ -28,8 +28,8 @@ class DeviceStatus(msgspec.Struct, frozen=True):
 
     ``tier`` is the one it was asked in last, or registered with. ``clipped`` counts the rounds in which the norm bound
     scaled its update down, and it ``rests`` until that round (0: it does not). ``connected`` and
-    ``heard``, the Unix time of its last message, are as the coordinator wrote them last; None where it has not, and
-    ``connected`` where no coordinator is at work.
+    ``heard``, the Unix time of its last message, are as the coordinator wrote them last; None where it has not.
+    ``connected`` is None, too, where no coordinator is at work.
     """
 
     client: str
@@ -56,7 +56,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     method: str
     rounds: int
     finished: int
-    state: Literal["at work", "stopped", "ended"]
+    state: Literal["running", "stopped", "ended"]
     last: RoundMetrics | None
     latest: list[RoundMetrics]
     devices: list[DeviceStatus]
@@ -93,14 +93,14 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
         for metrics in rounds:
             selection.learn(metrics)
         resting = {} if config.by_chance else selection.resting(len(rounds) + 1)
+        running = store.at_work()  # before the final model is looked for, which a run writes before it lets go
         seen, ended = read_presence(root), (root / FINAL).exists()
-        at_work = not ended and store.at_work()
         return RunStatus(
             run=config.run,
             method=config.method,
             rounds=config.rounds,
             finished=len(rounds),
-            state="ended" if ended else "at work" if at_work else "stopped",
+            state="ended" if ended else "running" if running else "stopped",
             last=rounds[-1] if rounds else None,
             latest=rounds[-_LATEST:],
             devices=[
@@ -114,7 +114,9 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
                     now=_part(open_round, device.client),
                     clipped=clipped[device.client],
                     rests=resting.get(device.client, 0),
-                    connected=seen[device.client].connected if at_work and device.client in seen else None,
+                    connected=seen[device.client].connected
+                    if running and not ended and device.client in seen
+                    else None,
                     heard=seen[device.client].heard if device.client in seen else None,
                 )
                 for device in store.devices()

@@ -54,7 +54,7 @@ def make_task(
         changes=changes,
         withheld=withheld,
         clipping=clipping or msgspec.UNSET,
-        statistics=msgspec.UNSET if config.sends_statistics(round) else False,
+        without_statistics=msgspec.UNSET if config.sends_statistics(round) or not layout.statistics else True,
     )
     if assigned is None:
         return task

@@ -252,7 +252,7 @@ def _frames() -> Iterator[tuple[str, bytes]]:
     yield "update-most", _frame("update", "rows", Pattern.full(LAYOUT), every=3, sent=False)
     yield "update-few", _frame("update", "rows", Pattern.full(LAYOUT), every=7, sent=True)
     yield "statistics", _statistics()
-    yield "update-without-statistics", _frame("update", "units", patterns["prefix"], statistics=False)
+    yield "update-without-statistics", _frame("update", "units", patterns["prefix"], without_statistics=True)
     yield "update-private", _frame("update", "units", patterns["prefix"], private=True)
     for kind in ("model", "change"):
         yield kind, _frame(kind, "units", Pattern.full(LAYOUT))
@@ -275,7 +275,7 @@ def _frame(
     every: int = 0,
     sent: bool = True,
     private: bool = False,
-    statistics: bool = True,
+    without_statistics: bool = False,
 ) -> bytes:
     """With ``every``, each such entry of the kept ones is ``sent``, or each but these."""
     header = Header(kind=kind, run="run-1", round=3, version=2, layout="", method="fedbiad", mode=mode)
@@ -283,8 +283,8 @@ def _frame(
         header = msgspec.structs.replace(header, client="phone-3", samples=60, loss=0.625)
     if private:
         header = msgspec.structs.replace(header, samples=1, loss=0.0, unclipped=True)
-    if not statistics:
-        header = msgspec.structs.replace(header, statistics=False)
+    if without_statistics:
+        header = msgspec.structs.replace(header, without_statistics=True)
     tensors = _tensors()
     if not every:
         return encode_frame(header, pattern, tensors)
@@ -443,7 +443,7 @@ def _private_task() -> Task:
 
 def _task_without_statistics() -> Task:
     """One whose update is to leave BatchNorm's statistics out."""
-    return msgspec.structs.replace(_rehearsal(), statistics=False)
+    return msgspec.structs.replace(_rehearsal(), without_statistics=True)
 
 
 def _rehearsal() -> Task:

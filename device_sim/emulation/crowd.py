@@ -8,7 +8,9 @@ state, and every update of it holds the same numbers, under a header of its own.
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
+import msgspec
 import numpy as np
 
 from device_sim.emulation.sessions import Publish
@@ -81,10 +83,18 @@ class ReadyUpdates:
 
     def __call__(self, client: str, task: Task) -> Ready:
         """What ``client`` answers ``task`` with."""
-        made = self._made.pop((client, task.round), None)
-        return made or self.make(client, task.round, assigned_pattern(task, self._layout))
+        made, without = self._made.pop((client, task.round), None), task.without_statistics
+        if made is not None and without is msgspec.UNSET:
+            return made
+        return self.make(client, task.round, assigned_pattern(task, self._layout), without)
 
-    def make(self, client: str, round: int, pattern: Pattern | None = None) -> Ready:
+    def make(
+        self,
+        client: str,
+        round: int,
+        pattern: Pattern | None = None,
+        without_statistics: Literal[True] | msgspec.UnsetType = msgspec.UNSET,
+    ) -> Ready:
         """The update of ``client`` in ``round``, of ``pattern`` where the coordinator chose one."""
         header = Header(
             kind="update",
@@ -97,6 +107,7 @@ class ReadyUpdates:
             client=client,
             samples=_SAMPLES,
             loss=1.0,
+            without_statistics=without_statistics,
         )
         frame = encode_frame(header, pattern or self._pattern, self._change)
         return Ready(ref_of(frame), cut(frame))

@@ -18,7 +18,6 @@ _WORDS = (
     "cannot allocate",
     "out of memory",
     "can't start new thread",
-    "error return without exception set",  # CPython's own code where an allocation fails
 )
 
 
@@ -48,7 +47,8 @@ def told_as_memory(memory_mb: int, doing: str) -> Iterator[None]:
 def _is_memory(error: BaseException | None) -> bool:
     """Whether an allocation failed, here or where the error came from."""
     while error is not None:
-        if isinstance(error, MemoryError) or any(word in str(error).lower() for word in _WORDS):
+        # CPython that runs out of memory may lose the very error: "error return without exception set".
+        if isinstance(error, MemoryError | SystemError) or any(word in str(error).lower() for word in _WORDS):
             return True
         error = error.__cause__ or error.__context__
     return False

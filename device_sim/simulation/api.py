@@ -21,8 +21,8 @@ from edge_fl.runs.run import Run, place_of
 
 __all__ = ["begin", "simulate"]
 
-P = ParamSpec("P")
-R = TypeVar("R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 def begin(
@@ -199,13 +199,13 @@ def begin(
     )
 
 
-def _takes(other: Callable[P, object]) -> Callable[[Callable[..., R]], Callable[P, R]]:
+def _takes(other: Callable[_P, object]) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:
     """Have ``help`` and type checkers show what ``other`` takes, which a function passes on as ``**options``."""
 
-    def shown(function: Callable[..., R]) -> Callable[P, R]:
+    def shown(function: Callable[..., _R]) -> Callable[_P, _R]:
         own = inspect.signature(function).return_annotation
         function.__signature__ = inspect.signature(other).replace(return_annotation=own)  # type: ignore[attr-defined]
-        _, parameters = inspect.cleandoc(other.__doc__ or "").split("\n\n", 1)
+        parameters = inspect.cleandoc(other.__doc__ or "").partition("\n\n")[2]
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{parameters}"
         return function
 

@@ -89,7 +89,7 @@ LrDrop = Annotated[
 ]
 StatisticsEvery = Annotated[
     int,
-    typer.Option(min=1, help="Updates hold BatchNorm's statistics every so many rounds, and after the last."),
+    typer.Option(min=1, help="Updates hold BatchNorm's statistics in every so many rounds, and in the last."),
 ]
 LrWarmup = Annotated[
     int, typer.Option(min=0, help="The step size rises evenly to --lr over the first so many rounds.")

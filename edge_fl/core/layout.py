@@ -163,6 +163,11 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True,
         return tuple(tensor for tensor in self.tensors if tensor.role == "parameter")
 
     @cached_property
+    def statistics(self) -> tuple[Tensor, ...]:
+        """Those of ``tensors`` that are BatchNorm's running means and variances, in order: without personal ones."""
+        return tuple(tensor for tensor in self.tensors if tensor.role == "statistic")
+
+    @cached_property
     def trained(self) -> "Layout":
         """As one device trains it: personal tensors come last among the others."""
         if not self.personal:

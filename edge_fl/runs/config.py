@@ -166,10 +166,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 f"A buffer of {self.buffer} updates never fills while {self.clients_per_round} clients train at a "
                 "time: raise --clients-per-round."
             )
-        if self.statistics_every > 1 and self.secure is not None:
-            raise ConfigError(
-                "Secure aggregation sums all that is trained, statistics too: leave --statistics-every out."
-            )
+        self._check_statistics()
         if self.evaluate_on < 0:
             raise ConfigError(f"Models are evaluated on 0 devices or more, not on {self.evaluate_on}.")
         if self.evaluate_on and self.buffer:
@@ -193,6 +190,18 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
         self._check_bounds()
         self._check_lr()
+
+    def _check_statistics(self) -> None:
+        reasons = {
+            "secure aggregation sums all that is trained": self.secure is not None,
+            "a private run sends no statistics": self.privacy is not None,
+            "a buffer mixes updates of several rounds": self.buffer > 0,
+        }
+        reason = next((reason for reason, holds in reasons.items() if holds), None)
+        if self.statistics_every > 1 and reason:
+            raise ConfigError(
+                f"Statistics cannot be left out of some rounds, as {reason}: leave --statistics-every out."
+            )
 
     def _check_lr(self) -> None:
         if not all(a < b for a, b in pairwise((0, *self.lr_drops, 1))):

@@ -88,6 +88,8 @@ class Visit:
             raise ConfigError(
                 f"The task asks for a clipped update and for '{task.method}', which would change it after the clip."
             )
+        if task.withheld and task.without_statistics is not msgspec.UNSET:
+            raise ConfigError("The task withholds values for a sum of all of them, and leaves statistics out.")
         self._job = Job(
             layout=layout,
             client=client,
@@ -171,7 +173,7 @@ class Visit:
             samples=result.samples,
             loss=result.loss,
             values=self._recipe.values,
-            statistics=self._task.statistics,
+            without_statistics=self._task.without_statistics,
         )
 
 

@@ -43,8 +43,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``values`` of an update and of a change are new weights minus old ones, those of ``statistics`` the means over a
     client's batches. ``shared`` is what a compressor's server
     half tells the devices with a model, opaque here; frames without it leave it out. ``unclipped`` says of a private
-    update whether it was within the norm before it was clipped, where the task asks for it. ``statistics`` is False
-    in an update that leaves them out, and else left out.
+    update whether it was within the norm before it was clipped, where the task asks for it. An update that leaves
+    BatchNorm's statistics out says so by ``without_statistics``; other frames leave that out.
     """
 
     kind: Literal["model", "update", "change", "statistics"]
@@ -61,12 +61,12 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: str = FLOAT32
     shared: bytes | msgspec.UnsetType = msgspec.UNSET
     unclipped: bool | msgspec.UnsetType = msgspec.UNSET
-    statistics: Literal[False] | msgspec.UnsetType = msgspec.UNSET
+    without_statistics: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def has_statistics(self) -> bool:
         """Whether the values hold the statistics, too."""
-        return self.statistics is msgspec.UNSET
+        return self.without_statistics is msgspec.UNSET
 
 
 @dataclass(frozen=True)

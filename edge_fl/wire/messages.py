@@ -178,8 +178,8 @@ class Task(_Message, frozen=True):
     ``changes`` are the frames that lead to ``model`` from the one of version ``since``, for a device that still holds
     that one or a later; None where models always travel whole and need not be kept. With ``withheld`` the update says
     all but its values: those take part in secure aggregation (section 6 of the protocol). ``clipping`` is there in a
-    run with differential privacy: then the update withholds its samples and its loss, too. ``statistics`` is False
-    where the update is to leave BatchNorm's statistics out, and else left out.
+    run with differential privacy: then the update withholds its samples and its loss, too. ``without_statistics``
+    is there where the update is to leave BatchNorm's statistics out.
     """
 
     run: Id
@@ -199,7 +199,7 @@ class Task(_Message, frozen=True):
     changes: _Changes | None = None
     withheld: bool = False
     clipping: Clipping | msgspec.UnsetType = msgspec.UNSET
-    statistics: Literal[False] | msgspec.UnsetType = msgspec.UNSET
+    without_statistics: Literal[True] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Evaluate(_Message, frozen=True):

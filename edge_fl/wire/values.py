@@ -52,7 +52,7 @@ def values_size(selection: Selection, compressed: bytes | None = None, *, statis
     """Bytes of the value section under ``selection``, float32 or ``compressed``, with its ``statistics`` or without."""
     if compressed is None:
         return _ITEM * _count(selection, _travelling(selection, statistics=statistics))
-    return len(compressed) + _ITEM * _count(selection, _statistics(selection) if statistics else [])
+    return len(compressed) + _ITEM * _count(selection, selection.layout.statistics if statistics else ())
 
 
 def encode_values_into(
@@ -69,7 +69,7 @@ def encode_values_into(
         _gather(np.frombuffer(out, dtype="<f4"), selection, travelling, tensors)
         return
     out[: len(compressed)] = compressed
-    behind = _statistics(selection) if statistics else []
+    behind = selection.layout.statistics if statistics else ()
     numbers = np.empty(_count(selection, behind), dtype="<f4")
     _gather(numbers, selection, behind, tensors)
     out[len(compressed) :] = numbers.tobytes()
@@ -112,7 +112,7 @@ def decode_values(
     for name, tensor in values.kept.items():
         _check_finite(tensor.reshape(-1), name)
     if not statistics:
-        absent = {t.name: np.zeros(selection.shape(t), dtype=np.float32) for t in _statistics(selection)}
+        absent = {t.name: np.zeros(selection.shape(t), dtype=np.float32) for t in selection.layout.statistics}
         values.kept.update(absent)
     return values
 
@@ -120,7 +120,7 @@ def decode_values(
 def _decode_encoded(section: memoryview, context: Context, decoder: Decoder | None, *, statistics: bool) -> Values:
     """The parameters as ``decoder`` reads them (None: ``sparse``), and the statistics after them."""
     selection = context.selection
-    behind = _statistics(selection) if statistics else []
+    behind = selection.layout.statistics if statistics else ()
     size = _ITEM * _count(selection, behind)
     if len(section) < size:
         raise FrameError("values", f"The value section has {len(section)} bytes, fewer than its statistics.")
@@ -144,10 +144,6 @@ def flatten(selection: Selection, tensors: Weights) -> Vector:
 def unflatten(vector: Vector, selection: Selection) -> dict[str, NDArray[np.float32]]:
     """The reverse of :func:`flatten`: kept entries by tensor, as views of ``vector``."""
     return _split(vector, selection, selection.layout.parameters)
-
-
-def _statistics(selection: Selection) -> list[Tensor]:
-    return [tensor for tensor in selection.layout.tensors if tensor.role == "statistic"]
 
 
 def _travelling(selection: Selection, *, statistics: bool) -> Sequence[Tensor]:

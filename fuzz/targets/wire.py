@@ -149,7 +149,8 @@ def section(name: str) -> Prepared:
     def run(data: bytes) -> None:
         context = Context(widths[(data[0] if data else 0) % 3], 1, shared if data[:1] > b"\x80" else b"")
         try:
-            found = decode_values(name, memoryview(data)[1:], context, DECODERS)
+            statistics = data[:1] < b"\xc0"
+            found = decode_values(name, memoryview(data)[1:], context, DECODERS, statistics=statistics)
         except FrameError:
             return
         assert all(np.isfinite(values).all() for values in found.kept.values())
@@ -211,6 +212,8 @@ def update() -> Prepared:
         assert 1 <= found.header.samples <= 100
 
     seeds = [
-        encode_frame(header, pattern, delta) for pattern in (Pattern.seeded(layout, 500, 1), Pattern.full(layout))
+        encode_frame(msgspec.structs.replace(header, without_statistics=without), pattern, delta)
+        for pattern in (Pattern.seeded(layout, 500, 1), Pattern.full(layout))
+        for without in (msgspec.UNSET, True)
     ]
     return Prepared(run, seeds)

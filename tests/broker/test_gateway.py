@@ -236,7 +236,7 @@ def test_a_good_update_is_taken_once(wire: Wire) -> None:
         ("stale", lambda w: w.update(run="run-2")),
         ("method", lambda w: w.update(method="fedavg")),
         ("method", lambda w: w.update(mode="units")),
-        ("statistics", lambda w: w.update(statistics=False)),
+        ("statistics", lambda w: w.update(without_statistics=True)),
         ("samples", lambda w: w.update(samples=SAMPLES + 1)),
         ("samples", lambda w: w.update(samples=0)),
         ("not-finite", lambda w: w.update(loss=float("nan"))),

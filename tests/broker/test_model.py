@@ -8,10 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
+from broker.acceptance import Expected, check_update
 from broker.defence import Defence
 from broker.model import GlobalModel
 from edge_fl.aggregation.bounds import Bounds
 from edge_fl.compressors.base import DECODERS, open_compressor
+from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout, Segment, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
@@ -194,6 +196,36 @@ def test_the_median_of_the_last_round_goes_on_with_a_checkpoint() -> None:
         np.testing.assert_allclose(then.weights[name] - first.weights[name], 2 * one[name], rtol=1e-3, atol=1e-5)
 
 
+def test_statistics_are_held_to_the_last_ones_that_were_sent() -> None:
+    """A round without any is no median of theirs: a single client could then move them as far as it likes."""
+    mean = Tensor("mean", (4,), ((Segment(None, inner=4),),), ((Segment(None, inner=4),),), role="statistic")
+    layout = Layout(LAYOUT.blocks, (*LAYOUT.tensors, mean))
+    sent = random_weights(layout, 1)
+
+    def update(factor: float, client: str, version: int) -> Frame:
+        delta = sent | {"mean": np.float32(factor) * sent["mean"]}
+        told = msgspec.structs.replace(
+            header(FEDAVG, 0, FLOAT32, version),
+            client=client,
+            without_statistics=msgspec.UNSET if factor else True,
+        )
+        return decode_frame(encode_frame(told, Pattern.full(layout), delta), layout)
+
+    model = GlobalModel(layout, random_weights(layout, 0), recipe=FEDAVG, run="r", defence=bounded(norm=2))
+    for number, sends in enumerate((False, True, False, True)):
+        before, total = model.weights["mean"], model.begin()
+        for i in range(4):
+            total.add(0, update(1.0 if sends else 0.0, f"c{i}", number))
+        if sends:
+            total.add(0, update(1e30, "liar", number))
+        applied = model.apply(total)
+        assert applied.clipped == ({"liar": 0} if sends else {})
+        np.testing.assert_allclose(model.weights["mean"] - before, sends * sent["mean"], rtol=1e-4, atol=1e-5)
+        again = GlobalModel(layout, model.weights, recipe=FEDAVG, run="r", defence=bounded(norm=2))
+        again.load_state_dict(number + 1, model.weights, model.state_dict())
+        model = again
+
+
 def test_a_vote_is_not_clipped() -> None:
     recipe = open_recipe("fedavg+signsgd", {"signsgd.step": 0.25})
     frames = [dense(recipe, times(10**k, random_weights(LAYOUT, k))) for k in range(5)]
@@ -315,3 +347,28 @@ def test_an_update_from_an_older_model_counts_for_less(method: str) -> None:
     for name, old in before.items():
         expected = old + (fresh[name] + 0.5 * stale[name]) / 2  # 1 / sqrt(1 + 3)
         np.testing.assert_allclose(model.weights[name], expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_an_update_holds_statistics_where_its_task_wants_them_alone(*, wanted: bool) -> None:
+    asked = Expected(
+        layout=LAYOUT,
+        recipe=FEDAVG,
+        run="r",
+        round=1,
+        version=0,
+        client="c0",
+        tier=0,
+        samples=10,
+        max_change=1e3,
+        statistics=wanted,
+    )
+    right = header(FEDAVG, 0, FLOAT32)
+    for without in (msgspec.UNSET, True):
+        told = msgspec.structs.replace(right, without_statistics=without, mode=FEDAVG.method.mode)
+        content = encode_frame(told, Pattern.full(LAYOUT), random_weights(LAYOUT, 1))
+        if wanted == (without is msgspec.UNSET):
+            check_update(content, asked)
+            continue
+        with pytest.raises(FrameError, match="BatchNorm's statistics, which is not what the task asked for"):
+            check_update(content, asked)

@@ -82,7 +82,7 @@ def test_two_agents_train_privately_and_the_record_says_what_it_cost(
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("noise", [0.0, pytest.param(0.2, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("noise", [pytest.param(0.0, marks=pytest.mark.matrix), 0.2])
 def test_a_private_run_that_is_killed_goes_on_with_its_clip_and_its_cost(
     system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, noise: float
 ) -> None:

@@ -51,6 +51,11 @@ def test_the_model_keeps_its_statistics_until_updates_hold_some(
     assert same_weights(fleet.weights, run.weights)
     assert not fleet.rounds[0].rejections
 
+    silent = load_file(fleet.weights.parent / "checkpoints" / "00001.safetensors")
+    start = single.weights()
+    assert all(np.array_equal(silent[name], start[name]) for name in STATISTICS)
+    assert not all(np.array_equal(silent[name], start[name]) for name in start)
+
     size = sum(4 * single.layout.tensor(name).size for name in STATISTICS)
     without, *others = (sum(metrics.uplink.values()) / CLIENTS for metrics in run.rounds)
     if method == "fedavg":

@@ -9,6 +9,7 @@ from edge_fl.core.errors import ConfigError
 from edge_fl.measure.models import mlp_layout
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig, SecureAggregation, begun
+from edge_fl.runs.privacy import Privacy
 
 CONFIG = RunConfig(
     run="run",
@@ -62,8 +63,14 @@ def test_statistics_are_sent_every_so_many_rounds_and_in_the_last() -> None:
     assert [number for number in range(1, 9) if config.sends_statistics(number)] == [3, 6, 8]
     with pytest.raises(ConfigError, match="statistics every must be at least 1"):
         msgspec.structs.replace(CONFIG, statistics_every=0)
-    with pytest.raises(ConfigError, match="leave --statistics-every out"):
-        msgspec.structs.replace(CONFIG, statistics_every=2, secure=SecureAggregation())
+    others: list[dict[str, object]] = [
+        {"secure": SecureAggregation()},
+        {"privacy": Privacy("local", noise=1.0)},
+        {"buffer": 1},
+    ]
+    for other in others:
+        with pytest.raises(ConfigError, match="leave --statistics-every out"):
+            msgspec.structs.replace(CONFIG, statistics_every=2, **other)
 
 
 @pytest.mark.parametrize("rounds", [-1, 8])

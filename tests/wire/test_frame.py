@@ -87,7 +87,7 @@ def test_an_update_without_statistics_is_smaller_by_them_and_changes_none(
     section = encode_sent(vector, vector > 0) if sparse else None
     header = msgspec.structs.replace(HEADER, mode=mode, values=SPARSE if sparse else FLOAT32)
     whole = decode_frame(encode_frame(header, pattern, full, section), small)
-    without = msgspec.structs.replace(header, statistics=False)
+    without = msgspec.structs.replace(header, without_statistics=True)
     frame = decode_frame(encode_frame(without, pattern, full, section), small)
 
     assert not frame.values["conv.mean"].any()
@@ -101,7 +101,7 @@ def test_an_update_without_statistics_is_smaller_by_them_and_changes_none(
 
 @pytest.mark.parametrize("kind", ["model", "change", "statistics"])
 def test_an_update_alone_leaves_statistics_out(small: Layout, kind: Any) -> None:
-    header = msgspec.structs.replace(HEADER, kind=kind, statistics=False)
+    header = msgspec.structs.replace(HEADER, kind=kind, without_statistics=True)
     assert refusal(encode_frame(header, Pattern.full(small), numbered(small)), small) == "values"
 
 

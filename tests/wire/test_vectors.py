@@ -160,7 +160,11 @@ class Reader:
             dense, told["sent"] = self.sparse(section, n, 4 * sum(map(math.prod, shapes.values())) - 4 * n)
         else:
             dense = list(struct.unpack(f"<{len(section) // 4}f", section))
-        absent = {t["name"] for t in self.layout["tensors"] if t["role"] == "statistic" and "statistics" in header}
+        absent = {
+            t["name"]
+            for t in self.layout["tensors"]
+            if t["role"] == "statistic" and "without_statistics" in header
+        }
         tensors, at = {}, 0
         for name, shape in shapes.items():
             count = math.prod(shape)
@@ -249,7 +253,7 @@ def test_the_second_implementation_reads_the_frames(name: str) -> None:
         strides = [math.prod(tensor["shape"][i + 1 :]) for i in range(len(axes))]
         flat = [sum(i * s for i, s in zip(entry, strides, strict=True)) for entry in itertools.product(*axes)]
         statistic = tensor["role"] == "statistic"
-        absent = statistic and "statistics" in described["header"]
+        absent = statistic and "without_statistics" in described["header"]
         whole = sent is None or statistic
         assert described["values"][tensor["name"]]["data"] == [
             (start + i) / 4 - 10 if not absent and (whole or start + i in sent) else 0.0 for i in flat
