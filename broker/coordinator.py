@@ -466,8 +466,8 @@ class Coordinator:
         return self._on_devices.scores(current.number, busy)
 
     def _collect(self, number: int) -> dict[int, int]:
-        """Give the final model the BatchNorm statistics of the devices' data, where the method has them collected."""
-        if number < self._config.rounds or not collects(self._recipe.method, self._manifest):
+        """Give the final model the BatchNorm statistics of the devices' data, where the run has them collected."""
+        if number < self._config.rounds or not collects(self._config, self._recipe.method, self._manifest):
             return {}
         while self._returning():
             self._fleet.pump()

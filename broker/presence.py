@@ -37,7 +37,7 @@ class Presence:
         self._seen = {
             client: Seen(connected=False, heard=seen.heard) for client, seen in read_presence(root).items()
         }
-        self._changed, self._written = False, 0.0
+        self._changed, self._written = bool(self._seen), 0.0  # nobody is connected to this coordinator yet
 
     def heard(self, client: str) -> None:
         """A message of the registered ``client`` came."""

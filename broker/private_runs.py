@@ -37,8 +37,8 @@ def _of_recipe(config: RunConfig, recipe: Recipe, manifest: Manifest) -> Iterato
         yield f"the server of '{name}' learns from what single devices report: choose another method"
     if recipe.compressor is None and not recipe.draws_without_data:
         yield f"in '{name}' devices choose units by their data, and the choice has no noise: choose another method"
-    if collects(method, manifest):
-        yield f"'{name}' collects BatchNorm's statistics, which have no noise: set static=false"
+    if collects(config, method, manifest):
+        yield f"'{name}' collects BatchNorm's statistics, which have no noise: give --no-collect-statistics"
     if "rule" in config.parameters or config.parameters.get("weighting") == "samples":
         yield "all clients and rows count alike, over a fixed number: leave the rule and the weighting out"
 

@@ -54,6 +54,7 @@ from edge_fl.methods.capabilities import ChecksBundle, CollectsStatistics, Masks
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig, begun
+from edge_fl.training.batch_statistics import collectable
 from edge_fl.training.evaluator import Evaluator, open_evaluator
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
@@ -405,10 +406,11 @@ def check_recipe(
     check_private(config, recipe, bundle.manifest)
     if isinstance(method, ChecksBundle) and (reason := method.unfit(bundle.manifest)):
         raise ConfigError(reason)
-    if config.keep_best is not None and collects(method, bundle.manifest):
+    collected = collects(config, method, bundle.manifest)
+    if config.keep_best is not None and collected:
         raise ConfigError(
             f"'{method.name}' collects BatchNorm's statistics after the last round, and earlier models lack them: "
-            "leave --keep-best out."
+            "leave --keep-best out, or give --no-collect-statistics."
         )
     if isinstance(method, MasksLabels) and method.masks_labels and bundle.manifest.loss == "cross_entropy":
         _log.warning(
@@ -416,9 +418,17 @@ def check_recipe(
             "export it with --loss masked_cross_entropy",
             method.name,
         )
-    normalised = any(tensor.role == "statistic" for tensor in bundle.layout.tensors)
-    wanted = isinstance(method, CollectsStatistics) and method.collects_statistics and normalised
-    if wanted and not collects(method, bundle.manifest):
+    drops = isinstance(method, DropoutMethod)
+    wanted = isinstance(method, CollectsStatistics) and method.collects_statistics and bundle.layout.statistics
+    if wanted and drops and collectable(bundle.manifest):
+        _log.warning(
+            "'%s' shifts BatchNorm's statistics by dropping units, so %s",
+            method.name,
+            "scores before the last round are too low: devices collect the full model's statistics after that round"
+            if collected
+            else "scores and the final model are worse than they could be: --collect-statistics mends the final one",
+        )
+    if wanted and not drops and not collectable(bundle.manifest):
         _log.warning(
             "'%s' collects no BatchNorm statistics of this bundle, whose steps leave them as they were exported; "
             "export it with --batch-norm per-width",
@@ -445,11 +455,12 @@ def _warn_of_statistics(layout: Layout, config: RunConfig) -> None:
     if every > 1 and not layout.statistics:
         _log.warning("the model has no BatchNorm statistics, so --statistics-every %d changes nothing", every)
     elif config.evaluate_every % every:
-        _log.warning(
-            "rounds without BatchNorm's statistics are scored with those of an earlier round: give "
-            "--evaluate-every %d, too",
-            every,
-        )
+        said = "rounds without BatchNorm's statistics are scored with those of an earlier round"
+        if config.keep_best is not None or config.rollback is not None:
+            raise ConfigError(
+                f"--keep-best and --rollback go by scores, and {said}: give --evaluate-every {every}, too."
+            )
+        _log.warning("%s: give --evaluate-every %d, too", said, every)
 
 
 def _drops_nothing(method: DropoutMethod, layout: Layout) -> bool:

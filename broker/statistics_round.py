@@ -79,9 +79,12 @@ class StatisticsRound(Poll[CollectStatistics, CollectedStatistics]):
         return result
 
 
-def collects(method: Method, manifest: Manifest) -> bool:
+def collects(config: RunConfig, method: Method, manifest: Manifest) -> bool:
     """Whether a run of ``method`` on that bundle ends with collecting statistics."""
-    return isinstance(method, CollectsStatistics) and method.collects_statistics and bool(collectable(manifest))
+    wanted = config.collect_statistics
+    if wanted is None:
+        wanted = isinstance(method, CollectsStatistics) and method.collects_statistics
+    return wanted and bool(collectable(manifest))
 
 
 def widths_asked(method: Method, manifest: Manifest, tiers: Mapping[str, int]) -> dict[str, int]:

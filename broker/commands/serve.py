@@ -25,6 +25,7 @@ from edge_fl.commands.log import LogFile, LogFormat, LogFormatOption, logging_to
 from edge_fl.commands.options import (
     Attackers,
     Batch,
+    CollectStatistics,
     Database,
     Dp,
     DpClip,
@@ -112,6 +113,7 @@ def serve(
     lr_drop: LrDrop = None,
     lr_warmup: LrWarmup = 0,
     statistics_every: StatisticsEvery = 1,
+    collect_statistics: CollectStatistics = None,
     seed: Seed = 0,
     test_data: TestData = None,
     score: Scores = None,
@@ -310,6 +312,7 @@ def serve(
             lr_drops=tuple(lr_drop or ()),
             lr_warmup=lr_warmup,
             statistics_every=statistics_every,
+            collect_statistics=collect_statistics,
             seed=seed,
             test_data=test_data,
             scores=tuple(score or ()),

@@ -52,6 +52,7 @@ def begin(
     lr_drops: Sequence[float] = (),
     lr_warmup: int = 0,
     statistics_every: int = 1,
+    collect_statistics: bool | None = None,
     seed: int = 0,
     evaluate_every: int = 1,
     initial_weights: Run | str | Path | None = None,
@@ -74,6 +75,7 @@ def begin(
     deadline: float = 120.0,
     quorum: float = 0.5,
     output: str | Path | None = None,
+    run: str | None = None,
     observer: Observer | None = None,
 ) -> Simulation:
     """A simulation, ready to run; :func:`edge_fl.simulate` takes the same and runs it.
@@ -100,7 +102,7 @@ def begin(
     trainer, runtime, device, threads
         How clients train: each in a ``runtime`` of the bundle's (None: onnx), or many at once (``stacked``) by torch on
         a ``device``, ``cpu`` or ``cuda``; and the threads of each process.
-    rounds, local_steps, batch, lr, lr_drops, lr_warmup, statistics_every, evaluate_every
+    rounds, local_steps, batch, lr, lr_drops, lr_warmup, statistics_every, collect_statistics, evaluate_every
         As :class:`edge_fl.runs.config.RunConfig` has them.
     processes, engine
         How many workers share a round's clients, and what they are: processes of this machine (None: one), or actors of
@@ -132,15 +134,15 @@ def begin(
         for a ``deadline`` to mean anything.
     test_share
         Share of each client's samples that is held out for ``evaluate_on`` clients to evaluate the model on.
-    output
-        The run folder; None for ``runs/ID``.
+    output, run
+        The run folder, None for ``runs/ID``, and the run's id, None for a new one.
 
     Raises
     ------
     EdgeFLError
         As :class:`device_sim.simulation.simulate.Simulation`.
     """
-    run = new_run_id()
+    run = run or new_run_id()
     found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
     population = Population(clients, tiers, Kind.parse(partition), test_share=test_share)
     name, given, code = recipe_and_parameters(method, parameters or {})
@@ -157,6 +159,7 @@ def begin(
         lr_drops=tuple(lr_drops),
         lr_warmup=lr_warmup,
         statistics_every=statistics_every,
+        collect_statistics=collect_statistics,
         seed=seed,
         evaluate_every=evaluate_every,
         initial_weights=place_of(initial_weights),

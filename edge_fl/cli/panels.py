@@ -8,7 +8,7 @@ _LONG = 15  # options, from which on a command's help is in groups
 _PANELS = {
     "Method": "method dropout widths mode rule set_",
     "Training": "initial_weights rounds clients_per_round fraction local_steps batch lr lr_drop lr_warmup "
-    "statistics_every seed",
+    "statistics_every collect_statistics seed",
     "Data and scores": "data test_data partition score evaluate_every evaluate_on test_share keep_best patience",
     "Devices": "clients tiers tier_choice min_clients max_devices wait deadline quorum buffer selection "
     "id state tier once keep_model",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Attackers",
     "Batch",
+    "CollectStatistics",
     "Database",
     "Dp",
     "DpClip",
@@ -86,6 +87,10 @@ Lr = Annotated[float, typer.Option(help="SGD step size.")]
 LrDrop = Annotated[
     list[float] | None,
     typer.Option(help="A fraction of the rounds after which the step size is divided by 10; repeat for several."),
+]
+CollectStatistics = Annotated[
+    bool | None,
+    typer.Option(help="Devices collect the final model's BatchNorm statistics. [default: as the method needs]"),
 ]
 StatisticsEvery = Annotated[
     int,

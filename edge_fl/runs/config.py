@@ -84,24 +84,25 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ``tiers`` says whether a device trains in the tier it ``registered`` with, or (``auto``) in the ablest whose round
     it can finish in time by its own figures. ``selection`` says who of those that are there is picked
     (:mod:`broker.client_selection`). Updates hold BatchNorm's statistics in every ``statistics_every``-th round and in
-    the last; in the others the model keeps those that it has. The model is evaluated after every ``evaluate_every``-th
-    round, and after the last, by ``evaluate_on`` devices, too, on samples that they hold out. ``test_data`` names the
-    held-out data (None: the test split of the bundle's data set, if it has one), ``scores`` what is computed there
-    (none: what is usual for the loss). ``code`` names the user's own objects that the run needs on this machine, as
-    :class:`edge_fl.core.registry.Registry` loads them. ``initial_weights`` are a file's or another run's that the run
-    starts from (None: the bundle's). The final weights are those of the round with the best ``keep_best`` (a score, or
-    ``loss``), if one is named; then the run ends after ``patience`` evaluations that were no better, if that is above
-    0. No more than ``max_devices`` may register. A client that trains on more than ``max_samples`` counts for so many,
-    wherever samples are weights, and with a ``samples_bound`` for that many times the median client's at most. With a
-    ``norm_bound`` an update that is larger than so many times the median is scaled down, and one that is more than
-    twice as large is left out. A rule that is ``robust`` withstands a share of hostile ``attackers``
-    (:mod:`edge_fl.aggregation.robust`). A model whose held-out loss is more than ``rollback`` times the median of the
-    last evaluations is made again without the updates that ruined it (:mod:`broker.rollback`). ``exact_sums`` are the
-    same bits in any order (:mod:`edge_fl.aggregation.exact_sums`). With ``secure`` the coordinator learns sums of
-    updates alone (:mod:`edge_fl.secure_aggregation`). With ``privacy`` updates are clipped and noised
-    (:mod:`broker.privacy`). ``about`` tells people when, by which version and of what the run was begun. With a
-    ``buffer`` rounds do not wait for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's
-    (:mod:`broker.buffered`).
+    the last; in the others the model keeps those that it has. With ``collect_statistics`` devices collect the final
+    model's after the last round (None: as the method says, :class:`edge_fl.methods.capabilities.CollectsStatistics`).
+    The model is evaluated after every ``evaluate_every``-th round, and after the last, by ``evaluate_on`` devices, too,
+    on samples that they hold out. ``test_data`` names the held-out data (None: the test split of the bundle's data set,
+    if it has one), ``scores`` what is computed there (none: what is usual for the loss). ``code`` names the user's own
+    objects that the run needs on this machine, as :class:`edge_fl.core.registry.Registry` loads them.
+    ``initial_weights`` are a file's or another run's that the run starts from (None: the bundle's). The final weights
+    are those of the round with the best ``keep_best`` (a score, or ``loss``), if one is named; then the run ends after
+    ``patience`` evaluations that were no better, if that is above 0. No more than ``max_devices`` may register. A
+    client that trains on more than ``max_samples`` counts for so many, wherever samples are weights, and with a
+    ``samples_bound`` for that many times the median client's at most. With a ``norm_bound`` an update that is larger
+    than so many times the median is scaled down, and one that is more than twice as large is left out. A rule that is
+    ``robust`` withstands a share of hostile ``attackers`` (:mod:`edge_fl.aggregation.robust`). A model whose held-out
+    loss is more than ``rollback`` times the median of the last evaluations is made again without the updates that
+    ruined it (:mod:`broker.rollback`). ``exact_sums`` are the same bits in any order
+    (:mod:`edge_fl.aggregation.exact_sums`). With ``secure`` the coordinator learns sums of updates alone
+    (:mod:`edge_fl.secure_aggregation`). With ``privacy`` updates are clipped and noised (:mod:`broker.privacy`).
+    ``about`` tells people when, by which version and of what the run was begun. With a ``buffer`` rounds do not wait
+    for whom they asked, ``quorum`` means nothing, and ``deadline`` is one client's (:mod:`broker.buffered`).
     """
 
     run: str
@@ -123,6 +124,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     tiers: Literal["registered", "auto"] = "registered"
     selection: SelectionPolicy = "random"
     statistics_every: int = 1
+    collect_statistics: bool | None = None
     evaluate_every: int = 1
     evaluate_on: int = 0
     buffer: int = 0

@@ -339,6 +339,8 @@ def open_runtime(name: str, bundle: Bundle, *, threads: int = 1, **others: Any) 
     ``others`` are what this runtime alone takes.
     """
     if name in RUNTIMES.names() and name not in bundle.manifest.programs:
-        held = ", ".join(sorted(bundle.manifest.programs))
-        raise RuntimeMissingError(f"The bundle holds programs for {held}, not for '{name}'.")
+        held = sorted(bundle.manifest.programs)
+        raise RuntimeMissingError(
+            f"The bundle holds programs for {', '.join(held)}, not for '{name}': give --runtime {held[0]}."
+        )
     return RUNTIMES.find(name)(bundle, threads=threads, **others)

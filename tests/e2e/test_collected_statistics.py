@@ -165,6 +165,28 @@ def test_one_set_of_statistics_is_the_widest_model_s(single: Bundle, tmp_path: P
         np.testing.assert_allclose(weights[name], expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("collects", [None, False])
+def test_what_dropping_units_shifted_is_collected_anew(
+    single: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture, collects: bool | None
+) -> None:
+    settings = msgspec.structs.replace(config(), method="fedbiad", parameters={}, collect_statistics=collects)
+    done = Simulation(
+        bundle=single,
+        config=settings,
+        population=Population(CLIENTS, tiers=2),
+        trainer=TrainerSettings("runtime"),
+        root=tmp_path / "run",
+        observer=Observer(),
+    ).run()
+    weights = load_file(done.weights)
+    expected = torch_statistics(weights, 1000, (0, 1))
+    off = max(np.abs(weights[name] / expected[name] - 1).max() for name in STATISTICS if name.endswith("var"))
+    assert (off < 1e-4) == (collects is None)
+    said = "after that round" if collects is None else "--collect-statistics mends"
+    assert "'fedbiad' shifts BatchNorm's statistics by dropping units" in caplog.text
+    assert said in caplog.text
+
+
 def fleet(address: BrokerAddress, root: Path) -> Fleet:
     agents = [AgentProcess(f"client-{i}", f"digits:{i}/{CLIENTS}", tier=i % 2) for i in range(CLIENTS)]
     return Fleet(agents, address=address, root=root)
