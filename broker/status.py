@@ -49,7 +49,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     """A run: its settings, its last finished round (None before the first), the latest of them, devices, and what was
     turned away.
 
-    Its ``state`` is ``stopped`` where it has not ended and no process is at work on it, as after a kill.
+    Its ``state`` is ``stopped`` where it has not ended and no process is at work on it, as after a kill. ``command`` of
+    edge-fl began it.
     """
 
     run: str
@@ -57,6 +58,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     rounds: int
     finished: int
     state: Literal["running", "stopped", "ended"]
+    command: Literal["serve", "simulate"]
     last: RoundMetrics | None
     latest: list[RoundMetrics]
     devices: list[DeviceStatus]
@@ -68,9 +70,10 @@ class RunStatus(msgspec.Struct, frozen=True):
 
 
 class _Settings(msgspec.Struct):
-    """What a fleet's settings and a simulation's have in common."""
+    """What a fleet's settings and a simulation's have in common; ``kind`` is the command that began the run."""
 
     config: RunConfig
+    kind: Literal["serve", "simulate"]
 
 
 def status_of(root: Path, database: str | None = None) -> RunStatus:
@@ -83,7 +86,8 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
     """
     run = None if database is None else run_of(root)
     with closing(Store(database or local_url(root), run, watch=True)) as store:
-        config = read_settings(store.settings, _Settings, root).config
+        settings = read_settings(store.settings, _Settings, root)
+        config = settings.config
         rounds = store.rounds()
         open_round = store.under_way(len(rounds) + 1)
         tiers = {client: tier for metrics in rounds for client, tier in metrics.tiers.items()}
@@ -100,6 +104,7 @@ def status_of(root: Path, database: str | None = None) -> RunStatus:
             method=config.method,
             rounds=config.rounds,
             finished=len(rounds),
+            command=settings.kind,
             state="ended" if ended else "running" if running else "stopped",
             last=rounds[-1] if rounds else None,
             latest=rounds[-_LATEST:],

@@ -33,10 +33,10 @@ def status(
     if json:
         typer.echo(json_module.dumps(found.figures()))
     else:
-        _show(found)
+        _show(found, run)
 
 
-def _show(found: "RunStatus") -> None:
+def _show(found: "RunStatus", run: Path) -> None:
     from edge_fl.metrics.text import loss_text, scores_text
 
     last = found.last
@@ -47,7 +47,10 @@ def _show(found: "RunStatus") -> None:
         scores = "".join(f", {part}" for part in parts if part)
     print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{scores}\n")
     if found.state == "stopped":
-        print("No process is at work on this run: --resume goes on with it.\n")
+        where = ", with the --broker or --host and --port that it had" if found.command == "serve" else ""
+        print(f"No process is at work on this run. Go on: edge-fl {found.command} --resume {run}{where}\n")
+    if found.state == "ended":
+        print(f"The run has ended. Its model: edge-fl extract {run} --runtime onnx -o model.onnx\n")
     show_table(
         f"On devices after round {found.finished}",
         ("tier", "width", "devices", "samples", "scores", "loss"),

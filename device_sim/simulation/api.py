@@ -1,5 +1,6 @@
 """``edge_fl.simulate``: a run in this process; `edge-fl simulate` calls the same."""
 
+import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -223,6 +224,11 @@ def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> R
 
     Example: ``edge_fl.simulate(bundle, (x, y), method=edge_fl.FedBIAD(dropout=0.5), clients=100, rounds=20)``
     """
+    known = inspect.signature(begin).parameters
+    if unknown := next((name for name in options if name not in known), None):
+        near = difflib.get_close_matches(unknown, known, n=1)
+        hint = f"; did you mean '{near[0]}'?" if near else ""
+        raise TypeError(f"simulate() has no option '{unknown}'{hint}")
     simulation = begin(bundle, data, **options)
     return Run.open(simulation.run().weights.parent)
 

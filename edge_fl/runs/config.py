@@ -3,8 +3,9 @@
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_type_hints
 
 import msgspec
 
@@ -16,6 +17,7 @@ from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 __all__ = ["RunConfig", "SecureAggregation", "SelectionPolicy", "begun", "bounds_beside", "protection_text"]
 
 SelectionPolicy = Literal["random", "least-recent", "availability", "capability"]
+_GIVEN = {"secure": "edge_fl.SecureAggregation()", "privacy": "edge_fl.Privacy('central', epsilon=8)"}
 _NOT_PRIVATE = frozenset({"rule", "weighting"})
 """Parameters that a private run does not follow: all clients and rows count alike."""
 
@@ -147,6 +149,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     about: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
+        self._check_types()
         check_id(self.run)
         for name in (
             "rounds",
@@ -160,9 +163,8 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         ):
             most, value = MOST_STEPS if name == "local_steps" else 2**31 - 1, getattr(self, name)
             if value is not None and not 1 <= value <= most:
-                raise ConfigError(
-                    f"The number of {name.replace('_', ' ')} must be at least 1 and at most {most}, not {value}."
-                )
+                told = name if name.endswith("_every") else f"The number of {name.replace('_', ' ')}"
+                raise ConfigError(f"{told} must be at least 1 and at most {most}, not {value}.")
         if not 0 <= self.buffer <= self.clients_per_round:
             raise ConfigError(
                 f"A buffer of {self.buffer} updates never fills while {self.clients_per_round} clients train at a "
@@ -192,6 +194,16 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
         self._check_bounds()
         self._check_lr()
+
+    def _check_types(self) -> None:
+        """As far as JSON, in which the run is kept, would find them wrong; users of Python may give anything."""
+        for name, kind in _types().items():
+            given = getattr(self, name)
+            try:
+                msgspec.convert(given, kind)
+            except msgspec.ValidationError as error:
+                hint = f": give {_GIVEN[name]}" if name in _GIVEN else ""
+                raise ConfigError(f"'{name}' cannot be {given!r} ({str(error).lower()}){hint}.") from error
 
     def _check_statistics(self) -> None:
         reasons = {
@@ -253,6 +265,11 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         drops = sum(round > drop * self.rounds + 1e-9 for drop in self.lr_drops)  # 0.29 * 100 < 29
         risen = min(round / self.lr_warmup, 1.0) if self.lr_warmup else 1.0
         return self.lr * risen / float(10**drops)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(RunConfig)
 
 
 def begun(config: RunConfig, parameters: Mapping[str, Any], **about: Any) -> RunConfig:

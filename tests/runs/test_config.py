@@ -1,6 +1,7 @@
 """The step size over a run's rounds."""
 
 import msgspec
+import numpy as np
 import pytest
 
 from broker.tasks import make_task
@@ -61,7 +62,7 @@ def test_the_step_size_rises_evenly_and_then_drops() -> None:
 def test_statistics_are_sent_every_so_many_rounds_and_in_the_last() -> None:
     config = msgspec.structs.replace(CONFIG, rounds=8, statistics_every=3)
     assert [number for number in range(1, 9) if config.sends_statistics(number)] == [3, 6, 8]
-    with pytest.raises(ConfigError, match="statistics every must be at least 1"):
+    with pytest.raises(ConfigError, match="statistics_every must be at least 1"):
         msgspec.structs.replace(CONFIG, statistics_every=0)
     others: list[dict[str, object]] = [
         {"secure": SecureAggregation()},
@@ -71,6 +72,20 @@ def test_statistics_are_sent_every_so_many_rounds_and_in_the_last() -> None:
     for other in others:
         with pytest.raises(ConfigError, match="leave --statistics-every out"):
             msgspec.structs.replace(CONFIG, statistics_every=2, **other)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("rounds", 2.5, r"'rounds' cannot be 2\.5 \(expected `int`, got `float`\)\."),
+        ("statistics_every", "2", "'statistics_every' cannot be '2'"),
+        ("secure", True, r"'secure' cannot be True .*: give edge_fl\.SecureAggregation\(\)\."),
+        ("lr", np.ones(2), "'lr' cannot be array"),
+    ],
+)
+def test_what_a_record_could_not_hold_is_refused_before_it_is_written(name: str, given: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        RunConfig(**{**msgspec.structs.asdict(CONFIG), name: given})
 
 
 @pytest.mark.parametrize("rounds", [-1, 8])
