@@ -95,16 +95,23 @@ def begin(
         Further ones of the method's, as ``--set`` takes them.
     scores
         Metrics by name; none for the bundle's, or what is usual for its loss.
-    fraction
-        Share of the clients picked a round; None for a tenth, but at least one.
+    clients, fraction
+        How many there are, and the share of them picked a round; None for a tenth, but at least one.
     tiers, partition
         Into how many tiers clients are dealt, in turn, and how ``data`` is cut over them: ``iid``, ``labels=5``,
         ``shards=2``, ``dirichlet=0.5``, ``sizes=1`` or ``owners``.
     trainer, runtime, device, threads
         How clients train: each in a ``runtime`` of the bundle's (None: onnx), or many at once (``stacked``) by torch on
         a ``device``, ``cpu`` or ``cuda``; and the threads of each process.
-    rounds, local_steps, batch, lr, lr_drops, lr_warmup, statistics_every, collect_statistics, evaluate_every
-        As :class:`edge_fl.runs.config.RunConfig` has them.
+    rounds, local_steps, batch, seed, evaluate_every
+        How many rounds there are, and steps of a client's in each; samples in a step; the key of all draws; and every
+        how many rounds the model is scored.
+    lr, lr_drops, lr_warmup
+        The step size, after which fractions of the rounds it is a tenth of what it was, and over how many rounds it
+        rises at first.
+    statistics_every, collect_statistics
+        In every how many rounds updates hold BatchNorm's statistics, and whether clients collect those of the final
+        model; None: as the method needs.
     processes, engine
         How many workers share a round's clients, and what they are: processes of this machine (None: one), or actors of
         a Ray cluster (None: as many as fit).
@@ -133,10 +140,14 @@ def begin(
         How long clients take and when they are there, as :class:`device_sim.simulation.settings.World` says; None for a
         simulation in which no time passes. It takes one to fill a ``buffer``, to choose tiers by time (``auto``), and
         for a ``deadline`` to mean anything.
-    test_share
-        Share of each client's samples that is held out for ``evaluate_on`` clients to evaluate the model on.
+    test_share, evaluate_on
+        Share of each client's samples that is held out, and how many clients evaluate the model on those.
+    buffer, tier_choice, selection, deadline, quorum
+        As :class:`edge_fl.runs.config.RunConfig` has ``buffer``, ``tiers``, ``selection``, ``deadline`` and ``quorum``.
     output, run
         The run folder, None for ``runs/ID``, and the run's id, None for a new one.
+    observer
+        Hears what happens, as :class:`broker.observer.Observer` has it; None for nobody.
 
     Raises
     ------
@@ -220,7 +231,7 @@ def _takes(other: Callable[_P, object]) -> Callable[[Callable[..., _R]], Callabl
 def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> Run:
     """Simulate a run with the frames, checks and rules of a real one, until its last round.
 
-    ``options`` are those of :func:`device_sim.simulation.api.begin`, which makes the run ready and does not run it.
+    It takes what :func:`device_sim.simulation.api.begin` takes, which makes the run ready and does not run it.
 
     Example: ``edge_fl.simulate(bundle, (x, y), method=edge_fl.FedBIAD(dropout=0.5), clients=100, rounds=20)``
     """
