@@ -54,6 +54,7 @@ from edge_fl.methods.capabilities import ChecksBundle, CollectsStatistics, Masks
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig, begun
+from edge_fl.runtimes.base import check_programs
 from edge_fl.training.batch_statistics import collectable
 from edge_fl.training.evaluator import Evaluator, open_evaluator
 from edge_fl.transport.address import BrokerAddress
@@ -401,6 +402,8 @@ def check_recipe(
     ``runtime`` is the one that all train in, None where it may be any of the bundle's.
     """
     method, _ = recipe.method, recipe.rule
+    if runtime is not None:
+        check_programs(runtime, bundle)
     check_products(config, recipe)
     check_secure(config, recipe, bundle.manifest)
     check_private(config, recipe, bundle.manifest)
@@ -473,7 +476,7 @@ def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int, runtime: 
     for _, counts in method.programs(bundle.layout, tier):
         if block := next((block for block, count in counts.items() if count == 0), None):
             raise ConfigError(f"'{method.name}' would keep no unit of block '{block}' in tier {tier}; drop less.")
-    programs = bundle.manifest.programs if runtime is None else (runtime,)
+    programs = [name for name in bundle.manifest.programs if runtime in (None, name)]
     missing = {name: missing_program(bundle, name, method, tier, batch) for name in programs}
     reasons = {name: reason for name, reason in missing.items() if reason}
     if reasons and len(reasons) == len(missing):

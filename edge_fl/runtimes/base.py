@@ -28,6 +28,7 @@ __all__ = [
     "Runtime",
     "Stepped",
     "TrainStep",
+    "check_programs",
     "open_runtime",
 ]
 
@@ -333,14 +334,19 @@ RUNTIMES: Registry[Runtime] = Registry(
 """What this version knows, installed or not."""
 
 
+def check_programs(name: str, bundle: Bundle) -> None:
+    """Raise RuntimeMissingError where ``bundle`` has no programs of a runtime that is known here."""
+    held = sorted(bundle.manifest.programs)
+    if name in RUNTIMES.names() and name not in held:
+        raise RuntimeMissingError(
+            f"The bundle holds programs for {', '.join(held)}, not for '{name}': give --runtime {held[0]}."
+        )
+
+
 def open_runtime(name: str, bundle: Bundle, *, threads: int = 1, **others: Any) -> Runtime:
     """Open ``bundle`` in the runtime ``name``; raises RuntimeMissingError where that cannot be.
 
     ``others`` are what this runtime alone takes.
     """
-    if name in RUNTIMES.names() and name not in bundle.manifest.programs:
-        held = sorted(bundle.manifest.programs)
-        raise RuntimeMissingError(
-            f"The bundle holds programs for {', '.join(held)}, not for '{name}': give --runtime {held[0]}."
-        )
+    check_programs(name, bundle)
     return RUNTIMES.find(name)(bundle, threads=threads, **others)
