@@ -48,9 +48,16 @@ from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, Bundle
 from edge_fl.core.errors import BrokerError, BundleError, ConfigError, StateError, SubscriptionRefusedError
 from edge_fl.core.layout import Layout
+from edge_fl.core.pattern import prefix_counts
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.methods.base import DropoutMethod, Method
-from edge_fl.methods.capabilities import ChecksBundle, CollectsStatistics, MasksLabels, TrainsWidths
+from edge_fl.methods.capabilities import (
+    ChecksBundle,
+    CollectsStatistics,
+    MasksLabels,
+    TrainsWidths,
+    evaluated_width,
+)
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig, begun
@@ -421,17 +428,16 @@ def check_recipe(
             "export it with --loss masked_cross_entropy",
             method.name,
         )
-    drops = isinstance(method, DropoutMethod)
-    wanted = isinstance(method, CollectsStatistics) and method.collects_statistics and bundle.layout.statistics
-    if wanted and drops and collectable(bundle.manifest):
-        _log.warning(
-            "'%s' shifts BatchNorm's statistics by dropping units, so %s",
-            method.name,
-            "scores before the last round are too low: devices collect the full model's statistics after that round"
-            if collected
-            else "scores and the final model are worse than they could be: --collect-statistics mends the final one",
+    if collected:
+        _check_collecting(bundle, method, config.batch, tiers, runtime)
+    elif config.collect_statistics:
+        raise ConfigError(
+            "The bundle's steps bring no BatchNorm statistics up to date: leave --collect-statistics out, or export it "
+            "with --batch-norm tracked."
         )
-    if wanted and not drops and not collectable(bundle.manifest):
+    _warn_of_shift(bundle, method, collected=collected)
+    wanted = isinstance(method, CollectsStatistics) and method.collects_statistics and bundle.layout.statistics
+    if wanted and not collectable(bundle.manifest):
         _log.warning(
             "'%s' collects no BatchNorm statistics of this bundle, whose steps leave them as they were exported; "
             "export it with --batch-norm per-width",
@@ -451,6 +457,34 @@ def check_recipe(
         )
     for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
         _check_tier(bundle, method, tier, config.batch, runtime)
+
+
+def _check_collecting(bundle: Bundle, method: Method, batch: int, tiers: int | None, runtime: str | None) -> None:
+    """Refuse where no device could collect statistics: ConfigError."""
+    for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
+        width = evaluated_width(method, tier)
+        counts = prefix_counts(bundle.layout, width)
+        programs = [name for name in bundle.manifest.programs if runtime in (None, name)]
+        if not any(bundle.manifest.step_program(name, "plain", counts, batch) for name in programs):
+            raise ConfigError(
+                f"Devices collect statistics with the train step 'plain' of width {width / 1000:g}, which the bundle "
+                f"lacks: export it with {width / 1000:g} among its --widths, or give --no-collect-statistics."
+            )
+
+
+def _warn_of_shift(bundle: Bundle, method: Method, *, collected: bool) -> None:
+    """Units that are left out, and activations that are scaled, shift running means and variances (Li et al., 2019)."""
+    if not isinstance(method, DropoutMethod) or not collectable(bundle.manifest):
+        return
+    if not any(map(method.dropout, range(method.tiers))) or _drops_nothing(method, bundle.layout):
+        return
+    _log.warning(
+        "'%s' shifts BatchNorm's statistics by dropping units: %s",
+        method.name,
+        "scores are too low until devices collect those of the full model, after the last round"
+        if collected
+        else "the full model's scores are too low; --collect-statistics has devices collect its own at the end",
+    )
 
 
 def _warn_of_statistics(layout: Layout, config: RunConfig) -> None:

@@ -1,8 +1,10 @@
 """BatchNorm statistics collected from devices once training is over: what was asked, and what the answers come to."""
 
+import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +27,9 @@ from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Regist
 
 __all__ = ["StatisticsRound", "collect_statistics", "collects", "widths_asked"]
 
+_log = logging.getLogger(__name__)
+_ENOUGH = 5  # answers: of fewer, nobody can say which is the odd one
+
 
 @dataclass
 class StatisticsRound(Poll[CollectStatistics, CollectedStatistics]):
@@ -40,9 +45,11 @@ class StatisticsRound(Poll[CollectStatistics, CollectedStatistics]):
     def check(self, client: str, answer: CollectedStatistics, profile: Register) -> None:
         """As :func:`broker.acceptance.check_statistics`; the frame is kept."""
         task = self.tasks[client]
-        self.frames[client] = check_statistics(
+        frame = check_statistics(
             answer.frame, task, client=client, samples=profile.samples, manifest=self.manifest
         )
+        held = {tensor.name: np.array(frame.values[tensor.name]) for tensor in self.manifest.layout.statistics}
+        self.frames[client] = replace(frame, values=held, sent=None)  # without the parameters' zeros
 
     def samples(self) -> dict[int, int]:
         """How many samples are behind the statistics of each width (thousandths)."""
@@ -55,14 +62,15 @@ class StatisticsRound(Poll[CollectStatistics, CollectedStatistics]):
     def combined(self, weights: Weights) -> dict[str, NDArray[np.float32]]:
         """Full ``weights`` with the mean of what clients collected, weighted by their samples.
 
-        It is summed in float64 in the order of ids, and no client counts for more than ``bounds`` let it. Entries that
-        nobody collected stay as they are.
+        It is summed in float64 in the order of ids, and no client counts for more than ``bounds`` let it: one whose
+        statistics are more than twice as large as a bound on norms allows does not count. Entries that nobody collected
+        stay as they are.
         """
-        result = dict(weights)
-        most = self.bounds.most_samples([frame.header.samples for frame in self.frames.values()])
+        result, counted = dict(weights), self._counted()
+        most = self.bounds.most_samples([self.frames[client].header.samples for client in counted])
         for tensor in collectable(self.manifest):
             sums, counts = np.zeros(tensor.shape), np.zeros(tensor.shape)
-            for client in sorted(self.frames):
+            for client in counted:
                 frame = self.frames[client]
                 row, samples = own_row(self.manifest, tensor, self.tasks[client].width), frame.header.samples
                 samples = min(samples, int(most)) if math.isfinite(most) else samples
@@ -77,6 +85,30 @@ class StatisticsRound(Poll[CollectStatistics, CollectedStatistics]):
             new[known] = (sums[known] / counts[known]).astype(np.float32)
             result[tensor.name] = new
         return result
+
+    def _counted(self) -> list[str]:
+        """The clients that count, in the order of their ids.
+
+        Beside four others or more of the same width, none whose statistics are more than twice as large as the bound
+        on norms allows.
+        """
+        if self.bounds.norm is None:
+            return sorted(self.frames)
+        sizes, counted = {client: _size(frame) for client, frame in sorted(self.frames.items())}, []
+        for client, size in sizes.items():
+            width = self.tasks[client].width
+            same = [other for name, other in sizes.items() if self.tasks[name].width == width]
+            if len(same) >= _ENOUGH and size > 2 * self.bounds.norm * median(same):
+                _log.warning("the statistics of '%s' are left out: they are far larger than the others'", client)
+            else:
+                counted.append(client)
+        return counted
+
+
+def _size(frame: Frame) -> float:
+    """The root mean square of the statistics, in double precision."""
+    values = np.concatenate([array.reshape(-1) for array in frame.values.values()]).astype(np.float64)
+    return float(np.sqrt(np.mean(values**2)))
 
 
 def collects(config: RunConfig, method: Method, manifest: Manifest) -> bool:
@@ -132,6 +164,9 @@ def collect_statistics(
             since=round - len(changes or ()),
             changes=changes,
         )
+    asked = len(current.tasks)
     fleet.poll(current, deadline=config.deadline, gone_after=config.gone_after)
     model.weights = current.combined(model.weights)
+    level = logging.INFO if current.frames else logging.ERROR
+    _log.log(level, "asked %d devices for BatchNorm's statistics, and %d answered", asked, len(current.frames))
     return current.samples()

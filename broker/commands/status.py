@@ -1,6 +1,7 @@
 """`edge-fl status`: how a run stands, of a fleet or simulated, while it goes on or after."""
 
 import json as json_module
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,10 +34,10 @@ def status(
     if json:
         typer.echo(json_module.dumps(found.figures()))
     else:
-        _show(found, run)
+        _show(found, run, database)
 
 
-def _show(found: "RunStatus", run: Path) -> None:
+def _show(found: "RunStatus", run: Path, database: str | None) -> None:
     from edge_fl.metrics.text import loss_text, scores_text
 
     last = found.last
@@ -47,10 +48,14 @@ def _show(found: "RunStatus", run: Path) -> None:
         scores = "".join(f", {part}" for part in parts if part)
     print(f"run {found.run}: {found.method}, {found.finished} of {found.rounds} rounds{scores}\n")
     if found.state == "stopped":
-        where = ", with the --broker or --host and --port that it had" if found.command == "serve" else ""
-        print(f"No process is at work on this run. Go on: edge-fl {found.command} --resume {run}{where}\n")
+        where = ", with the options of the connection that it had" if found.command == "serve" else ""
+        record = "" if database is None else " --database URL"  # which may hold a password
+        words = f"edge-fl {found.command} --resume {shlex.quote(str(run))}{record}"
+        print(f"No process is at work on this run. Go on: {words}{where}\n")
     if found.state == "ended":
-        print(f"The run has ended. Its model: edge-fl extract {run} --runtime onnx -o model.onnx\n")
+        print(
+            f"The run has ended. Its model: edge-fl extract {shlex.quote(str(run))} --runtime onnx -o model.onnx\n"
+        )
     show_table(
         f"On devices after round {found.finished}",
         ("tier", "width", "devices", "samples", "scores", "loss"),

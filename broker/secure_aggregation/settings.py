@@ -38,7 +38,7 @@ def check_secure(config: RunConfig, recipe: Recipe, manifest: Manifest) -> None:
             recipe.values != FLOAT32
         ),
         "BatchNorm statistics of each width show which width a device trained": bool(manifest.statistic_widths),
-        f"'{recipe.method.name}' collects the BatchNorm statistics of single devices (--no-collect-statistics)": (
+        f"'{recipe.method.name}' collects the BatchNorm statistics of single devices: give --no-collect-statistics": (
             collects(config, recipe.method, manifest)
         ),
         "scores on devices are those of single devices": config.evaluate_on > 0,

@@ -237,7 +237,7 @@ def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> R
     """
     known = inspect.signature(begin).parameters
     if unknown := next((name for name in options if name not in known), None):
-        near = difflib.get_close_matches(unknown, known, n=1)
+        near = difflib.get_close_matches(unknown, known, n=1, cutoff=0.75)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise TypeError(f"simulate() has no option '{unknown}'{hint}")
     simulation = begin(bundle, data, **options)

@@ -234,12 +234,18 @@ class SimulatedFleet:
     def poll(self, current: Poll[Any, Any], *, deadline: float, gone_after: float) -> None:
         """All answer at once."""
         del deadline, gone_after
+        model = self._decoded()
         for client, task in current.tasks.items():
-            current.take(client, self._answer(client, task), self.registry[client].profile)
+            current.take(client, self._answer(client, task, model), self.registry[client].profile)
         current.closed = True
 
-    def _answer(self, client: str, task: Evaluate | CollectStatistics) -> Evaluated | CollectedStatistics:
-        model, clients = decode_frame(self._content, self._bundle.layout), self._clients
+    def _decoded(self) -> Frame:
+        return decode_frame(self._content, self._bundle.layout)
+
+    def _answer(
+        self, client: str, task: Evaluate | CollectStatistics, model: Frame
+    ) -> Evaluated | CollectedStatistics:
+        clients = self._clients
         if self._runtime is None:
             name, threads = self._parts.settings.programs, self._parts.settings.threads
             self._runtime = open_runtime(name, self._bundle, threads=threads)

@@ -217,10 +217,10 @@ class TimedFleet(SimulatedFleet):
 
     def poll(self, current: Poll[Any, Any], *, deadline: float, gone_after: float) -> None:
         """Clients answer when they have the model; looking at their samples takes them no time."""
-        self._poll, until = current, self._now + deadline
+        self._poll, until, model = current, self._now + deadline, self._decoded()
         for client, task in current.tasks.items():
             self._observer.device(client, current.statuses[0])
-            down, answer = self._downlink(client), self._answer(client, task)
+            down, answer = self._downlink(client), self._answer(client, task, model)
             self.sent[client] += down
             up = len(encode_message(answer))
             at, _ = self._schedule.answer(Asked(client, task.round, self._now, None, down, up))

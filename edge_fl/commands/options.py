@@ -90,7 +90,9 @@ LrDrop = Annotated[
 ]
 CollectStatistics = Annotated[
     bool | None,
-    typer.Option(help="Devices collect the final model's BatchNorm statistics. [default: as the method needs]"),
+    typer.Option(
+        help="Devices collect the final model's BatchNorm statistics, with heterofl unless told otherwise."
+    ),
 ]
 StatisticsEvery = Annotated[
     int,

@@ -22,7 +22,6 @@ from edge_fl.core.registry import Registry
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import State, Weighting
 from edge_fl.core.share import Share
-from edge_fl.methods.capabilities import CollectsStatistics
 
 __all__ = [
     "METHODS",
@@ -235,7 +234,7 @@ class DropoutParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
             raise ConfigError("The dropout rates must be in [0, 1), one or more of them.")
 
 
-class DropoutMethod(Method, CollectsStatistics):
+class DropoutMethod(Method):
     """A method that keeps S_b = floor((1 - p) J_b + 0.5) units of each block, with p by tier.
 
     Dropping shifts BatchNorm's running statistics against those of the full model (Li et al., 2019, *Understanding the
@@ -248,11 +247,6 @@ class DropoutMethod(Method, CollectsStatistics):
     def tiers(self) -> int:
         """As many as there are rates."""
         return len(self.parameters.dropout)
-
-    @property
-    def collects_statistics(self) -> bool:
-        """Where anything is dropped."""
-        return any(self.parameters.dropout)
 
     def dropout(self, tier: int) -> int:
         """The dropout rate p of ``tier``, in thousandths."""

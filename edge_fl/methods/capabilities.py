@@ -115,10 +115,7 @@ def width_factor(method: object, manifest: Manifest, width: int) -> float:
 
 
 class CollectsStatistics(ABC):
-    """A method whose final model may need BatchNorm's statistics of devices' data, gathered once training is over.
-
-    Those that training moves are then of other models than the final one: of sub-models, or of scaled activations.
-    """
+    """A method that may gather BatchNorm's statistics from the devices once training is over."""
 
     @property
     @abstractmethod

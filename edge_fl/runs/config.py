@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict, get_type_hints
 import msgspec
 
 from edge_fl import __version__
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, said
 from edge_fl.runs.privacy import Privacy
 from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 
@@ -199,11 +199,13 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         """As far as JSON, in which the run is kept, would find them wrong; users of Python may give anything."""
         for name, kind in _types().items():
             given = getattr(self, name)
+            hint = f": give {_GIVEN[name]}" if name in _GIVEN else ""
+            if hint and isinstance(given, dict):
+                raise ConfigError(f"'{name}' cannot be {given!r}{hint}.")
             try:
                 msgspec.convert(given, kind)
             except msgspec.ValidationError as error:
-                hint = f": give {_GIVEN[name]}" if name in _GIVEN else ""
-                raise ConfigError(f"'{name}' cannot be {given!r} ({str(error).lower()}){hint}.") from error
+                raise ConfigError(f"'{name}' cannot be {given!r} ({said(error)}){hint}.") from error
 
     def _check_statistics(self) -> None:
         reasons = {

@@ -339,7 +339,8 @@ def check_programs(name: str, bundle: Bundle) -> None:
     held = sorted(bundle.manifest.programs)
     if name in RUNTIMES.names() and name not in held:
         raise RuntimeMissingError(
-            f"The bundle holds programs for {', '.join(held)}, not for '{name}': give --runtime {held[0]}."
+            f"The bundle holds programs for {', '.join(held)}, not for '{name}': export it with --runtime "
+            f"{name.replace('_', '-')}, or train with one of those."
         )
 
 

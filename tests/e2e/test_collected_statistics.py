@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from broker.observer import Observer
-from broker.session import resume, serve
+from broker.session import check_recipe, resume, serve
+from broker.statistics_round import StatisticsRound
 from broker.summary import RunSummary
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.emulation.chaos import same_weights
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
+from edge_fl.aggregation.bounds import Bounds
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import ConfigError
@@ -27,12 +29,14 @@ from edge_fl.core.randomness import Stream
 from edge_fl.data.batcher import batches
 from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.data.registry import load_dataset
+from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
-from edge_fl.wire.messages import CollectStatistics
+from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Register
+from edge_fl.wire.sparse import SPARSE, encode_sent
 from exporter.commands.extract import extract as command
 from exporter.export import export_bundle
 from tests.e2e.conftest import System
@@ -165,7 +169,7 @@ def test_one_set_of_statistics_is_the_widest_model_s(single: Bundle, tmp_path: P
         np.testing.assert_allclose(weights[name], expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("collects", [None, False])
+@pytest.mark.parametrize("collects", [True, None])
 def test_what_dropping_units_shifted_is_collected_anew(
     single: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture, collects: bool | None
 ) -> None:
@@ -181,10 +185,52 @@ def test_what_dropping_units_shifted_is_collected_anew(
     weights = load_file(done.weights)
     expected = torch_statistics(weights, 1000, (0, 1))
     off = max(np.abs(weights[name] / expected[name] - 1).max() for name in STATISTICS if name.endswith("var"))
-    assert (off < 1e-4) == (collects is None)
-    said = "after that round" if collects is None else "--collect-statistics mends"
+    assert (off < 1e-4) == bool(collects)
+    said = "until devices collect" if collects else "--collect-statistics has devices collect"
     assert "'fedbiad' shifts BatchNorm's statistics by dropping units" in caplog.text
     assert said in caplog.text
+
+
+def test_a_bundle_without_the_step_that_collects_is_refused_before_the_run(single: Bundle, tmp_path: Path) -> None:
+    steps = [
+        msgspec.structs.replace(p, variant="noise") for p in single.manifest.programs["onnx"] if p.kind == "step"
+    ]
+    others = [p for p in single.manifest.programs["onnx"] if p.kind != "step"]
+    lacking = Bundle(single.root, msgspec.structs.replace(single.manifest, programs={"onnx": (*steps, *others)}))
+    settings = msgspec.structs.replace(
+        config(), collect_statistics=True, method="fedbiad", parameters={"variance": 0.01}
+    )
+    recipe = open_recipe(settings.method, settings.parameters)
+    with pytest.raises(ConfigError, match=r"train step 'plain' of width 1, which .*: export it with 1 among"):
+        check_recipe(lacking, recipe, settings)
+    frozen = Bundle(single.root, msgspec.structs.replace(single.manifest, momenta={}))
+    with pytest.raises(ConfigError, match="leave --collect-statistics out"):
+        check_recipe(frozen, recipe, settings)
+
+
+@pytest.mark.parametrize("norm", [2.0, None])
+def test_one_client_among_five_cannot_make_the_statistics_large(
+    single: Bundle, norm: float | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights, layout = single.weights(), single.layout
+    answers = StatisticsRound(ROUNDS, manifest=single.manifest, bounds=Bounds(norm=norm))
+    nothing = np.zeros(sum(tensor.size for tensor in layout.parameters), np.float32)
+    for i, factor in enumerate((1, 1, 2, 1, 1e30)):
+        client = f"c{i}"
+        answers.tasks[client] = CollectStatistics(
+            "r", ROUNDS, Ref("0" * 64, 1), width=1000, batch=BATCH, seed=SEED
+        )
+        header = Header(
+            "statistics", run="r", round=ROUNDS, version=ROUNDS, layout="", method="fedavg", client=client
+        )
+        header = msgspec.structs.replace(header, samples=20, values=SPARSE)
+        told = weights | {name: np.full_like(weights[name], factor) for name in STATISTICS}
+        frame = encode_frame(header, Pattern.full(layout), told, encode_sent(nothing, nothing > 0))
+        answers.check(client, CollectedStatistics("r", ROUNDS, frame), Register(1, "t", "onnx", samples=20))
+    found = answers.combined(weights)
+    for name in STATISTICS:
+        np.testing.assert_allclose(found[name], 1.25 if norm else 2e29, rtol=1e-3)
+    assert ("'c4' are left out" in caplog.text) == bool(norm)
 
 
 def fleet(address: BrokerAddress, root: Path) -> Fleet:

@@ -77,7 +77,7 @@ def test_statistics_are_sent_every_so_many_rounds_and_in_the_last() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("rounds", 2.5, r"'rounds' cannot be 2\.5 \(expected `int`, got `float`\)\."),
+        ("rounds", 2.5, r"'rounds' cannot be 2\.5 \(Expected `int`, got `float`\)\."),
         ("statistics_every", "2", "'statistics_every' cannot be '2'"),
         ("secure", True, r"'secure' cannot be True .*: give edge_fl\.SecureAggregation\(\)\."),
         ("lr", np.ones(2), "'lr' cannot be array"),
