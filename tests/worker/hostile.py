@@ -16,8 +16,6 @@ import numpy as np
 from edge_fl.methods.base import Job, LocalHalf
 from edge_fl.methods.fedavg import METHOD
 
-HELD: list[np.ndarray] = []
-
 
 def segfault() -> None:
     ctypes.string_at(1)
@@ -68,8 +66,9 @@ def kill_agent() -> None:
 
 
 def allocate() -> None:
+    held = []  # is free again for the next task, which finds less than one such array left otherwise
     while True:
-        HELD.append(np.ones(1 << 24))
+        held.append(np.ones(1 << 24))
 
 
 def lift_limits() -> None:
