@@ -153,7 +153,7 @@ def bits(filled: Filled, *, warm: bool = True, statistics: bool = True) -> float
 
 def _statistics_bytes(model: str) -> int:
     """What BatchNorm's statistics take in a frame: float32, never compressed."""
-    return 4 * sum(tensor.size for tensor in layout_of(model).tensors if tensor.role == "statistic")
+    return 4 * sum(tensor.size for tensor in layout_of(model).statistics)
 
 
 def _entry(choice: Choice, dataset: str, name: str, *, rises: bool) -> Entry:

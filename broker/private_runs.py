@@ -22,7 +22,7 @@ def check_private(config: RunConfig, recipe: Recipe, manifest: Manifest) -> None
         return
     for reason in (*_of_recipe(config, recipe, manifest), *_of_config(config)):
         raise ConfigError(f"Differential privacy: {reason}.")
-    if any(tensor.role == "statistic" for tensor in manifest.layout.tensors):
+    if manifest.layout.statistics:
         _log.warning("with differential privacy BatchNorm's statistics stay as they begin")
 
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from broker.privacy import Mechanism
 from broker.sums import HeldSums, MakesChange, Sums
-from edge_fl.aggregation.bounds import WHOLE, Bounds, Clip, Size, median_size, size_of
+from edge_fl.aggregation.bounds import ENOUGH, WHOLE, Bounds, Clip, Size, median_size, size_of
 from edge_fl.aggregation.exact_sums import Held
 from edge_fl.aggregation.spool import Spool
 from edge_fl.core.layout import Layout
@@ -16,7 +16,6 @@ from edge_fl.wire.frame import Frame
 __all__ = ["RoundSum", "RoundTotal", "Summed"]
 
 _ROUNDED = 1 - 1e-6  # what is above that another language may have rounded up, which is no lie
-_ENOUGH = 5  # updates in a round: of fewer, nobody can say which is the odd one
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ class RoundSum:
             spooled = iter(self._spool)
             for arrived, size in self._waiting:
                 frame = arrived.frame if arrived.held else replace(arrived.frame, values=next(spooled))
-                if own.clip(size).suspicious and len(self.sizes) >= _ENOUGH:
+                if own.clip(size).suspicious and len(self.sizes) >= ENOUGH:
                     self.clipped[frame.header.client] = 0.0
                 else:
                     self._count(replace(arrived, frame=frame), self._limits.clip(size))

@@ -411,6 +411,8 @@ def check_recipe(
     method, _ = recipe.method, recipe.rule
     if runtime is not None:
         check_programs(runtime, bundle)
+    programs = [name for name in bundle.manifest.programs if runtime in (None, name)]
+    present = range(method.tiers if tiers is None else min(tiers, method.tiers))
     check_products(config, recipe)
     check_secure(config, recipe, bundle.manifest)
     check_private(config, recipe, bundle.manifest)
@@ -429,7 +431,8 @@ def check_recipe(
             method.name,
         )
     if collected:
-        _check_collecting(bundle, method, config.batch, tiers, runtime)
+        for tier in present:
+            _check_collecting(bundle, method, tier, config.batch, programs)
     elif config.collect_statistics:
         raise ConfigError(
             "The bundle's steps bring no BatchNorm statistics up to date: leave --collect-statistics out, or export it "
@@ -443,7 +446,7 @@ def check_recipe(
             "export it with --batch-norm per-width",
             method.name,
         )
-    _warn_of_statistics(bundle.layout, config)
+    _check_statistics_every(bundle.layout, config)
     if isinstance(method, DropoutMethod) and _drops_nothing(method, bundle.layout):
         _log.warning(
             "'%s' drops no unit of this model at its rates: it leaves recurrent blocks whole, or blocks are too small",
@@ -455,21 +458,19 @@ def check_recipe(
             "'%s' tells %d tiers apart, and there are clients of %d: for all of them give --tiers %d",
             *(method.name, method.tiers, tiers, method.tiers),
         )
-    for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
-        _check_tier(bundle, method, tier, config.batch, runtime)
+    for tier in present:
+        _check_tier(bundle, method, tier, config.batch, programs)
 
 
-def _check_collecting(bundle: Bundle, method: Method, batch: int, tiers: int | None, runtime: str | None) -> None:
-    """Refuse where no device could collect statistics: ConfigError."""
-    for tier in range(method.tiers if tiers is None else min(tiers, method.tiers)):
-        width = evaluated_width(method, tier)
-        counts = prefix_counts(bundle.layout, width)
-        programs = [name for name in bundle.manifest.programs if runtime in (None, name)]
-        if not any(bundle.manifest.step_program(name, "plain", counts, batch) for name in programs):
-            raise ConfigError(
-                f"Devices collect statistics with the train step 'plain' of width {width / 1000:g}, which the bundle "
-                f"lacks: export it with {width / 1000:g} among its --widths, or give --no-collect-statistics."
-            )
+def _check_collecting(bundle: Bundle, method: Method, tier: int, batch: int, programs: Sequence[str]) -> None:
+    """Refuse where no device of a tier could collect statistics: ConfigError."""
+    width = evaluated_width(method, tier)
+    counts = prefix_counts(bundle.layout, width)
+    if not any(bundle.manifest.step_program(name, "plain", counts, batch) for name in programs):
+        raise ConfigError(
+            f"Devices collect statistics with the train step 'plain' of width {width / 1000:g}, which the bundle "
+            f"lacks: export it with {width / 1000:g} among its --widths, or give --no-collect-statistics."
+        )
 
 
 def _warn_of_shift(bundle: Bundle, method: Method, *, collected: bool) -> None:
@@ -487,7 +488,7 @@ def _warn_of_shift(bundle: Bundle, method: Method, *, collected: bool) -> None:
     )
 
 
-def _warn_of_statistics(layout: Layout, config: RunConfig) -> None:
+def _check_statistics_every(layout: Layout, config: RunConfig) -> None:
     every = config.statistics_every
     if every > 1 and not layout.statistics:
         _log.warning("the model has no BatchNorm statistics, so --statistics-every %d changes nothing", every)
@@ -506,11 +507,10 @@ def _drops_nothing(method: DropoutMethod, layout: Layout) -> bool:
     return any(map(method.dropout, tiers)) and all(method.counts(layout, tier) == layout.sizes for tier in tiers)
 
 
-def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int, runtime: str | None) -> None:
+def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int, programs: Sequence[str]) -> None:
     for _, counts in method.programs(bundle.layout, tier):
         if block := next((block for block, count in counts.items() if count == 0), None):
             raise ConfigError(f"'{method.name}' would keep no unit of block '{block}' in tier {tier}; drop less.")
-    programs = [name for name in bundle.manifest.programs if runtime in (None, name)]
     missing = {name: missing_program(bundle, name, method, tier, batch) for name in programs}
     reasons = {name: reason for name, reason in missing.items() if reason}
     if reasons and len(reasons) == len(missing):

@@ -15,7 +15,7 @@ from broker.fleet import Fleet
 from broker.model import GlobalModel
 from broker.poll import Poll
 from broker.tiers import Tiers
-from edge_fl.aggregation.bounds import Bounds
+from edge_fl.aggregation.bounds import ENOUGH, Bounds, Limits, Size, root_mean_square
 from edge_fl.core.bundle import Manifest
 from edge_fl.core.selection import Weights
 from edge_fl.methods.base import Method
@@ -28,7 +28,6 @@ from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Regist
 __all__ = ["StatisticsRound", "collect_statistics", "collects", "widths_asked"]
 
 _log = logging.getLogger(__name__)
-_ENOUGH = 5  # answers: of fewer, nobody can say which is the odd one
 
 
 @dataclass
@@ -94,21 +93,17 @@ class StatisticsRound(Poll[CollectStatistics, CollectedStatistics]):
         """
         if self.bounds.norm is None:
             return sorted(self.frames)
-        sizes, counted = {client: _size(frame) for client, frame in sorted(self.frames.items())}, []
+        sizes = {client: root_mean_square(frame.values.values()) for client, frame in sorted(self.frames.items())}
+        counted = []
         for client, size in sizes.items():
             width = self.tasks[client].width
             same = [other for name, other in sizes.items() if self.tasks[name].width == width]
-            if len(same) >= _ENOUGH and size > 2 * self.bounds.norm * median(same):
+            clip = Limits(statistics=self.bounds.norm * median(same)).clip(Size(0.0, 0.0, size))
+            if len(same) >= ENOUGH and clip.suspicious:
                 _log.warning("the statistics of '%s' are left out: they are far larger than the others'", client)
             else:
                 counted.append(client)
         return counted
-
-
-def _size(frame: Frame) -> float:
-    """The root mean square of the statistics, in double precision."""
-    values = np.concatenate([array.reshape(-1) for array in frame.values.values()]).astype(np.float64)
-    return float(np.sqrt(np.mean(values**2)))
 
 
 def collects(config: RunConfig, method: Method, manifest: Manifest) -> bool:

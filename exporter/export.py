@@ -264,7 +264,7 @@ def _source(model: nn.Module, target: Target, loss: Loss, found: Derivation, voc
             f"The loss '{loss.name}' compares with {loss.target}, and the targets of "
             f"'{target.dataset or target.name}' are {target.target.dtype}: choose another loss."
         )
-    normalised = any(tensor.role == "statistic" for tensor in found.layout.tensors)
+    normalised = bool(found.layout.statistics)
     if target.micro_batch and normalised and target.batch_norm in WHOLE_BATCHES:
         raise ConfigError(
             "BatchNorm normalises by whole batches: give --batch-norm frozen, or leave --micro-batch out."

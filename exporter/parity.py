@@ -209,7 +209,7 @@ class _Proof:
         start, ours = weights
         theirs = expected.tensors
         worst = 0.0
-        statistics = {tensor.name for tensor in self.source.layout.tensors if tensor.role == "statistic"}
+        statistics = {tensor.name for tensor in self.source.layout.statistics}
         for name in ours:
             adam = self.source.optimizer.name == "adam"
             rate = name.startswith("log_alpha.")

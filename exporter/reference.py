@@ -77,7 +77,7 @@ class Reference:
     ) -> None:
         self._source, self._dtype = source, dtype
         self._module = copy.deepcopy(source.original).to(dtype)
-        self._statistics = {t.name for t in source.layout.tensors if t.role == "statistic"}
+        self._statistics = {t.name for t in source.layout.statistics}
         self._tensors = {name: torch.tensor(array, dtype=dtype) for name, array in weights.items()}
         self._rates = {n: torch.tensor(array, dtype=dtype) for n, array in (rates or {}).items()}
         self._rounded: dict[str, Tensor] = {}

@@ -117,7 +117,7 @@ class Source:
     @property
     def tracked(self) -> tuple[Spec, ...]:
         """The statistics that a step gives anew."""
-        statistics = tuple(tensor for tensor in self.layout.tensors if tensor.role == "statistic")
+        statistics = self.layout.statistics
         return statistics if self.batch_norm in ("tracked", "per-width") else ()
 
 

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.selection import Weights
 
-__all__ = ["WHOLE", "Bounds", "Clip", "Limits", "Size", "median_size", "size_of"]
+__all__ = ["ENOUGH", "WHOLE", "Bounds", "Clip", "Limits", "Size", "median_size", "root_mean_square", "size_of"]
 
 _SUSPICIOUS = 0.5
+ENOUGH = 5
+"""So many clients in a round: of fewer, nobody can say which is the odd one."""
 _BLOCK = 1 << 12  # entries whose squares are added in float32: of many more the last bits would be lost
 
 
@@ -105,9 +107,9 @@ def size_of(layout: Layout, values: Weights, samples: int) -> Size:
 
     The result does not depend on the number of threads, so a fleet and its simulation clip alike.
     """
-    parameters = [values[tensor.name] for tensor in layout.tensors if tensor.role == "parameter"]
-    statistics = [values[tensor.name] for tensor in layout.tensors if tensor.role == "statistic"]
-    return Size(float(samples), _root_mean_square(parameters), _root_mean_square(statistics))
+    parameters = [values[tensor.name] for tensor in layout.parameters]
+    statistics = [values[tensor.name] for tensor in layout.statistics]
+    return Size(float(samples), root_mean_square(parameters), root_mean_square(statistics))
 
 
 def median_size(sizes: Sequence[Size]) -> Size:
@@ -124,7 +126,8 @@ def _share(size: float, limit: float) -> float:
     return limit / size if size > limit else 1.0
 
 
-def _root_mean_square(arrays: Iterable[NDArray[np.float32]]) -> float:
+def root_mean_square(arrays: Iterable[NDArray[np.float32]]) -> float:
+    """Of all entries together; infinite where a square is beyond float32."""
     total, count = 0.0, 0
     with np.errstate(over="ignore"):  # a size beyond float32 is infinite, and clipped to nothing
         for array in arrays:

@@ -33,7 +33,7 @@ def clipped(selection: Selection, delta: Weights, most: float) -> tuple[_Delta, 
         tensor.name: np.multiply(delta[tensor.name], factor, dtype=np.float64).astype(np.float32)
         for tensor in selection.layout.parameters
     }
-    still = {t.name: np.zeros_like(delta[t.name]) for t in selection.layout.tensors if t.role == "statistic"}
+    still = {t.name: np.zeros_like(delta[t.name]) for t in selection.layout.statistics}
     return changed | still, norm <= most
 
 

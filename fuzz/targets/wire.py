@@ -164,9 +164,7 @@ def _shared(name: str) -> bytes:
 
 def _written(name: str, context: Context) -> bytes:
     values = np.linspace(-1, 1, context.count, dtype=np.float32)
-    statistics = sum(
-        int(np.prod(context.selection.shape(t))) for t in context.selection.layout.tensors if t.role == "statistic"
-    )
+    statistics = sum(int(np.prod(context.selection.shape(t))) for t in context.selection.layout.statistics)
     if name == "sparse":
         return encode_sent(values, values > 0) + bytes(4 * statistics)
     compressor = open_compressor(name, {})
