@@ -39,7 +39,7 @@ _RUNTIMES = ("torch_eager", "onnx")  # what the stacked trainer runs, and what e
 class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is run: a recipe with its parameters, on a model that goes with a data set, by whom and for how long.
 
-    ``lr_drops``, ``lr_warmup``, ``statistics_every`` and ``evaluate_every`` are
+    ``lr_drops``, ``lr_warmup``, ``statistics_every``, ``collect_statistics`` and ``evaluate_every`` are
     :class:`edge_fl.runs.config.RunConfig`'s, and ``model`` is that of the data set's setup where it is empty. ``mix``
     says how many clients are of each tier as :class:`device_sim.simulation.settings.Population` does. ``scored`` are
     widths (thousandths): of the last model as many first units are scored, and its zeros counted (:class:`Final`). A
@@ -68,6 +68,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     lr_drops: tuple[float, ...] = ()
     lr_warmup: int = 0
     statistics_every: int = 1
+    collect_statistics: bool | None = None
     evaluate_every: int = 1
     attack: str = ""
     hostile: float = 0.0
@@ -97,6 +98,7 @@ class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
             lr_drops=self.lr_drops,
             lr_warmup=self.lr_warmup,
             statistics_every=self.statistics_every,
+            collect_statistics=self.collect_statistics,
             seed=self.seed,
             evaluate_every=self.evaluate_every,
             samples_bound=self.samples_bound,

@@ -39,6 +39,8 @@ class Variant:
     """A line of the paper's tables: a recipe with its parameters, of ``steps`` local steps a round (H).
 
     ``central`` is training without clients, of one that has all the data. ``statistics_every`` is RunConfig's.
+    Where statistics are ``collected``, updates hold them in the last round alone, and clients then collect the final
+    model's.
     """
 
     recipe: str
@@ -47,6 +49,7 @@ class Variant:
     warms: bool = False
     central: bool = False
     statistics_every: int = 1
+    collected: bool = False
 
     @property
     def budget(self) -> float | None:
@@ -79,12 +82,13 @@ VARIANTS: dict[str, Variant] = {
     "tcs-l4": Variant("tcs", steps=4, warms=True),
     "tcs-l4-q5": Variant("tcs", {"tcs.bits": 5}, steps=4, warms=True),
     "tcs-l4-q5-s10": Variant("tcs", {"tcs.bits": 5}, steps=4, warms=True, statistics_every=10),
+    "tcs-l4-q5-collected": Variant("tcs", {"tcs.bits": 5}, steps=4, warms=True, collected=True),
     "tcs-lf": Variant("tcs", {"tcs.fairness": "lf"}, warms=True),
     "tcs-plf": Variant("tcs", {"tcs.fairness": "plf"}, warms=True),
     "tcs-momentum": Variant("tcs", {"server.momentum": 0.9}, warms=True),
 }
 """By the paper's names; ``tcs-cold`` has no warm-up, nor has ``top-k``. Updates of ``s10`` hold BatchNorm's statistics
-every tenth round, which the paper does not have."""
+every tenth round, those of ``collected`` in the last, which the paper does not have."""
 
 
 def bench_tcs(
@@ -167,7 +171,8 @@ def _entry(choice: Choice, dataset: str, name: str, *, rises: bool) -> Entry:
         "local_steps": variant.steps,
         "batch": _BATCH,
         "lr_warmup": min(warm, rounds - 1) * rises,
-        "statistics_every": variant.statistics_every,
+        "statistics_every": rounds if variant.collected else variant.statistics_every,
+        "collect_statistics": variant.collected or None,
     }
     if variant.central:
         steps = max(1, clients * _BATCH // _CENTRAL)

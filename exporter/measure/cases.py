@@ -18,6 +18,7 @@ from exporter.derive import derive
 from exporter.export import Target
 from exporter.zoo import find_model
 from exporter.zoo import model_names as zoo_names
+from exporter.zoo.cifarnet import cifarnet
 from exporter.zoo.entry import Architecture, Entry
 from exporter.zoo.lstm import word_lstm
 from exporter.zoo.mlp import mlp
@@ -92,7 +93,8 @@ def find_case(name: str, *, narrowed: bool = False) -> Case:
 
 def _further() -> dict[str, Entry]:
     """FedBIAD's language model at the vocabulary of its PTB figures, its perceptrons with the one hidden layer of its
-    text, a CNN of the usual FEMNIST size, and ResNet-18 of a quarter of its channels, which CPUs train in minutes.
+    text, a CNN of the usual FEMNIST size, CifarNet for colours, and ResNet-18 of a quarter of its channels, which CPUs
+    train in minutes.
     """
     words = replace(
         find_model("wikitext-2-lstm"), name="ptb-lstm", classes=10_000, build=lambda: word_lstm(vocabulary=10_000)
@@ -101,7 +103,17 @@ def _further() -> dict[str, Entry]:
     residual = replace(
         find_model("resnet18"), name="resnet18-16", build=lambda: resnet18(channels=(16, 32, 64, 128))
     )
-    return {entry.name: entry for entry in (words, *_one_layer(), cnn, residual)}
+    coloured = replace(
+        find_model("cifarnet"),
+        name="cifarnet-cifar-10",
+        dataset="cifar-10",
+        build=lambda: cifarnet(inputs=3),
+        input_shape=(3, 32, 32),
+        narrowed=Architecture(
+            build=lambda: cifarnet(inputs=3, channels=(3, 4, 3)), input_shape=(3, 6, 6), classes=10
+        ),
+    )
+    return {entry.name: entry for entry in (words, *_one_layer(), cnn, coloured, residual)}
 
 
 def _one_layer() -> tuple[Entry, ...]:

@@ -14,12 +14,12 @@ __all__ = ["ENTRIES", "cifarnet"]
 _STRIDES = (1, 1, 2, 1, 1, 2, 1, 1)
 
 
-def cifarnet(*, channels: tuple[int, ...] = (64, 64, 128, 128, 128, 192, 192, 192)) -> nn.Module:
-    """Build CifarNet, of at most eight convolutions; takes ``[B, 1, H, W]`` float32, gives ``[B, 10]`` logits."""
+def cifarnet(*, inputs: int = 1, channels: tuple[int, ...] = (64, 64, 128, 128, 128, 192, 192, 192)) -> nn.Module:
+    """Build CifarNet, of at most eight convolutions; takes ``[B, inputs, H, W]`` float32, gives ``[B, 10]`` logits."""
     layers: list[nn.Module] = []
-    for inputs, outputs, stride in zip((1, *channels[:-1]), channels, _STRIDES, strict=False):
+    for before, outputs, stride in zip((inputs, *channels[:-1]), channels, _STRIDES, strict=False):
         layers += [
-            nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False),
+            nn.Conv2d(before, outputs, 3, stride, padding=1, bias=False),
             nn.BatchNorm2d(outputs),
             nn.ReLU(),
         ]
