@@ -93,8 +93,8 @@ def find_case(name: str, *, narrowed: bool = False) -> Case:
 
 def _further() -> dict[str, Entry]:
     """FedBIAD's language model at the vocabulary of its PTB figures, its perceptrons with the one hidden layer of its
-    text, a CNN of the usual FEMNIST size, CifarNet for colours, and ResNet-18 of a quarter of its channels, which CPUs
-    train in minutes.
+    text, a CNN of the usual FEMNIST size, and CifarNet for colours and ResNet-18 of a quarter of their channels, which
+    CPUs train in minutes.
     """
     words = replace(
         find_model("wikitext-2-lstm"), name="ptb-lstm", classes=10_000, build=lambda: word_lstm(vocabulary=10_000)
@@ -105,9 +105,9 @@ def _further() -> dict[str, Entry]:
     )
     coloured = replace(
         find_model("cifarnet"),
-        name="cifarnet-cifar-10",
+        name="cifarnet-16",
         dataset="cifar-10",
-        build=lambda: cifarnet(inputs=3),
+        build=lambda: cifarnet(inputs=3, channels=(16, 16, 32, 32, 32, 48, 48, 48)),
         input_shape=(3, 32, 32),
         narrowed=Architecture(
             build=lambda: cifarnet(inputs=3, channels=(3, 4, 3)), input_shape=(3, 6, 6), classes=10
