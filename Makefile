@@ -15,6 +15,9 @@ WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 
 .PHONY: demo check test test-all test-rest test-gpu fuzz lint vectors docs drawing sbom audit clean
 
+# pip compiles no package of test environments: most of torch's files are never read, and Python compiles those that are.
+PIP := pip --quiet --disable-pip-version-check install --no-compile
+
 # Tests start hundreds of processes: each finds the packages compiled, and leaves the other cores to its neighbours.
 check test test-rest: export OMP_NUM_THREADS = 1
 check test test-rest: export PYTHONDONTWRITEBYTECODE =
@@ -79,22 +82,22 @@ audit: $(AUDIT_READY)
 $(READY): pyproject.toml constraints.txt
 	sh scripts/check-python "$(PYTHON)"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/$(PIP) -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
 $(ORT_READY): pyproject.toml constraints-ort-training.txt
 	$(PYTHON) -m venv $(ORT)
-	$(ORT)/bin/pip install --quiet --disable-pip-version-check -c constraints-ort-training.txt -e '.[ort-training]'
+	$(ORT)/bin/$(PIP) -c constraints-ort-training.txt -e '.[ort-training]'
 	touch $(ORT_READY)
 
 $(DOCS_READY): docs/requirements.txt
 	$(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt
+	$(DOCS)/bin/$(PIP) -r docs/requirements.txt
 	touch $(DOCS_READY)
 
 $(AUDIT_READY): packaging/audit-requirements.txt
 	$(PYTHON) -m venv $(AUDIT)
-	$(AUDIT)/bin/pip install --quiet --disable-pip-version-check -r packaging/audit-requirements.txt
+	$(AUDIT)/bin/$(PIP) -r packaging/audit-requirements.txt
 	touch $(AUDIT_READY)
 
 clean:

@@ -113,6 +113,7 @@ def test_models_of_no_zoo_need_no_layout_by_hand(model: str, tmp_path: Path) -> 
     assert bundle.manifest.parity["onnx"].weights <= LIMIT
 
 
+@pytest.mark.matrix
 def test_one_draw_in_which_rounding_finds_another_maximum_refuses_nothing(tmp_path: Path) -> None:
     """In the first draw's third step, float32 in this runtime's order takes another pixel of a pooling window."""
     case = find_case("femnist-cnn", narrowed=False)

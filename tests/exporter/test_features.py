@@ -115,7 +115,8 @@ def test_extract_delivers_the_whole_model(pair: tuple[Bundle, Bundle], tmp_path:
         np.testing.assert_allclose(found, model(torch.from_numpy(x)), atol=1e-5)
 
 
-@pytest.mark.parametrize("runtime", ["onnx", pytest.param("executorch", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("runtime", ["onnx", "executorch"])
 def test_a_mask_is_among_the_features(tmp_path: Path, runtime: str) -> None:
     torch.manual_seed(0)
     rng = np.random.default_rng(0)

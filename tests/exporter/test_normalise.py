@@ -35,7 +35,7 @@ def trained(bundle: Bundle, runtime: str, x: np.ndarray, *, width: int) -> dict[
     return kept
 
 
-@pytest.mark.parametrize("runtime", ["onnx", "torch_eager"])
+@pytest.mark.parametrize("runtime", ["onnx", pytest.param("torch_eager", marks=pytest.mark.matrix)])
 def test_raw_samples_train_as_normalised_ones(runtime: str, tmp_path: Path) -> None:
     raw = np.random.default_rng(0).normal(MEAN, STD, (6, 4)).astype(np.float32)
     example = torch.zeros(2, 4)

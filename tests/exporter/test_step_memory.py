@@ -35,6 +35,7 @@ def test_a_step_takes_what_the_check_says(width: int, tmp_path: Path) -> None:
     assert said == pytest.approx(taken, rel=0.15)
 
 
+@pytest.mark.matrix
 def test_a_step_of_a_head_alone_takes_what_the_check_says(tmp_path: Path) -> None:
     """The memory of frozen layers is that of activations, of which GELU holds two at once."""
     torch.manual_seed(0)

@@ -140,12 +140,8 @@ def cnn() -> Case:
 
 def _cases() -> Iterator[ParameterSet]:
     for build, runtime in itertools.product((vit, gpt, cnn), RUNTIMES):
-        repeated = runtime == "torch_eager" or (build, runtime) in (
-            (cnn, "executorch"),
-            (vit, "executorch"),
-            (gpt, "onnx"),
-        )
-        yield pytest.param(build, runtime, marks=pytest.mark.matrix if repeated else ())
+        first = (build, runtime) in ((gpt, "executorch"), (cnn, "onnx"))
+        yield pytest.param(build, runtime, marks=() if first else pytest.mark.matrix)
 
 
 @pytest.mark.parametrize(("build", "runtime"), list(_cases()))

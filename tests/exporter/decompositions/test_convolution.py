@@ -112,6 +112,7 @@ def test_the_runtimes_compute_every_case_call_after_call(runtime: str) -> None:
         assert largest_difference(run(*operands), _all_cases(*operands)) < 1e-5
 
 
+@pytest.mark.matrix
 def test_one_onnx_program_takes_any_channels_and_batch() -> None:
     def layers(x: Tensor, first: Tensor, single: Tensor, second: Tensor) -> Tensor:
         h = functional.conv2d(x, first, stride=2, padding=1).relu()

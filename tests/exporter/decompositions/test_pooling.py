@@ -72,6 +72,7 @@ def test_executorch_pools_as_torch_does_call_after_call() -> None:
         assert largest_difference(run(x), _some_pools(x)) < 1e-6
 
 
+@pytest.mark.matrix
 def test_one_onnx_program_pools_any_channels_and_batch() -> None:
     run = in_onnx(_some_pools, [torch.randn(6, 5, 8, 9)], [(0, 1)])
 

@@ -99,6 +99,7 @@ def test_one_onnx_program_trains_any_units_and_batch(kind: str) -> None:
             np.testing.assert_allclose(ours, torchs.numpy(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.matrix
 def test_written_out_an_lstm_trains_in_executorch() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -111,7 +111,8 @@ def test_a_simulation_is_that_of_whole_batches(bundles: dict[int, Bundle], tmp_p
         np.testing.assert_allclose(found[1][name], array, atol=1e-5)
 
 
-@pytest.mark.parametrize("runtime", [pytest.param("executorch", marks=pytest.mark.matrix), "onnx"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("runtime", ["executorch", "onnx"])
 def test_loops_in_the_loop_train(runtime: str, tmp_path: Path) -> None:
     recurrent = nn.Sequential(nn.Flatten(1, 2), Last(), nn.Linear(6, 4))
     found = exported(tmp_path / "b", 4, runtimes=[runtime], variants=["noise"], model=recurrent)
