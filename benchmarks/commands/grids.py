@@ -312,7 +312,7 @@ def tcs(
 @grid(
     "vardrop",
     ["mnist"],
-    without=["method", "local_steps", "lr", "evaluate_every", "partition", "batch", "weight_decay"],
+    without=["method", "local_steps", "lr", "partition", "batch", "weight_decay"],
     rounds=(Annotated[int, typer.Option(min=1, help="Rounds, of one step each.")], 1500),
     clients=_all_picked(4),
 )
