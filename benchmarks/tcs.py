@@ -31,6 +31,10 @@ _NO_RISE = (
     "Left out of the paper's are its weight decay of 1e-4, the rise of the step size in the first epochs, and top-K's "
     "warm-up."
 )
+_COLLECTED = (
+    " Clients of `collected` send BatchNorm's statistics in the last round alone, and then, once more and not counted "
+    "here, those that they collect for the final model."
+)
 _WARM_UP = 60  # one round of so many is dense at first: 5 epochs of 300
 
 
@@ -128,7 +132,8 @@ def bench_tcs(
         "trains ResNet-18 on CIFAR-10 for 300 epochs at step size 0.5. As there, it is divided by 10 at half and at "
         "three quarters of the training, and `centralised` takes as many images as the clients together, in batches "
         f"of {_CENTRAL} or a few more, at a step size smaller by as much as its batch is. "
-        + (_RISE if rises else _NO_RISE),
+        + (_RISE if rises else _NO_RISE)
+        + _COLLECTED * any(VARIANTS[name].collected for name in variants),
         rows=[_row(filled) for filled in found],
         notes=notes_of(found, missing),
         pictures=[
