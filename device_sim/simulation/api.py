@@ -2,7 +2,7 @@
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
@@ -237,11 +237,20 @@ def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> R
     """
     known = inspect.signature(begin).parameters
     if unknown := next((name for name in options if name not in known), None):
-        near = difflib.get_close_matches(unknown, known, n=1, cutoff=0.75)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise TypeError(f"simulate() has no option '{unknown}'{hint}")
+        raise TypeError(f"simulate() has no option '{unknown}'{_hint(unknown, known)}")
     simulation = begin(bundle, data, **options)
     return Run.open(simulation.run().weights.parent)
+
+
+def _hint(unknown: str, known: Iterable[str]) -> str:
+    """What is meant, where that can be guessed: a near name, the command's name, a parameter of the method."""
+    meant = {"secure_aggregation": "secure", "dp": "privacy"}.get(unknown)
+    near = [meant] if meant else difflib.get_close_matches(unknown, known, n=1, cutoff=0.75)
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    if unknown in ("dropout", "widths", "mode", "rule"):
+        return f"; it belongs to the method: parameters={{'{unknown}': ...}}"
+    return ""
 
 
 def _spec(given: Any) -> str | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from edge_fl import __version__
 from edge_fl.core.errors import ConfigError, said
+from edge_fl.core.plain_numbers import plain
 from edge_fl.runs.privacy import Privacy
 from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 
@@ -196,9 +197,13 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         self._check_lr()
 
     def _check_types(self) -> None:
-        """As far as JSON, in which the run is kept, would find them wrong; users of Python may give anything."""
+        """As far as JSON, in which the run is kept, would find them wrong; users of Python may give anything.
+
+        Numbers of NumPy, as sweeps over its arrays give them, become Python's.
+        """
         for name, kind in _types().items():
-            given = getattr(self, name)
+            given = plain(getattr(self, name))
+            msgspec.structs.force_setattr(self, name, given)
             hint = f": give {_GIVEN[name]}" if name in _GIVEN else ""
             if hint and isinstance(given, dict):
                 raise ConfigError(f"'{name}' cannot be {given!r}{hint}.")

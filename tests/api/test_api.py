@@ -232,6 +232,29 @@ def test_help_shows_what_a_simulation_takes() -> None:
     assert "tiers, partition" in (edge_fl.simulate.__doc__ or "")
     with pytest.raises(TypeError, match=r"simulate\(\) has no option 'round'; did you mean 'rounds'\?"):
         edge_fl.simulate("bundle", round=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="'secure_aggregation'; did you mean 'secure'"):
+        edge_fl.simulate("bundle", secure_aggregation=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"belongs to the method: parameters=\{'dropout'"):
+        edge_fl.simulate("bundle", dropout=0.5)  # type: ignore[call-arg]
+
+
+def test_numbers_of_numpy_are_numbers(digits_bundle: edge_fl.Bundle, tmp_path: Path) -> None:
+    """As a sweep over its arrays gives them."""
+    runs = [
+        edge_fl.simulate(
+            digits_bundle,
+            method="feddrop",
+            parameters={"dropout": number(0.5)},
+            clients=whole(4),
+            fraction=number(0.5),
+            rounds=whole(2),
+            lr=number(0.25),
+            output=tmp_path / whole.__name__,
+        )
+        for whole, number in ((int, float), (np.int64, np.float32))
+    ]
+    for name, array in runs[0].weights.items():
+        np.testing.assert_array_equal(runs[1].weights[name], array)
 
 
 def test_a_coordinator_reads_test_data_from_a_file(place: Path, bundle: edge_fl.Bundle) -> None:
