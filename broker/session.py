@@ -4,7 +4,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -28,15 +28,12 @@ from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.open_broker import OpenBroker
 from broker.privacy import Lots, Mechanism
-from broker.private_runs import check_private
-from broker.products import check_products
-from broker.programs import missing_program
 from broker.rebuilt_record import reopen
+from broker.recipe_checks import check_recipe
 from broker.run_folder import SETTINGS, RunFolder, check_no_run, run_of
 from broker.secure_aggregation.aggregator import SecureAggregator
-from broker.secure_aggregation.settings import check_secure, plan_of
+from broker.secure_aggregation.settings import plan_of
 from broker.settings import RunSettings
-from broker.statistics_round import collects
 from broker.store import Store
 from broker.summary import RunSummary
 from broker.tiers import open_tiers
@@ -46,23 +43,11 @@ from broker.workers.jobs import Start
 from broker.workers.pool import Workers, check_count
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, Bundle
-from edge_fl.core.errors import BrokerError, BundleError, ConfigError, StateError, SubscriptionRefusedError
-from edge_fl.core.layout import Layout
-from edge_fl.core.pattern import prefix_counts
+from edge_fl.core.errors import BrokerError, BundleError, StateError, SubscriptionRefusedError
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.methods.base import DropoutMethod, Method
-from edge_fl.methods.capabilities import (
-    ChecksBundle,
-    CollectsStatistics,
-    MasksLabels,
-    TrainsWidths,
-    evaluated_width,
-)
 from edge_fl.recipes.own import use_code
-from edge_fl.recipes.recipe import Recipe, open_recipe
+from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig, begun
-from edge_fl.runtimes.base import check_programs
-from edge_fl.training.batch_statistics import collectable
 from edge_fl.training.evaluator import Evaluator, open_evaluator
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
@@ -70,7 +55,7 @@ from edge_fl.transport.interface import Transport
 from edge_fl.transport.probe import round_trip
 from edge_fl.wire.messages import Topics
 
-__all__ = ["check_recipe", "digest_of", "new_run_id", "open_bundle", "read_settings", "resume", "serve"]
+__all__ = ["digest_of", "new_run_id", "open_bundle", "read_settings", "resume", "serve"]
 
 _log = logging.getLogger(__name__)
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
@@ -398,134 +383,3 @@ def _go_on(model: GlobalModel, finished: int, folder: RunFolder, store: Store) -
     _log.error("the run goes on from the model of round %d: what %s taught the model is lost", number, lost)
     store.forget_unanswered()
     model.load_older(finished, weights, learned)
-
-
-def check_recipe(
-    bundle: Bundle, recipe: Recipe, config: RunConfig, *, tiers: int | None = None, runtime: str | None = None
-) -> None:
-    """Refuse before any device is asked what no device of a tier could do: ConfigError.
-
-    ``tiers`` is how many tiers there are, None where it is not known: then it is as many as the method tells apart.
-    ``runtime`` is the one that all train in, None where it may be any of the bundle's.
-    """
-    method, _ = recipe.method, recipe.rule
-    if runtime is not None:
-        check_programs(runtime, bundle)
-    programs = [name for name in bundle.manifest.programs if runtime in (None, name)]
-    present = range(method.tiers if tiers is None else min(tiers, method.tiers))
-    check_products(config, recipe)
-    check_secure(config, recipe, bundle.manifest)
-    check_private(config, recipe, bundle.manifest)
-    if isinstance(method, ChecksBundle) and (reason := method.unfit(bundle.manifest)):
-        raise ConfigError(reason)
-    collected = collects(config, method, bundle.manifest)
-    if config.keep_best is not None and collected:
-        raise ConfigError(
-            f"'{method.name}' collects BatchNorm's statistics after the last round, and earlier models lack them: "
-            "leave --keep-best out, or give --no-collect-statistics."
-        )
-    if isinstance(method, MasksLabels) and method.masks_labels and bundle.manifest.loss == "cross_entropy":
-        _log.warning(
-            "'%s' would leave out the classes that a client has no samples of, which this bundle's loss cannot; "
-            "export it with --loss masked_cross_entropy",
-            method.name,
-        )
-    if collected:
-        for tier in present:
-            _check_collecting(bundle, method, tier, config.batch, programs)
-    elif config.collect_statistics:
-        raise ConfigError(
-            "The bundle's steps bring no BatchNorm statistics up to date: leave --collect-statistics out, or export it "
-            "with --batch-norm tracked."
-        )
-    _warn_of_shift(bundle, method, collected=collected)
-    wanted = isinstance(method, CollectsStatistics) and method.collects_statistics and bundle.layout.statistics
-    if wanted and not collectable(bundle.manifest):
-        _log.warning(
-            "'%s' collects no BatchNorm statistics of this bundle, whose steps leave them as they were exported; "
-            "export it with --batch-norm per-width",
-            method.name,
-        )
-    _check_statistics_every(bundle.layout, config)
-    if isinstance(method, DropoutMethod) and _drops_nothing(method, bundle.layout):
-        _log.warning(
-            "'%s' drops no unit of this model at its rates: it leaves recurrent blocks whole, or blocks are too small",
-            method.name,
-        )
-    beyond = range(method.tiers if tiers is None else tiers, method.tiers)
-    if any(method.counts(bundle.layout, tier) != method.counts(bundle.layout, 0) for tier in beyond):
-        _log.warning(
-            "'%s' tells %d tiers apart, and there are clients of %d: for all of them give --tiers %d",
-            *(method.name, method.tiers, tiers, method.tiers),
-        )
-    for tier in present:
-        _check_tier(bundle, method, tier, config.batch, programs)
-
-
-def _check_collecting(bundle: Bundle, method: Method, tier: int, batch: int, programs: Sequence[str]) -> None:
-    """Refuse where no device of a tier could collect statistics: ConfigError."""
-    width = evaluated_width(method, tier)
-    counts = prefix_counts(bundle.layout, width)
-    if not any(bundle.manifest.step_program(name, "plain", counts, batch) for name in programs):
-        raise ConfigError(
-            f"Devices collect statistics with the train step 'plain' of width {width / 1000:g}, which the bundle "
-            f"lacks: export it with {width / 1000:g} among its --widths, or give --no-collect-statistics."
-        )
-
-
-def _warn_of_shift(bundle: Bundle, method: Method, *, collected: bool) -> None:
-    """Units that are left out, and activations that are scaled, shift running means and variances (Li et al., 2019)."""
-    if not isinstance(method, DropoutMethod) or not collectable(bundle.manifest):
-        return
-    if not any(map(method.dropout, range(method.tiers))) or _drops_nothing(method, bundle.layout):
-        return
-    _log.warning(
-        "'%s' shifts BatchNorm's statistics by dropping units: %s",
-        method.name,
-        "scores are too low until devices collect those of the full model, after the last round"
-        if collected
-        else "the full model's scores are too low; --collect-statistics has devices collect its own at the end",
-    )
-
-
-def _check_statistics_every(layout: Layout, config: RunConfig) -> None:
-    every = config.statistics_every
-    if every > 1 and not layout.statistics:
-        _log.warning("the model has no BatchNorm statistics, so --statistics-every %d changes nothing", every)
-    elif config.evaluate_every % every:
-        said = "rounds without BatchNorm's statistics are scored with those of an earlier round"
-        if config.keep_best is not None or config.rollback is not None:
-            raise ConfigError(
-                f"--keep-best and --rollback go by scores, and {said}: give --evaluate-every {every}, too."
-            )
-        _log.warning("%s: give --evaluate-every %d, too", said, every)
-
-
-def _drops_nothing(method: DropoutMethod, layout: Layout) -> bool:
-    """Although it was asked to."""
-    tiers = range(method.tiers)
-    return any(map(method.dropout, tiers)) and all(method.counts(layout, tier) == layout.sizes for tier in tiers)
-
-
-def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int, programs: Sequence[str]) -> None:
-    for _, counts in method.programs(bundle.layout, tier):
-        if block := next((block for block, count in counts.items() if count == 0), None):
-            raise ConfigError(f"'{method.name}' would keep no unit of block '{block}' in tier {tier}; drop less.")
-    missing = {name: missing_program(bundle, name, method, tier, batch) for name in programs}
-    reasons = {name: reason for name, reason in missing.items() if reason}
-    if reasons and len(reasons) == len(missing):
-        raise ConfigError(next(iter(reasons.values())))
-    for name, reason in reasons.items():
-        _log.warning("devices of tier %d with %s cannot take part: %s", tier, name, reason)
-    held = bundle.manifest.statistic_widths
-    widths = method.statistic_widths(tier) if isinstance(method, TrainsWidths) else ()
-    without = sorted(set(widths) - set(held), reverse=True)
-    if held and without:
-        raise ConfigError(
-            f"'{method.name}' needs BatchNorm statistics of the widths {_words(without)} in tier {tier}, and the "
-            f"bundle has those of {_words(held)}: export it with {_words(without)} among its --widths, or set others."
-        )
-
-
-def _words(widths: Sequence[int]) -> str:
-    return ", ".join(f"{width / 1000:g}" for width in widths)

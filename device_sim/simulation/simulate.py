@@ -16,10 +16,11 @@ from broker.initial_weights import keep_initial_weights, kept_initial_weights, o
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.privacy import Lots, Mechanism
+from broker.recipe_checks import check_recipe
 from broker.run_folder import RunFolder, check_no_run
 from broker.secure_aggregation.round_total import SimulatedTotal
 from broker.secure_aggregation.settings import plan_of
-from broker.session import check_recipe, digest_of, open_bundle, read_settings
+from broker.session import digest_of, open_bundle, read_settings
 from broker.store import Store
 from broker.summary import RunSummary
 from broker.sums import device_here
@@ -151,7 +152,9 @@ class Simulation:
             initial=initial,
         )
         # The store comes first: a run that is killed between the two can be continued.
-        self._store = store or Store(local_url(root), config.run, msgspec.json.encode(self._settings, enc_hook=plain))
+        self._store = store or Store(
+            local_url(root), config.run, msgspec.json.encode(self._settings, enc_hook=plain)
+        )
         try:
             self._coordinator = self._open(root, recipe, observer, schedule)
         except BaseException:

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from broker.session import check_recipe
+from broker.recipe_checks import check_recipe
 from edge_fl.core.bundle import SCHEMA, Bundle, Manifest, Program
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.inputs import Input

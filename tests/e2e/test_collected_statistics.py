@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from broker.observer import Observer
-from broker.session import check_recipe, resume, serve
+from broker.recipe_checks import check_recipe
+from broker.session import resume, serve
 from broker.statistics_round import StatisticsRound
 from broker.summary import RunSummary
 from device_sim.emulation.agent_processes import AgentProcess, Fleet

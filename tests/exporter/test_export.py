@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import edge_fl
-from broker.session import check_recipe
+from broker.recipe_checks import check_recipe
 from edge_fl.core.bundle import CLASS_INDEX, Bundle, Optimizer
 from edge_fl.core.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
 from edge_fl.core.inputs import Input

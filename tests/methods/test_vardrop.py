@@ -16,7 +16,7 @@ from torch import nn
 
 from broker.model import GlobalModel
 from broker.observer import Observer
-from broker.session import check_recipe
+from broker.recipe_checks import check_recipe
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle, Optimizer
