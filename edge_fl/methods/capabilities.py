@@ -73,9 +73,9 @@ class TrainsWidths(ABC):
         return 1000
 
     @property
-    def narrowest(self) -> int:
-        """The narrowest model that a device of any tier may train; 0 where narrower ones predict, too."""
-        return 0
+    def trained_widths(self) -> tuple[int, ...]:
+        """The widths that a device of any tier may train, in ascending order; empty where any narrower one predicts."""
+        return ()
 
     @abstractmethod
     def evaluated_width(self, tier: int) -> int:

@@ -92,9 +92,9 @@ class Fjord(Method, TrainsWidths, DrawsWithoutData):
         return self.p_max(tier)
 
     @property
-    def narrowest(self) -> int:
-        """The narrowest of P."""
-        return min(self.parameters.widths)
+    def trained_widths(self) -> tuple[int, ...]:
+        """P."""
+        return tuple(sorted(set(self.parameters.widths)))
 
     def evaluated_width(self, tier: int) -> int:
         """p_max: the sub-model that the device could use."""
@@ -102,7 +102,7 @@ class Fjord(Method, TrainsWidths, DrawsWithoutData):
 
     def allowed(self, tier: int) -> tuple[int, ...]:
         """The widths (thousandths) that a step of ``tier`` may draw, in ascending order."""
-        return tuple(width for width in sorted(set(self.parameters.widths)) if width <= self.widest(tier))
+        return tuple(width for width in self.trained_widths if width <= self.widest(tier))
 
     def counts(self, layout: Layout, tier: int) -> dict[str, int]:
         """Those of the prefix that is uploaded."""

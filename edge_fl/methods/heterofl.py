@@ -92,9 +92,9 @@ class HeteroFl(Method, TrainsWidths, CollectsStatistics, MasksLabels, DrawsWitho
         return self.parameters.mask
 
     @property
-    def narrowest(self) -> int:
-        """The narrowest of the levels, whether or not the run has a tier of it."""
-        return min(LEVEL_WIDTHS[level] for level in self.parameters.levels)
+    def trained_widths(self) -> tuple[int, ...]:
+        """Those of the levels, whether or not the run has a tier of each."""
+        return tuple(sorted({LEVEL_WIDTHS[level] for level in self.parameters.levels}))
 
     def evaluated_width(self, tier: int) -> int:
         """That of the tier's level; where levels are drawn, of the widest."""

@@ -98,6 +98,8 @@ def extract(
     if thousandths <= trained.width:
         wanted = replace(wanted, scores=_scores(opened, source, trained, wanted))
     path, card = extract_model(source, trained, wanted, output)
+    if between := trained.between(thousandths):
+        typer.echo(f"The run trained no model of width {width:g}: {between} may predict better.", err=True)
     tested = opened.config.test_data or f"the test split of {source.manifest.dataset}"
     typer.echo(_json(path, card) if json else _text(path, card, tested))
 
@@ -138,7 +140,7 @@ def _trained(run: "Run", manifest: "Manifest", width: int) -> "Trained":
         scores=last.scores if last else {},
         width=model_width(method),
         ordered=narrowed is not None or (isinstance(method, TrainsWidths) and method.ordered),
-        narrowest=method.narrowest if isinstance(method, TrainsWidths) else 0,
+        widths=method.trained_widths if isinstance(method, TrainsWidths) else (),
         narrowed=narrowed,
         factor=width_factor(method, manifest, width),
     )

@@ -41,9 +41,9 @@ class Trained:
     """What a run left: full tensors by name, and where they come from.
 
     ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name.
-    ``ordered`` says that its first units were trained as narrower models, too, none below ``narrowest`` (thousandths),
-    and those of the blocks ``narrowed`` alone where these are named. ``factor`` multiplies the outputs of every block's
-    layer in what is delivered.
+    ``ordered`` says that its first units were trained as narrower models, too: of ``widths`` (thousandths, ascending;
+    empty for any), and those of the blocks ``narrowed`` alone where these are named. ``factor`` multiplies the outputs
+    of every block's layer in what is delivered.
     """
 
     weights: Weights
@@ -53,13 +53,20 @@ class Trained:
     scores: Mapping[str, float] = field(default_factory=dict)
     width: int = 1000
     ordered: bool = True
-    narrowest: int = 0
+    widths: tuple[int, ...] = ()
     narrowed: frozenset[str] | None = None
     factor: float = 1.0
 
     def statistics(self, wanted: "Wanted") -> int:
         """The width (thousandths) whose BatchNorm statistics ``wanted`` has: the full one's where blocks stay whole."""
         return wanted.width if self.narrowed is None else self.width
+
+    def between(self, width: int) -> str:
+        """The trained widths next to one that was not trained; empty for one that was, or that lies below them all."""
+        below, above = [w for w in self.widths if w < width], [w for w in self.widths if w > width]
+        if width in self.widths or not below:
+            return ""
+        return " and ".join(f"{w / 1000:g}" for w in (below[-1], *above[:1]))
 
     def units(self, layout: Layout, wanted: "Wanted") -> Pattern:
         """The units that ``wanted`` delivers."""
@@ -159,9 +166,9 @@ def check_trained(bundle: Bundle, trained: Trained, wanted: Wanted) -> None:
             f"'{trained.method}' trains no narrower models, so its first units alone predict badly: extract the full "
             "width, train with fjord or heterofl, or insist with --untrained-width."
         )
-    if wanted.width < trained.narrowest and not wanted.untrained:
+    if trained.widths and wanted.width < trained.widths[0] and not wanted.untrained:
         raise ConfigError(
-            f"The narrowest model of the method, as it was set, has width {trained.narrowest / 1000:g}, and narrower "
+            f"The narrowest model of the method, as it was set, has width {trained.widths[0] / 1000:g}, and narrower "
             "ones predict badly: extract that width or a wider one, or insist with --untrained-width."
         )
 

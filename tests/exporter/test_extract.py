@@ -440,6 +440,15 @@ def test_a_width_below_the_narrowest_level_is_refused_unless_asked_for(
     assert json.loads((tmp_path / "m.onnx.json").read_text())["width"] == 0.1
 
 
+def test_a_width_between_levels_names_those_beside_it(
+    levels: Path, bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "The run trained no model of width 0.3: 0.25 and 1 may predict better."
+    for width, told in ((0.3, True), (0.25, False)):
+        command(run=levels, bundle=bundle.root, runtime="onnx", width=width, output=tmp_path / "m.onnx")
+        assert (said in capsys.readouterr().err) == told
+
+
 def test_the_forward_holds_no_weights_and_is_no_download_of_a_device(bundle: Bundle) -> None:
     program = torch.export.load(bundle.root / FORWARD)
     assert (program.state_dict, program.constants, program.example_inputs) == ({}, {}, None)
