@@ -18,9 +18,10 @@ WITH_ORT := EDGE_FL_ORT_TRAINING_PYTHON=$(CURDIR)/$(ORT)/bin/python
 # pip compiles no package of test environments: most of torch's files are never read, and Python compiles those that are.
 PIP := pip --quiet --disable-pip-version-check install --no-compile
 
-# Tests start hundreds of processes: each finds the packages compiled, and leaves the other cores to its neighbours.
+# Tests start hundreds of processes: each leaves the other cores to its neighbours.
 check test test-rest: export OMP_NUM_THREADS = 1
-check test test-rest: export PYTHONDONTWRITEBYTECODE =
+# What an environment is the first to import is compiled then, for all that come after.
+export PYTHONDONTWRITEBYTECODE =
 
 demo: $(READY)
 	$(BIN)/edge-fl demo --dataset $(DATASET)

@@ -17,6 +17,7 @@ from benchmarks.setups import LR_DROPS, setup_of
 from edge_fl.compressors.tcs import TcsParameters
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.table import Picture, Result, Row
+from exporter.measure.cases import find_case
 
 __all__ = ["VARIANTS", "Variant", "bench_tcs", "bits"]
 
@@ -33,7 +34,7 @@ _NO_RISE = (
 )
 _COLLECTED = (
     " Clients of `collected` send BatchNorm's statistics in the last round alone, and then, once more and not counted "
-    "here, those that they collect for the final model."
+    "here, those that they collect for the final model. Until then their model is scored with statistics of its start."
 )
 _WARM_UP = 60  # one round of so many is dense at first: 5 epochs of 300
 
@@ -96,7 +97,7 @@ every tenth round, those of ``collected`` in the last, which the paper does not 
 
 
 def bench_tcs(
-    choice: Choice, how: Filling, variants: Sequence[str] = tuple(VARIANTS), *, rises: bool = False
+    choice: Choice, how: Filling, variants: Sequence[str] | None = None, *, rises: bool = False
 ) -> Result:
     """Make a run of each variant, all of as many local steps.
 
@@ -105,15 +106,18 @@ def bench_tcs(
     choice
         Its ``rounds`` are local steps, of which a variant makes H a round; ``clients`` are all picked (10 for None).
     variants
-        Among :data:`VARIANTS`.
+        Among :data:`VARIANTS`; None for all that every model can be trained by.
     rises
         Whether the step size of all but ``centralised`` rises over the first rounds, as in the paper.
 
     Raises
     ------
     EdgeFLError
-        As :func:`benchmarks.grid.fill` does, and ConfigError for an unknown variant.
+        As :func:`benchmarks.grid.fill` does, and ConfigError for an unknown variant, or one that collects statistics of
+        a model without BatchNorm.
     """
+    if variants is None:
+        variants = [name for name, variant in VARIANTS.items() if not variant.collected]
     for name in variants:
         if name not in VARIANTS:
             raise ConfigError(f"There is no variant '{name}' of TCS; there are {', '.join(VARIANTS)}.")
@@ -167,6 +171,11 @@ def _statistics_bytes(model: str) -> int:
 
 def _entry(choice: Choice, dataset: str, name: str, *, rises: bool) -> Entry:
     variant, clients = VARIANTS[name], choice.clients or _CLIENTS
+    case = find_case(choice.model or setup_of(dataset).model)
+    if variant.collected and not case.normalised:
+        raise ConfigError(
+            f"'{name}' collects BatchNorm's statistics, of which '{case.name}' has none: leave it out."
+        )
     rounds = -(-choice.rounds // variant.steps)
     parameters = dict(variant.parameters)
     warm = -(-rounds // _WARM_UP)

@@ -38,7 +38,8 @@ def check_recipe(
     ``tiers`` is how many tiers there are, None where it is not known: then it is as many as the method tells apart.
     ``runtime`` is the one that all train in, None where it may be any of the bundle's.
     """
-    method, _ = recipe.method, recipe.rule
+    method = recipe.method
+    _ = recipe.rule  # raises for a name that is none
     if runtime is not None:
         check_programs(runtime, bundle)
     programs = [name for name in bundle.manifest.programs if runtime in (None, name)]

@@ -292,10 +292,7 @@ def tcs(
     *,
     variant: Annotated[
         list[str] | None,
-        typer.Option(
-            help="centralised, dense, top-k, tcs, tcs-cold, tcs-l2, tcs-l4, tcs-l4-q5, tcs-lf, tcs-plf or "
-            "tcs-momentum; repeat."
-        ),
+        typer.Option(help=f"{', '.join(VARIANTS)}; repeat [default: all but those that are collected]."),
     ] = None,
     rise: Annotated[
         bool,
@@ -306,7 +303,7 @@ def tcs(
 
     Example: edge-fl bench tcs --dataset cifar-10 --model resnet18 --variant tcs-l4-q5 --variant dense --seed 0
     """
-    return bench_tcs(choice, how, variant or tuple(VARIANTS), rises=rise)
+    return bench_tcs(choice, how, variant, rises=rise)
 
 
 @grid(

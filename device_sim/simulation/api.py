@@ -10,10 +10,12 @@ from broker.observer import Observer
 from broker.session import new_run_id
 from device_sim.simulation.settings import Population, RayCluster, TrainerSettings, World
 from device_sim.simulation.simulate import Simulation
+from edge_fl.compressors.base import COMPRESSORS
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
 from edge_fl.data.given import samples_of
 from edge_fl.data.partition import Kind
+from edge_fl.methods.base import METHODS
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SecureAggregation, SelectionPolicy, bounds_beside
@@ -243,14 +245,17 @@ def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> R
 
 
 def _hint(unknown: str, known: Iterable[str]) -> str:
-    """What is meant, where that can be guessed: a near name, the command's name, a parameter of the method."""
-    meant = {"secure_aggregation": "secure", "dp": "privacy"}.get(unknown)
-    near = [meant] if meant else difflib.get_close_matches(unknown, known, n=1, cutoff=0.75)
-    if near:
-        return f"; did you mean '{near[0]}'?"
-    if unknown in ("dropout", "widths", "mode", "rule"):
+    """What is meant, where that can be guessed: a parameter of a method, an object's field, a near name."""
+    methods = [METHODS.find(name).Parameters for name in METHODS.names()]
+    parts = [*methods, *(COMPRESSORS.find(name).Parameters for name in COMPRESSORS.names())]
+    if any(unknown in part.__struct_fields__ for part in parts):
         return f"; it belongs to the method: parameters={{'{unknown}': ...}}"
-    return ""
+    for name, kind in (("world", World), ("secure", SecureAggregation), ("privacy", Privacy)):
+        if unknown in kind.__struct_fields__:
+            return f"; it belongs to edge_fl.{kind.__name__}, which '{name}' takes"
+    named = {"secure_aggregation": "secure", "dp": "privacy"}.get(unknown)
+    near = [named] if named else difflib.get_close_matches(unknown, known, n=1, cutoff=0.75)
+    return f"; did you mean '{near[0]}'?" if near else ""
 
 
 def _spec(given: Any) -> str | None:

@@ -34,7 +34,6 @@ from device_sim.simulation.timed_fleet import FLEET, TimedFleet
 from edge_fl.aggregation.spool import Spool
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, StateError
-from edge_fl.core.plain_numbers import plain
 from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import State
 from edge_fl.data.registry import Samples
@@ -152,9 +151,7 @@ class Simulation:
             initial=initial,
         )
         # The store comes first: a run that is killed between the two can be continued.
-        self._store = store or Store(
-            local_url(root), config.run, msgspec.json.encode(self._settings, enc_hook=plain)
-        )
+        self._store = store or Store(local_url(root), config.run, msgspec.json.encode(self._settings))
         try:
             self._coordinator = self._open(root, recipe, observer, schedule)
         except BaseException:

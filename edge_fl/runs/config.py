@@ -11,7 +11,7 @@ import msgspec
 
 from edge_fl import __version__
 from edge_fl.core.errors import ConfigError, said
-from edge_fl.core.plain_numbers import plain
+from edge_fl.core.plain_numbers import settle_numbers
 from edge_fl.runs.privacy import Privacy
 from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 
@@ -37,6 +37,7 @@ class SecureAggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     cohort: int = 100
 
     def __post_init__(self) -> None:
+        settle_numbers(self)
         if not 2 <= self.holders <= self.cohort / 2 or self.cohort > MOST_MEMBERS:
             raise ConfigError(
                 f"At least 2 devices hold a row that counts, and a cohort has twice as many at least, and at most "
@@ -150,6 +151,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     about: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
+        settle_numbers(self)
         self._check_types()
         check_id(self.run)
         for name in (
@@ -197,13 +199,9 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         self._check_lr()
 
     def _check_types(self) -> None:
-        """As far as JSON, in which the run is kept, would find them wrong; users of Python may give anything.
-
-        Numbers of NumPy, as sweeps over its arrays give them, become Python's.
-        """
+        """As far as JSON, in which the run is kept, would find them wrong; users of Python may give anything."""
         for name, kind in _types().items():
-            given = plain(getattr(self, name))
-            msgspec.structs.force_setattr(self, name, given)
+            given = getattr(self, name)
             hint = f": give {_GIVEN[name]}" if name in _GIVEN else ""
             if hint and isinstance(given, dict):
                 raise ConfigError(f"'{name}' cannot be {given!r}{hint}.")

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.plain_numbers import settle_numbers
 
 __all__ = ["Privacy", "Spent"]
 
@@ -31,6 +32,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: int | None = None
 
     def __post_init__(self) -> None:
+        settle_numbers(self)
         if self.kind not in ("central", "local"):
             raise ConfigError(f"Differential privacy is central or local, not '{self.kind}'.")
         if (self.noise is None) == (self.epsilon is None):

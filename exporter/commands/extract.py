@@ -99,7 +99,7 @@ def extract(
         wanted = replace(wanted, scores=_scores(opened, source, trained, wanted))
     path, card = extract_model(source, trained, wanted, output)
     if between := trained.between(thousandths):
-        typer.echo(f"The run trained no model of width {width:g}: {between} may predict better.", err=True)
+        typer.echo(f"The method has no width {width:g} as it was set: {between} may predict better.", err=True)
     tested = opened.config.test_data or f"the test split of {source.manifest.dataset}"
     typer.echo(_json(path, card) if json else _text(path, card, tested))
 

@@ -234,12 +234,14 @@ def test_help_shows_what_a_simulation_takes() -> None:
         edge_fl.simulate("bundle", round=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="'secure_aggregation'; did you mean 'secure'"):
         edge_fl.simulate("bundle", secure_aggregation=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'link'; it belongs to edge_fl.World, which 'world' takes"):
+        edge_fl.simulate("bundle", link="lte")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"belongs to the method: parameters=\{'dropout'"):
         edge_fl.simulate("bundle", dropout=0.5)  # type: ignore[call-arg]
 
 
 def test_numbers_of_numpy_are_numbers(digits_bundle: edge_fl.Bundle, tmp_path: Path) -> None:
-    """As a sweep over its arrays gives them."""
+    """As a sweep over its arrays gives them; of float32 those that it holds exactly."""
     runs = [
         edge_fl.simulate(
             digits_bundle,
@@ -247,6 +249,10 @@ def test_numbers_of_numpy_are_numbers(digits_bundle: edge_fl.Bundle, tmp_path: P
             parameters={"dropout": number(0.5)},
             clients=whole(4),
             fraction=number(0.5),
+            tiers=whole(2),
+            test_share=number(0.25),
+            world=edge_fl.World("lte", steps=(number(0.125),), slowdowns=(number(1), number(2))),
+            privacy=edge_fl.Privacy("central", noise=number(0.0078125), devices=whole(4)),
             rounds=whole(2),
             lr=number(0.25),
             output=tmp_path / whole.__name__,

@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 
 from benchmarks.accounting import layout_of
-from benchmarks.grid import Choice, Filled, Filling, entry
+from benchmarks.grid import Choice, Entry, Filled, Filling, entry
 from benchmarks.records import read_records
 from benchmarks.runs import Final, Measured, Record, bundle_of, make_run
 from benchmarks.tcs import VARIANTS, bench_tcs, bits
@@ -147,9 +147,27 @@ def test_the_papers_numbers_stand_beside_ours() -> None:
     assert (row["before (%)"], row["last round (%)"], row["down (%)"]) == ("98.00", "10.00", "100.00")
 
 
+def test_statistics_are_sent_in_the_last_round_and_then_collected(
+    filling: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Entry] = []
+    monkeypatch.setattr("benchmarks.tcs.fill", lambda entries, how: (made.extend(entries) or [], []))
+    choice = Choice(("cifar-10",), (0,), None, 250, model="resnet18-16")
+    result = bench_tcs(choice, filling(), ("tcs-l4-q5", "tcs-l4-q5-collected"))
+    each, collected = (entry.runs[0] for entry in made)
+    assert (each.statistics_every, each.config().collect_statistics) == (1, None)
+    assert (collected.statistics_every, collected.config().collect_statistics) == (63, True)
+    assert "send BatchNorm's statistics in the last round alone" in result.about
+
+    bench_tcs(choice, filling())
+    assert not any(entry.runs[0].collect_statistics for entry in made[2:])
+
+
 def test_what_makes_no_sense_is_refused(tiny: Tiny, filling: Make) -> None:
     with pytest.raises(ConfigError, match="no variant 'tcs-l8' of TCS; there are centralised, dense,"):
         bench_tcs(tiny(), filling(), ("tcs-l8",))
+    with pytest.raises(ConfigError, match="collects BatchNorm's statistics, of which 'digits-mlp' has none"):
+        bench_tcs(tiny(), filling(), ("dense", "tcs-l4-q5-collected"))
     with pytest.raises(ConfigError, match="'resnet18' is for cifar-10, not digits"):
         bench_vardrop(dataclasses.replace(tiny(), model="resnet18"), filling())
     with pytest.raises(ModelError, match="no model 'lenet'"):

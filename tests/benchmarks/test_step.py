@@ -105,6 +105,7 @@ def test_every_model_has_a_batch_that_fits_it(name: str) -> None:
         "mnist-mlp-one-layer",
         "fashion-mnist-mlp-one-layer",
         "femnist-cnn-32-64",
+        "cifarnet-16",
         "resnet18-16",
     )
     assert name in (*model_names(), *further)

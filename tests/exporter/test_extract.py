@@ -443,7 +443,7 @@ def test_a_width_below_the_narrowest_level_is_refused_unless_asked_for(
 def test_a_width_between_levels_names_those_beside_it(
     levels: Path, bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "The run trained no model of width 0.3: 0.25 and 1 may predict better."
+    said = "The method has no width 0.3 as it was set: 0.25 and 1 may predict better."
     for width, told in ((0.3, True), (0.25, False)):
         command(run=levels, bundle=bundle.root, runtime="onnx", width=width, output=tmp_path / "m.onnx")
         assert (said in capsys.readouterr().err) == told

@@ -111,8 +111,7 @@ def test_every_other_runtime_is_proven_too(runtime: str, tmp_path: Path, request
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.matrix
-@pytest.mark.parametrize("runtime", ["onnx", "torch_eager"])
+@pytest.mark.parametrize("runtime", [pytest.param("onnx", marks=pytest.mark.matrix), "torch_eager"])
 def test_residual_networks_are_proven(runtime: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     what = find_model("resnet18").narrowed

@@ -261,8 +261,7 @@ def test_each_micro_batch_runs_its_blocks_twice_where_there_are_no_loops() -> No
     assert sum("ge.Scalar" in str(node.target) for node in graph.nodes) == 3 * 4
 
 
-@pytest.mark.matrix
-@pytest.mark.parametrize("runtime", ["executorch", "torch-eager"])
+@pytest.mark.parametrize("runtime", [pytest.param("executorch", marks=pytest.mark.matrix), "torch-eager"])
 def test_on_other_runtimes(runtime: str, tmp_path: Path) -> None:
     found = exported(tmp_path / "b", "blocks.*", runtimes=[runtime], widths=[0.5])
     assert found.manifest.parity[runtime.replace("-", "_")].weights < 1e-5
