@@ -20,7 +20,7 @@ PIP := pip --quiet --disable-pip-version-check install --no-compile
 
 # Tests start hundreds of processes: each leaves the other cores to its neighbours.
 check test test-rest: export OMP_NUM_THREADS = 1
-# What an environment is the first to import is compiled then, for all that come after.
+# The first process that imports a file compiles it for all later ones.
 export PYTHONDONTWRITEBYTECODE =
 
 demo: $(READY)

@@ -17,7 +17,6 @@ from benchmarks.setups import LR_DROPS, setup_of
 from edge_fl.compressors.tcs import TcsParameters
 from edge_fl.core.errors import ConfigError
 from edge_fl.measure.table import Picture, Result, Row
-from exporter.measure.cases import find_case
 
 __all__ = ["VARIANTS", "Variant", "bench_tcs", "bits"]
 
@@ -134,8 +133,8 @@ def bench_tcs(
         "sent. The third leaves out BatchNorm's statistics, too, which the paper does not count; with it the budget is "
         "compared. Down is the most a client is sent in a round, model and mask, as a share of the model. The paper "
         "trains ResNet-18 on CIFAR-10 for 300 epochs at step size 0.5. As there, it is divided by 10 at half and at "
-        "three quarters of the training, and `centralised` takes as many images as the clients together, in batches "
-        f"of {_CENTRAL} or a few more, at a step size smaller by as much as its batch is. "
+        "three quarters of the training. `centralised` takes as many images as the clients together, in batches of "
+        f"{_CENTRAL} or a few more. Its step size is smaller by as much as its batch is. "
         + (_RISE if rises else _NO_RISE)
         + _COLLECTED * any(VARIANTS[name].collected for name in variants),
         rows=[_row(filled) for filled in found],
@@ -171,11 +170,6 @@ def _statistics_bytes(model: str) -> int:
 
 def _entry(choice: Choice, dataset: str, name: str, *, rises: bool) -> Entry:
     variant, clients = VARIANTS[name], choice.clients or _CLIENTS
-    case = find_case(choice.model or setup_of(dataset).model)
-    if variant.collected and not case.normalised:
-        raise ConfigError(
-            f"'{name}' collects BatchNorm's statistics, of which '{case.name}' has none: leave it out."
-        )
     rounds = -(-choice.rounds // variant.steps)
     parameters = dict(variant.parameters)
     warm = -(-rounds // _WARM_UP)
@@ -193,7 +187,7 @@ def _entry(choice: Choice, dataset: str, name: str, *, rises: bool) -> Entry:
         rate = setup_of(dataset).lr if choice.lr is None else choice.lr
         local = {"local_steps": steps, "batch": clients * _BATCH // steps, "lr": rate / steps}
         clients = 1
-    return entry(
+    made = entry(
         choice,
         dataset,
         variant.recipe,
@@ -206,6 +200,11 @@ def _entry(choice: Choice, dataset: str, name: str, *, rises: bool) -> Entry:
         lr_drops=LR_DROPS,
         **local,
     )
+    if variant.collected and not (case := made.runs[0].case()).normalised:
+        raise ConfigError(
+            f"'{name}' collects BatchNorm's statistics, of which '{case.name}' has none: leave it out."
+        )
+    return made
 
 
 def _warm_rounds(filled: Filled) -> int:
