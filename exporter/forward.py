@@ -1,8 +1,10 @@
 """The model as a function of its kept entries, as every program needs it."""
 
 import copy
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -11,10 +13,32 @@ from exporter.dropout_calls import GivenMasks
 from exporter.own_outputs import Outputs, predictions
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
 
-__all__ = ["WHOLE_WEIGHT", "build_evaluation", "mean_of", "training_forward", "training_loss"]
+__all__ = [
+    "WHOLE_WEIGHT",
+    "build_evaluation",
+    "mean_of",
+    "scaled_where_smaller",
+    "training_forward",
+    "training_loss",
+]
 
 WHOLE_WEIGHT = "whole_weight"
 """The input that a pass over a micro-batch has besides: the sum of the whole batch's sample weights, 0-d."""
+
+_where_smaller: ContextVar[bool] = ContextVar("scaled where smaller", default=False)
+
+
+@contextmanager
+def scaled_where_smaller() -> Iterator[None]:
+    """Scale weights in place of outputs in everything traced inside, where they are smaller; sizes must be static.
+
+    The results differ by rounding alone.
+    """
+    token = _where_smaller.set(True)
+    try:
+        yield
+    finally:
+        _where_smaller.reset(token)
 
 
 def training_forward(
@@ -26,9 +50,9 @@ def training_forward(
     """
     x, scale = inputs["x"], inputs["scale"]
 
-    def multiply(_: nn.Module, __: tuple[Tensor, ...], outputs: Tensor | tuple[Tensor, ...]) -> object:
+    def multiply(module: nn.Module, given: tuple[Tensor, ...], outputs: Tensor | tuple[Tensor, ...]) -> object:
         if isinstance(outputs, Tensor):
-            return outputs * scale
+            return _scaled_layer(module, given, scale) if _is_large(outputs, module) else outputs * scale
         return (outputs[0] * scale, *outputs[1:])  # a recurrent layer; its last state is not scaled
 
     hooks = [source.module.get_submodule(name).register_forward_hook(multiply) for name in source.scaled]
@@ -42,6 +66,16 @@ def training_forward(
     # Also those that nobody wants: none may stay in the module.
     statistics = new_statistics(source.module, tensors, inputs.get("width"))
     return outputs, statistics if source.tracked else {}
+
+
+def _is_large(outputs: Tensor, module: nn.Module) -> bool:
+    """Whether a dense layer has more outputs than weights, where that matters."""
+    return _where_smaller.get() and type(module) is nn.Linear and outputs.numel() > module.weight.numel()
+
+
+def _scaled_layer(layer: nn.Module, given: tuple[Tensor, ...], scale: Tensor) -> Tensor:
+    weight, bias = cast(Tensor, layer.weight), cast(Tensor | None, layer.bias)
+    return nn.functional.linear(given[0], weight * scale, None if bias is None else bias * scale)
 
 
 def training_loss(

@@ -128,7 +128,7 @@ def _onnx() -> tuple[Decompositions, HasKernel]:
 
 
 def _executorch() -> tuple[Decompositions, HasKernel]:
-    from exporter.lower.executorch import executorch_decompositions
+    from exporter.lower.executorch_decompositions import executorch_decompositions
 
     names = _executorch_kernels()
     return (

@@ -13,7 +13,8 @@ from torch.export.exported_program import _decompose_exported_program
 from edge_fl.core.bundle import Program
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.lower import Lowered, Report, Request, kept_at
-from exporter.lower.executorch import EVALUATION_BATCH, executorch_decompositions, to_executorch
+from exporter.lower.executorch import EVALUATION_BATCH, to_executorch
+from exporter.lower.executorch_decompositions import executorch_decompositions
 from exporter.recurrent import unrolled
 from exporter.sentence import first_line
 from exporter.source import Step, Traceable

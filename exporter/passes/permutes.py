@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-__all__ = ["sink_permutes"]
+__all__ = ["AxisGroups", "axis_groups", "sink_permutes"]
 
 _aten = torch.ops.aten
 _VIEWS = (_aten.view.default, _aten._unsafe_view.default)
@@ -195,7 +195,7 @@ def _reshape(sinking: _Sinking, node: Node) -> _Seen | None:
     sizes: Any = node.args[1]
     if source is None:
         return None
-    groups = _groups(list(node.args[0].meta["val"].shape), list(node.meta["val"].shape))  # type: ignore
+    groups = axis_groups(list(node.args[0].meta["val"].shape), list(node.meta["val"].shape))  # type: ignore
     if groups is None:
         return None
     placed = []
@@ -209,7 +209,10 @@ def _reshape(sinking: _Sinking, node: Node) -> _Seen | None:
     return _Seen(moved, tuple(ordered.index(axis) for axis in range(len(sizes))))
 
 
-def _groups(before: list[Any], after: list[Any]) -> list[tuple[list[int], list[int]]] | None:
+AxisGroups = Sequence[tuple[list[int], list[int]]]
+
+
+def axis_groups(before: Sequence[Any], after: Sequence[Any]) -> AxisGroups | None:
     """Runs of axes of one shape and the runs of the other that hold the same entries; None when it cannot be told."""
     groups = []
     i = j = 0

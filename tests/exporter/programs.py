@@ -6,7 +6,8 @@ import onnxruntime
 import torch
 from torch import Tensor
 
-from exporter.lower.executorch import executorch_decompositions, to_executorch
+from exporter.lower.executorch import to_executorch
+from exporter.lower.executorch_decompositions import executorch_decompositions
 from exporter.lower.onnx import onnx_decompositions, to_onnx
 from exporter.open_lengths import Length
 from exporter.quiet import quiet

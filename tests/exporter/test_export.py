@@ -14,7 +14,7 @@ from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
-from exporter import optimizers
+from exporter import optimizers, parity
 from exporter.derive import derive
 from exporter.export import Target, export_bundle
 from exporter.forward import build_evaluation
@@ -125,6 +125,32 @@ def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
     check_parity(right, honest, "torch_eager", widths=(1000, 500), batch=6)
     with pytest.raises(ParityError, match="off by"):
         check_parity(right, broken, "torch_eager", widths=(1000, 500), batch=6)
+
+
+@pytest.mark.parametrize("strays", [1, 2, 3])
+def test_a_program_that_strays_in_one_draw_is_proven_in_the_next_of_three(
+    strays: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, step, drawn = parity.plan_steps, Programs.step, list[int]()
+
+    def planned(*args: object, draw: int, **more: object) -> object:
+        drawn.append(draw)
+        return plan(*args, draw=draw, **more)  # type: ignore[arg-type]
+
+    def off(self: Programs, given: Given) -> float:
+        return step(self, given) + (drawn[-1] < strays)
+
+    monkeypatch.setattr(parity, "plan_steps", planned)
+    monkeypatch.setattr(Programs, "step", off)
+    model = mlp.mlp(inputs=6, hidden=8, classes=3)
+    if strays < 3:
+        proof = export_bundle(model, target("torch_eager"), tmp_path / "bundle").manifest.parity["torch_eager"]
+        assert proof.weights <= LIMIT
+        assert drawn[-1] == strays
+    else:
+        with pytest.raises(ParityError, match="off by"):
+            export_bundle(model, target("torch_eager"), tmp_path / "bundle")
+        assert set(drawn) == {0, 1, 2}
 
 
 def large(factor: float) -> tuple[nn.Module, Target]:

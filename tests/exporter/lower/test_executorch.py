@@ -22,7 +22,8 @@ from torch.nn import functional
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.lower._edge import UNCHECKED, to_edge
 from exporter.lower._xnnpack import delegate
-from exporter.lower.executorch import executorch_decompositions, to_executorch
+from exporter.lower.executorch import to_executorch
+from exporter.lower.executorch_decompositions import executorch_decompositions
 from exporter.quiet import quiet
 from exporter.trace import export_function, trace_function
 from tests.exporter.programs import with_gradients

@@ -15,7 +15,7 @@ from torch.func import functional_call, grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from exporter.decompositions import core_decompositions
-from exporter.lower.executorch import executorch_decompositions
+from exporter.lower.executorch_decompositions import executorch_decompositions
 from exporter.recurrent import replace_recurrent, unrolled
 
 STEPS, FEATURES = 3, 5

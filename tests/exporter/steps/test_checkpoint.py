@@ -21,7 +21,7 @@ from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from edge_fl.runtimes.base import open_runtime
 from exporter.export import Target, _cut, _read, _stored, check_model, export_bundle
-from exporter.lower.executorch import executorch_decompositions
+from exporter.lower.executorch_decompositions import executorch_decompositions
 from exporter.measure.memory import Work, peak_memory
 from exporter.recurrent import unrolled
 from exporter.steps import STEPS
