@@ -30,9 +30,9 @@ _where_smaller: ContextVar[bool] = ContextVar("scaled where smaller", default=Fa
 
 @contextmanager
 def scaled_where_smaller() -> Iterator[None]:
-    """Scale weights in place of outputs in everything traced inside, where they are smaller; sizes must be static.
+    """In everything traced inside, scale a dense layer's weights in place of its outputs, if they are fewer.
 
-    The results differ by rounding alone.
+    The results differ by rounding alone. Sizes must be static.
     """
     token = _where_smaller.set(True)
     try:
@@ -52,7 +52,7 @@ def training_forward(
 
     def multiply(module: nn.Module, given: tuple[Tensor, ...], outputs: Tensor | tuple[Tensor, ...]) -> object:
         if isinstance(outputs, Tensor):
-            return _scaled_layer(module, given, scale) if _is_large(outputs, module) else outputs * scale
+            return _scaled_layer(module, given[0], scale) if _is_large(outputs, module, given) else outputs * scale
         return (outputs[0] * scale, *outputs[1:])  # a recurrent layer; its last state is not scaled
 
     hooks = [source.module.get_submodule(name).register_forward_hook(multiply) for name in source.scaled]
@@ -68,14 +68,17 @@ def training_forward(
     return outputs, statistics if source.tracked else {}
 
 
-def _is_large(outputs: Tensor, module: nn.Module) -> bool:
-    """Whether a dense layer has more outputs than weights, where that matters."""
-    return _where_smaller.get() and type(module) is nn.Linear and outputs.numel() > module.weight.numel()
+def _is_large(outputs: Tensor, module: nn.Module, given: tuple[Tensor, ...]) -> bool:
+    """Whether a plain call of a dense layer gave more outputs than it has weights, where that matters."""
+    if not _where_smaller.get() or type(module) is not nn.Linear:
+        return False
+    plain = len(given) == 1 and len(module._forward_hooks) == 1  # another hook may have changed the outputs
+    return plain and outputs.numel() > module.weight.numel()
 
 
-def _scaled_layer(layer: nn.Module, given: tuple[Tensor, ...], scale: Tensor) -> Tensor:
+def _scaled_layer(layer: nn.Module, x: Tensor, scale: Tensor) -> Tensor:
     weight, bias = cast(Tensor, layer.weight), cast(Tensor | None, layer.bias)
-    return nn.functional.linear(given[0], weight * scale, None if bias is None else bias * scale)
+    return nn.functional.linear(x, weight * scale, None if bias is None else bias * scale)
 
 
 def training_loss(

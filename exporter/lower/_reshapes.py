@@ -141,7 +141,7 @@ def _softmax(sinking: _Sinking, node: Node) -> Node | None:
     source, axis, *others = node.args
     base = sinking.base.get(source)  # type: ignore[arg-type]
     rank = len(_shape(node))
-    if base is None or axis % rank != rank - 1 or not _same_last(_shape(node), _shape(base)):  # type: ignore[operator]
+    if base is None or rank == 0 or axis % rank != rank - 1 or not _same_last(_shape(node), _shape(base)):  # type: ignore[operator]
         return None
     return sinking.call(node, [base, -1, *others], _shape(base))
 

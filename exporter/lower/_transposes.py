@@ -15,19 +15,21 @@ __all__ = ["share_transposes"]
 
 _aten = torch.ops.aten
 _ACROSS = [0, 2, 1]
+_MOVES = (_aten.reshape.default, _aten.permute.default)
 
 
 def share_transposes(graph: Graph) -> None:
     """Write reshapes and transposes alike, so that equal ones are found, and sum rows of what is transposed anyway."""
     for node in graph.find_nodes(op="call_function", target=_aten.permute.default):
         _reshape_plainly(graph, node)
-    share_common(graph)
+    share_common(graph, _MOVES)
     permuted = graph.find_nodes(op="call_function", target=_aten.permute.default)
     transposed = {node.args[0] for node in permuted if list(node.args[1]) == _ACROSS}
     for node in graph.find_nodes(op="call_function", target=_aten.bmm.default):
         ones, values = node.args
         if values in transposed and ones.target is _aten.full.default and ones.meta["val"].shape[:2] == (1, 1):
             _sum_transposed(graph, node)
+    share_common(graph, _MOVES)
 
 
 def _reshape_plainly(graph: Graph, node: Node) -> None:

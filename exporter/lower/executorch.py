@@ -13,7 +13,6 @@ from exporter.lower._reshapes import sink_reshapes
 from exporter.lower._transposes import share_transposes
 from exporter.lower._xnnpack import delegate
 from exporter.lower.executorch_decompositions import executorch_decompositions
-from exporter.passes.common import share_common
 from exporter.recurrent import unrolled
 from exporter.sentence import first_line
 from exporter.source import Traceable
@@ -83,7 +82,6 @@ def _lighten(exported: ExportedProgram) -> None:
     """Leave out copies that XNNPACK would make, in place."""
     sink_reshapes(exported.graph)
     share_transposes(exported.graph)
-    share_common(exported.graph)
     exported.graph.eliminate_dead_code()
     results = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     for specification, result in zip(exported.graph_signature.output_specs, results, strict=True):

@@ -109,32 +109,43 @@ def _layer_norm(
         return _LEFT
     equal = _equal_shares(x, normalized_shape)
     mean = _row_means(x, equal)
-    apart = x - mean
-    rstd = torch.rsqrt(_row_means(apart * apart, equal) + eps)
-    result = apart * rstd
+    mean = mean + _row_means(x - mean, equal)  # shares of 1/n are rounded: features that are alike must give 0
+    centred = x - mean
+    rstd = torch.rsqrt(_row_means(centred * centred, equal) + eps)
+    result = centred * rstd
     result = result if weight is None else result * weight
     return result if bias is None else result + bias, mean, rstd
 
 
-def _layer_norm_backward(
-    gradient: Tensor, x: Tensor, normalized_shape: Sequence[int], mean: Tensor, *others: Any
+def _layer_norm_backward(  # noqa: PLR0917  # ATen's signature
+    gradient: Tensor,
+    x: Tensor,
+    normalized_shape: Sequence[int],
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    output_mask: Sequence[bool],
 ) -> Any:
     """Means over the features are products with the weight, so that no tensor of all samples is made for them."""
-    rstd, weight, bias, output_mask = others
     if x.dtype != torch.float32 or not x.numel():
         usual = torch._decomp.decompositions.native_layer_norm_backward
-        return usual(gradient, x, list(normalized_shape), mean, rstd, weight, bias, output_mask)
-    outer = list(range(x.dim() - len(normalized_shape)))
+        return usual(gradient, x, list(normalized_shape), mean, rstd, weight, bias, list(output_mask))
     by = _equal_shares(x, normalized_shape) if weight is None else weight * (1 / math.prod(normalized_shape))
     norm = (x - mean) * rstd
     moved = gradient * norm
     scaled = gradient if weight is None else gradient * weight
     given = scaled - _row_means(gradient, by) - norm * _row_means(moved, by)
+    outer = list(range(x.dim() - len(normalized_shape)))
     return (
         rstd * given if output_mask[0] else None,
-        moved.sum(outer) if output_mask[1] and weight is not None else None,
-        gradient.sum(outer) if output_mask[2] and bias is not None else None,
+        _summed(moved, outer) if output_mask[1] and weight is not None else None,
+        _summed(gradient, outer) if output_mask[2] and bias is not None else None,
     )
+
+
+def _summed(x: Tensor, axes: Sequence[int]) -> Tensor:
+    return x.sum(list(axes)) if axes else x.clone()  # a sum over no axes would be one over all
 
 
 def _sum(x: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -152,13 +163,19 @@ def _sum(x: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: 
     if count * -(-columns // _TILE) * _TILE > max(2 * x.numel(), _LITTLE):
         return _LEFT  # type: ignore[no-any-return]
     if columns == 1:
-        apart = (
-            math.prod(before[:-1]) if len(before) > 2 else 1
-        )  # attention's scores stay as its products have them
-        total = torch.bmm(x.reshape(apart, rows // apart, count), x.new_ones(apart, count, 1))
+        batches = _batches(before)
+        total = torch.bmm(x.reshape(batches, rows // batches, count), x.new_ones(batches, count, 1))
     else:
         total = torch.bmm(x.new_ones(1, 1, count), x.reshape(1, count, columns))
     return total.reshape([*before, *([1] * len(axes) if keepdim else []), *after])
+
+
+def _batches(rows: Sequence[int]) -> int:
+    """The batches of a product whose results have the axes ``rows``: attention's scores are summed as they lie.
+
+    A column of ones is packed for each, which is little beside many rows.
+    """
+    return math.prod(rows[:-1]) if len(rows) > 2 and rows[-1] >= _TILE else 1
 
 
 def executorch_decompositions() -> Decompositions:

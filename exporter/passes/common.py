@@ -3,6 +3,7 @@
 torch's own pass spares whatever may alias an output and imports the inductor; a traced step writes to no tensor.
 """
 
+from collections.abc import Container
 from typing import Any
 
 import torch
@@ -11,11 +12,11 @@ from torch.fx import Graph, Node
 __all__ = ["share_common"]
 
 
-def share_common(graph: Graph) -> None:
-    """Replace every call by the first with the same target and arguments; random ones stay."""
+def share_common(graph: Graph, targets: Container[Any] | None = None) -> None:
+    """Replace every call, or those of ``targets``, by the first that is equal; random ones stay."""
     seen: dict[Any, Node] = {}
     for node in list(graph.nodes):
-        if node.op != "call_function" or _random(node):
+        if node.op != "call_function" or _random(node) or (targets is not None and node.target not in targets):
             continue
         key = node.target, _key(node.args), _key(node.kwargs)
         first = seen.setdefault(key, node)

@@ -1,22 +1,32 @@
 """Graphs for ExecuTorch with fewer reshapes and transposes: the same results, and as many as are needed."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.nn import functional
 
-from exporter.forward import scaled_where_smaller
+from edge_fl.core.bundle import CLASS_INDEX
+from edge_fl.core.inputs import Input
+from exporter.derive import derive
+from exporter.export import Target, export_bundle
+from exporter.limits import LIMIT
+from exporter.losses import find_loss
+from exporter.lower import executorch
 from exporter.lower._reshapes import sink_reshapes
 from exporter.lower._transposes import share_transposes
 from exporter.lower.executorch_decompositions import executorch_decompositions
 from exporter.passes.common import share_common
 from exporter.quiet import quiet
+from exporter.source import Source
+from exporter.steps import STEPS
 from exporter.trace import trace_function
+from exporter.zoo import mlp
 from tests.exporter.programs import in_executorch, largest_difference, with_gradients
 
 ATEN = torch.ops.aten
@@ -138,19 +148,36 @@ def test_a_dense_layers_gradients_transpose_once() -> None:
     assert [user.target for user in transposed.users] == [ATEN.bmm.default] * 2
 
 
-@pytest.mark.parametrize("affine", [True, False])
-def test_layer_norm_is_products_and_has_torchs_gradients(affine: bool) -> None:
+def test_equal_numbers_are_normalised_to_none() -> None:
+    """Shares of 1/n are rounded, and one over a standard deviation of none is large."""
+    x = torch.tensor([100.0, 1000.0, 11000.0]).reshape(3, 1).expand(3, 48).clone()
+    (result,) = in_executorch(lambda x: (functional.layer_norm(x, (48,)),), (x,))(x)
+    assert not result.any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "features", "given"),
+    [
+        ((3, 4, 6, 5), 2, ("weight", "bias")),
+        ((3, 4, 30), 1, ("weight", "bias")),
+        ((3, 4, 30), 1, ("weight",)),
+        ((3, 4, 6, 5), 2, ()),
+        ((30,), 1, ("weight", "bias")),
+    ],
+)
+def test_layer_norm_is_products_and_has_torchs_gradients(
+    shape: tuple[int, ...], features: int, given: tuple[str, ...]
+) -> None:
     torch.manual_seed(0)
-    x = torch.randn(3, 4, 6, 5) * torch.tensor([0.1, 1.0, 30.0]).reshape(3, 1, 1, 1) + 20.0
-    given = (torch.rand(6, 5) + 0.5, torch.randn(6, 5)) if affine else ()
+    scales = torch.tensor([0.1, 1.0, 30.0]).reshape(3, *[1] * (len(shape) - 1)) if len(shape) > 1 else 1.0
+    x, normalised = torch.randn(shape) * scales + 20.0, shape[-features:]
 
-    def outputs(x: Tensor, *given: Tensor) -> Tensor:
-        weight, bias = given or (None, None)
-        return functional.layer_norm(x, (6, 5), weight, bias)
+    def outputs(x: Tensor, *learned: Tensor) -> Tensor:
+        named = dict(zip(given, learned, strict=True))
+        return functional.layer_norm(x, normalised, named.get("weight"), named.get("bias"))
 
-    step, inputs = with_gradients(outputs), (x, *given)
-    program = traced(step, inputs)
-    names = {str(node.target) for node in program.graph.nodes}
+    step, inputs = with_gradients(outputs), (x, *(torch.rand(normalised) + 0.5 for _ in given))
+    names = {str(node.target) for node in traced(step, inputs).graph.nodes}
     assert not any("layer_norm" in name for name in names)
     exact = step(*(tensor.double() for tensor in inputs))
     ours = largest_difference([t.double() for t in in_executorch(step, inputs)(*inputs)], exact)
@@ -158,16 +185,85 @@ def test_layer_norm_is_products_and_has_torchs_gradients(affine: bool) -> None:
     assert ours < 3 * theirs + 1e-6
 
 
-def test_a_dense_layer_is_scaled_by_what_is_smaller() -> None:
-    """Weights where there are more outputs, and outputs where a layer has more weights."""
-    from exporter.forward import _is_large, _scaled_layer
-
+@pytest.mark.parametrize("shape", [(2, 3, 40, 8), (20, 64, 1, 8), (2, 3, 4, 5, 7)])
+def test_rows_of_four_axes_are_summed(shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
-    layer, scale = torch.nn.Linear(6, 4), torch.tensor(1.7)
-    few, many = torch.randn(2, 6), torch.randn(9, 6)
-    assert not _is_large(layer(many), layer)
-    with scaled_where_smaller():
-        assert _is_large(layer(many), layer)
-        assert not _is_large(layer(few), layer)
-        assert not _is_large(torch.randn(99), torch.nn.Conv1d(1, 1, 1))
-    torch.testing.assert_close(_scaled_layer(layer, (many,), scale), layer(many) * scale)
+    x = torch.randn(shape)
+    (result,) = in_executorch(lambda x: (x.sum(-1),), (x,))(x)
+    torch.testing.assert_close(result, x.sum(-1), rtol=1e-5, atol=1e-6)
+
+
+def test_results_that_are_one_value_and_inputs_that_go_out_have_memory_of_their_own() -> None:
+    def outputs(x: Tensor) -> tuple[Tensor, ...]:
+        y = x + 1
+        return y.reshape(60), y.reshape(3, 20), y, x.reshape(12, 5), x.reshape(12, 5).reshape(3, 4, 5)
+
+    x = torch.randn(3, 4, 5)
+    for ours, theirs in zip(in_executorch(outputs, (x,))(x), outputs(x), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+class _ByKeyword(nn.Module):
+    """Two dense layers, one called by keyword, both with more outputs than weights in a batch of 16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(6, 8), nn.Linear(8, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(self.second(input=torch.relu(self.first(x))))
+        return self.last(hidden)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("model", "variants"),
+    [(_ByKeyword, ("plain",)), (lambda: mlp.mlp(inputs=6, hidden=8, classes=3), ("plain", "vardrop"))],
+)
+def test_layers_with_more_outputs_than_weights_are_proven_with_noise_too(
+    model: Callable[[], nn.Module], variants: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Another hook's change of the outputs stays: vardrop's noise is one."""
+    torch.manual_seed(0)
+    target = Target(
+        "model",
+        "made-up",
+        Input((6,), "float32"),
+        3,
+        ("executorch",),
+        widths=(1000, 500),
+        batch=16,
+        variants=variants,
+    )
+    proof = export_bundle(model(), target, tmp_path / "bundle").manifest.parity["executorch"]
+    assert proof.weights <= LIMIT
+
+
+def test_weights_are_scaled_where_a_dense_layer_has_more_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The programs that ExecuTorch gets multiply nothing of the batch's size by the scale."""
+    scaled: dict[int, list[int]] = {}
+
+    def compiled(exported: ExportedProgram) -> bytes:
+        names = [n.name for n in exported.graph.find_nodes(op="placeholder")]
+        scale = next(n for n in exported.graph.nodes if n.op == "placeholder" and n.name == names[-1])
+        scaled[batch] = [user.meta["val"].numel() for user in scale.users]
+        return b""
+
+    monkeypatch.setattr(executorch, "to_executorch", compiled)
+    model = mlp.mlp(inputs=6, hidden=8, classes=3)
+    found = derive(model, torch.randn(3, 6))
+    source = Source(
+        module=model,
+        original=model,
+        layout=found.layout,
+        scaled=found.scaled,
+        loss=find_loss("cross_entropy"),
+        input=Input((6,), "float32"),
+        target=CLASS_INDEX,
+        classes=3,
+    )
+    step = STEPS.find("plain")(source)
+    for batch in (2, 100):
+        with quiet():
+            executorch._compiled(step, source.full, batch)
+    assert max(scaled[2]) == 2 * 8
+    assert max(scaled[100]) == 8 * 8
