@@ -211,11 +211,14 @@ class Reference:
         noise = torch.from_numpy(given.extra[f"output_noise.{layer}.weight"][real]).to(self._dtype)
         alpha = self._rates[f"log_alpha.{layer}.weight"].exp()
 
-        def add(module: nn.Linear | nn.Conv2d, inputs: tuple[Tensor], outputs: Tensor) -> Tensor:
+        def add(
+            module: nn.Linear | nn.Conv2d, inputs: tuple[Tensor, ...], named: dict[str, Tensor], outputs: Tensor
+        ) -> Tensor:
+            x = inputs[0] if inputs else named["input"]
             noiseless = copy.copy(module)
             noiseless._parameters = {"weight": alpha * module.weight**2, "bias": None}  # type: ignore[dict-item]
             noiseless._forward_hooks = OrderedDict()
-            variance: Tensor = noiseless(inputs[0] ** 2) + _LEAST_VARIANCE
+            variance: Tensor = noiseless(x**2) + _LEAST_VARIANCE
             return outputs + noise * variance.sqrt()
 
         return add
@@ -232,7 +235,10 @@ class Reference:
                 module.eval()
         real = given.batch.weight > 0
         rated = [_layout_name(name).rpartition(".")[0] for name in self._rates]
-        hooks = [self._module.get_submodule(n).register_forward_hook(self._noise(n, real, given)) for n in rated]
+        hooks = [
+            self._module.get_submodule(n).register_forward_hook(self._noise(n, real, given), with_kwargs=True)
+            for n in rated
+        ]
         hooks += [self._module.get_submodule(n).register_forward_hook(multiply) for n in self._source.scaled]
         x = self._input(given.batch.x[real])
         with self._masks(real, given) as masks:

@@ -62,7 +62,7 @@ def build(source: Source) -> Step:
         inputs = arguments.inputs
         hooks = [
             source.module.get_submodule(layer_of(o)).register_forward_hook(
-                _hook(inputs[f"log_alpha.{o.name}"], inputs[f"output_noise.{o.name}"])
+                _hook(inputs[f"log_alpha.{o.name}"], inputs[f"output_noise.{o.name}"]), with_kwargs=True
             )
             for o in noisy
         ]
@@ -110,5 +110,9 @@ def noisy_outputs(
     return noisy
 
 
-def _hook(rates: Tensor, noise: Tensor) -> Callable[[Any, tuple[Any, ...], Tensor], Tensor]:
-    return lambda layer, inputs, outputs: noisy_outputs(layer, inputs[0], outputs, rates=rates, noise=noise)
+def _hook(rates: Tensor, noise: Tensor) -> Callable[[Any, tuple[Any, ...], dict[str, Any], Tensor], Tensor]:
+    def hook(layer: Any, inputs: tuple[Any, ...], named: dict[str, Any], outputs: Tensor) -> Tensor:
+        x = inputs[0] if inputs else named["input"]
+        return noisy_outputs(layer, x, outputs, rates=rates, noise=noise)
+
+    return hook
