@@ -66,7 +66,8 @@ def _onnx(tensors: tuple[Tensor, ...], threads: int) -> Callable[[], object]:
 
 def _executorch(tensors: tuple[Tensor, ...], threads: int) -> Callable[[], object]:
     from edge_fl.runtimes._executorch.native import NativeProgram, set_threads
-    from exporter.lower.executorch import executorch_decompositions, to_executorch
+    from exporter.lower.executorch import to_executorch
+    from exporter.lower.executorch_decompositions import executorch_decompositions
 
     set_threads(threads)
     content = to_executorch(trace_function(_corners, tensors, executorch_decompositions()))
