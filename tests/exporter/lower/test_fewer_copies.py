@@ -204,7 +204,7 @@ def test_results_that_are_one_value_and_inputs_that_go_out_have_memory_of_their_
 
 
 class _ByKeyword(nn.Module):
-    """Two dense layers, one called by keyword, both with more outputs than weights in a batch of 16."""
+    """Dense layers, one called by keyword, with more outputs than weights in a batch of 16."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -215,10 +215,7 @@ class _ByKeyword(nn.Module):
         return self.last(hidden)  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("model", [_ByKeyword, lambda: mlp.mlp(inputs=6, hidden=8, classes=3)])
-def test_layers_with_more_outputs_than_weights_are_proven_with_noise_too(
-    model: Callable[[], nn.Module], tmp_path: Path
-) -> None:
+def test_layers_with_more_outputs_than_weights_are_proven_with_noise_too(tmp_path: Path) -> None:
     """Another hook's change of the outputs stays: vardrop's noise is one."""
     torch.manual_seed(0)
     target = Target(
@@ -227,11 +224,11 @@ def test_layers_with_more_outputs_than_weights_are_proven_with_noise_too(
         Input((6,), "float32"),
         3,
         ("executorch",),
-        widths=(1000, 500),
+        widths=(1000,),
         batch=16,
         variants=("plain", "vardrop"),
     )
-    proof = export_bundle(model(), target, tmp_path / "bundle").manifest.parity["executorch"]
+    proof = export_bundle(_ByKeyword(), target, tmp_path / "bundle").manifest.parity["executorch"]
     assert proof.weights <= LIMIT
 
 
