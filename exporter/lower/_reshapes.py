@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 
 from exporter.passes.permutes import AxisGroups, axis_groups
 
-__all__ = ["sink_reshapes"]
+__all__ = ["reshaped", "sink_reshapes"]
 
 _aten = torch.ops.aten
 _RESHAPES = (_aten.reshape.default, _aten.view.default, _aten._unsafe_view.default)
@@ -35,6 +35,13 @@ _Shape = tuple[int, ...]
 def sink_reshapes(graph: Graph) -> None:
     """Move the reshapes of a static graph, whose nodes tell their ``val``, to the operations that need them."""
     _Sinking(graph).run()
+
+
+def reshaped(graph: Graph, node: Node, shape: Sequence[int]) -> Node:
+    """A new reshape of ``node``, where the graph inserts, with its ``val``."""
+    made = graph.call_function(_aten.reshape.default, (node, list(shape)))
+    made.meta["val"] = node.meta["val"].reshape(shape)
+    return made
 
 
 class _Sinking:
@@ -63,7 +70,7 @@ class _Sinking:
             base, shape = self.base[operand], _shape(operand)
             goes_through = node.op == "output" and base.op == "placeholder"  # a result has memory of its own
             node.replace_input_with(
-                operand, self._reshaped(base, shape) if goes_through else self.shaped(operand, shape)
+                operand, reshaped(self.graph, base, shape) if goes_through else self.shaped(operand, shape)
             )
 
     def shaped(self, node: Node, shape: _Shape) -> Node:
@@ -72,13 +79,8 @@ class _Sinking:
         if _shape(base) == shape:
             return base
         if (base, shape) not in self.computed:
-            self.computed[base, shape] = self._reshaped(base, shape)
+            self.computed[base, shape] = reshaped(self.graph, base, shape)
         return self.computed[base, shape]
-
-    def _reshaped(self, base: Node, shape: _Shape) -> Node:
-        made = self.graph.call_function(_aten.reshape.default, (base, list(shape)))
-        made.meta["val"] = base.meta["val"].reshape(shape)
-        return made
 
     def call(self, node: Node, args: Sequence[Any], shape: _Shape) -> Node:
         """``node``'s operation on other arguments, which gives ``shape``."""
@@ -104,8 +106,8 @@ def _pointwise(sinking: _Sinking, node: Node) -> Node | None:
     shapes = [_shape(sinking.base[o]) for o in operands if o in sinking.base and _shape(o) == written]
     if not shapes or any(user.op == "output" for user in node.users):
         return None
-    groups = axis_groups(written, shapes[0])
-    if groups is None or not _same_last(written, shapes[0]):
+    groups = _groups_with_one_last(written, shapes[0])
+    if groups is None:
         return None
     found = {operand: _placed(_shape(operand), written, shapes[0], groups) for operand in operands}
     placed = {operand: shape for operand, shape in found.items() if shape is not None}
@@ -141,15 +143,17 @@ def _softmax(sinking: _Sinking, node: Node) -> Node | None:
     source, axis, *others = node.args
     base = sinking.base.get(source)  # type: ignore[arg-type]
     rank = len(_shape(node))
-    if base is None or rank == 0 or axis % rank != rank - 1 or not _same_last(_shape(node), _shape(base)):  # type: ignore[operator]
+    if base is None or rank == 0 or axis % rank != rank - 1:  # type: ignore[operator]
+        return None
+    if _groups_with_one_last(_shape(node), _shape(base)) is None:
         return None
     return sinking.call(node, [base, -1, *others], _shape(base))
 
 
-def _same_last(written: _Shape, shape: _Shape) -> bool:
-    """Whether the last axis of both is one, so that what is along it is."""
+def _groups_with_one_last(written: _Shape, shape: _Shape) -> AxisGroups | None:
+    """The runs of axes of both shapes, if the last axis of each is the same, so that what is along it is; or None."""
     groups = axis_groups(written, shape)
-    return groups is not None and len(groups) > 0 and groups[-1] == ([len(written) - 1], [len(shape) - 1])
+    return groups if groups and groups[-1] == ([len(written) - 1], [len(shape) - 1]) else None
 
 
 def _is_tensor(node: Node) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from exporter.lower._reshapes import reshaped
 from exporter.passes.common import share_common
 
 __all__ = ["share_transposes"]
@@ -45,23 +46,19 @@ def _reshape_plainly(graph: Graph, node: Node) -> None:
         return
     free = iter(range(ones))
     with graph.inserting_before(node):
-        reshaped = _reshaped(graph, source.args[0], plain)
-    node.args = (reshaped, [ones + long.index(axis) if axis in long else next(free) for axis in order])
+        plainly = reshaped(graph, source.args[0], plain)
+    node.args = (plainly, [ones + long.index(axis) if axis in long else next(free) for axis in order])
 
 
 def _sum_transposed(graph: Graph, node: Node) -> None:
     """XNNPACK packs a product's second operand, which is a column then and no matrix."""
     ones, values = node.args
     with graph.inserting_before(node):
-        column = _reshaped(graph, ones, [1, ones.meta["val"].shape[2], 1])  # type: ignore[union-attr]
+        column = reshaped(graph, ones, [1, ones.meta["val"].shape[2], 1])  # type: ignore[union-attr, arg-type]
         across = _call(graph, _aten.permute.default, values, _ACROSS)
-        total = _reshaped(graph, _call(graph, _aten.bmm.default, across, column), list(node.meta["val"].shape))
+        total = reshaped(graph, _call(graph, _aten.bmm.default, across, column), list(node.meta["val"].shape))
     node.replace_all_uses_with(total)
     graph.erase_node(node)
-
-
-def _reshaped(graph: Graph, node: Any, shape: list[int]) -> Node:
-    return _call(graph, _aten.reshape.default, node, shape)
 
 
 def _call(graph: Graph, target: Any, *args: Any) -> Node:

@@ -8,26 +8,24 @@ from torch import Tensor, nn
 
 import edge_fl
 from broker.recipe_checks import check_recipe
-from edge_fl.core.bundle import CLASS_INDEX, Bundle, Optimizer
+from edge_fl.core.bundle import Bundle, Optimizer
 from edge_fl.core.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
 from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from exporter import optimizers, parity
-from exporter.derive import derive
 from exporter.export import Target, export_bundle
 from exporter.forward import build_evaluation
 from exporter.limits import LIMIT
-from exporter.losses import find_loss
 from exporter.lower import Request, lower_for
 from exporter.parity import _Programs as Programs
 from exporter.parity import check_parity
 from exporter.reference import Given
-from exporter.source import Source
 from exporter.steps import STEPS
 from exporter.zoo import mlp
 from tests.exporter import models
+from tests.exporter.sources import source
 
 
 def target(*runtimes: str, widths: tuple[int, ...] = (1000, 500), batch: int = 6) -> Target:
@@ -104,17 +102,7 @@ def test_a_model_that_binds_the_trace_to_one_batch_is_refused(tmp_path: Path) ->
 
 def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
     model = mlp.mlp(inputs=6, hidden=8, classes=3)
-    found = derive(model, torch.randn(3, 6))
-    right = Source(
-        module=model,
-        original=model,
-        layout=found.layout,
-        scaled=found.scaled,
-        loss=find_loss("cross_entropy"),
-        input=Input((6,), "float32"),
-        target=CLASS_INDEX,
-        classes=3,
-    )
+    right = source(model, (6,), 3)
     wrong = replace(right, scaled=())
     honest = export_bundle(model, target("torch_eager"), tmp_path / "honest")
     request = Request((STEPS.find("plain")(wrong),), build_evaluation(wrong), (1000, 500), 6)

@@ -11,23 +11,20 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 from torch.nn import functional
 
-from edge_fl.core.bundle import CLASS_INDEX
 from edge_fl.core.inputs import Input
-from exporter.derive import derive
 from exporter.export import Target, export_bundle
 from exporter.limits import LIMIT
-from exporter.losses import find_loss
 from exporter.lower import executorch
 from exporter.lower._reshapes import sink_reshapes
 from exporter.lower._transposes import share_transposes
 from exporter.lower.executorch_decompositions import executorch_decompositions
 from exporter.passes.common import share_common
 from exporter.quiet import quiet
-from exporter.source import Source
 from exporter.steps import STEPS
 from exporter.trace import trace_function
 from exporter.zoo import mlp
 from tests.exporter.programs import in_executorch, largest_difference, with_gradients
+from tests.exporter.sources import source
 
 ATEN = torch.ops.aten
 Case = tuple[Callable[..., Any], tuple[Tensor, ...], int]
@@ -237,27 +234,16 @@ def test_weights_are_scaled_where_a_dense_layer_has_more_outputs(monkeypatch: py
     scaled: dict[int, list[int]] = {}
 
     def compiled(exported: ExportedProgram) -> bytes:
-        names = [n.name for n in exported.graph.find_nodes(op="placeholder")]
-        scale = next(n for n in exported.graph.nodes if n.op == "placeholder" and n.name == names[-1])
+        inputs = exported.graph.find_nodes(op="placeholder")[-len(step.inputs) :]
+        scale = dict(zip(step.inputs, inputs, strict=True))["scale"]
         scaled[batch] = [user.meta["val"].numel() for user in scale.users]
         return b""
 
     monkeypatch.setattr(executorch, "to_executorch", compiled)
-    model = mlp.mlp(inputs=6, hidden=8, classes=3)
-    found = derive(model, torch.randn(3, 6))
-    source = Source(
-        module=model,
-        original=model,
-        layout=found.layout,
-        scaled=found.scaled,
-        loss=find_loss("cross_entropy"),
-        input=Input((6,), "float32"),
-        target=CLASS_INDEX,
-        classes=3,
-    )
-    step = STEPS.find("plain")(source)
+    whole = source(mlp.mlp(inputs=6, hidden=8, classes=3), (6,), 3)
+    step = STEPS.find("plain")(whole)
     for batch in (2, 100):
         with quiet():
-            executorch._compiled(step, source.full, batch)
+            executorch._compiled(step, whole.full, batch)
     assert max(scaled[2]) == 2 * 8
     assert max(scaled[100]) == 8 * 8
