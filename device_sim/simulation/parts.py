@@ -11,15 +11,18 @@ from edge_fl.aggregation.exact_sums import Counted
 from edge_fl.training.update import Update
 from edge_fl.wire.sum_frame import SumHeader
 
-__all__ = ["Engine", "PartsTrainer", "by_holder"]
+__all__ = ["PARTS_AT_ONCE", "Engine", "PartsTrainer", "by_holder"]
 
 Holder = TypeVar("Holder")
 
-_AHEAD = 2  # parts a worker that are trained, or whose updates wait to be taken
+PARTS_AT_ONCE = 2
+"""Parts that a worker has: one that it trains, and the next, so that it never waits for this process."""
+
+_AHEAD = PARTS_AT_ONCE + 1  # parts a worker that are begun, or whose updates wait to be taken
 
 
 class Engine(ABC):
-    """Workers that train parts of a round's clients, each one part at a time."""
+    """Workers that train parts of a round's clients, each one after another."""
 
     @property
     @abstractmethod
@@ -28,8 +31,8 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def idle(self) -> int:
-        """How many of them could begin a part."""
+    def room(self) -> int:
+        """How many parts could be begun now; each worker has up to ``PARTS_AT_ONCE``."""
 
     @abstractmethod
     def part_size(self, count: int) -> int:
@@ -41,7 +44,7 @@ class Engine(ABC):
 
     @abstractmethod
     def begin(self, number: int, model: Any, job: Train | Hold) -> None:
-        """Have an idle worker train a part, known by its number; RunError where it cannot."""
+        """Have a worker with room train a part, known by its number; RunError where it cannot."""
 
     @abstractmethod
     def finished(self) -> list[tuple[int, Any]]:
@@ -120,7 +123,7 @@ class PartsTrainer(Trainer):
         clients: dict[int, list[str]] = {}
         first = taken = self._begun
         while True:
-            while engine.idle and self._begun - taken < _AHEAD * engine.workers:
+            while engine.room and self._begun - taken < _AHEAD * engine.workers:
                 if not (part := next(parts, [])):
                     break
                 engine.begin(self._begun, shared, job(self._begun, part))
@@ -129,7 +132,7 @@ class PartsTrainer(Trainer):
             if taken in done:
                 yield taken, clients.pop(taken), done.pop(taken)
                 taken += 1
-            elif engine.idle and taken == self._begun:
+            elif engine.room and taken == self._begun:
                 return
             else:
                 for number, answer in engine.finished():

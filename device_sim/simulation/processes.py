@@ -4,13 +4,15 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, cast
 
-from device_sim.simulation.parts import Engine, by_holder
+from device_sim.simulation.parts import PARTS_AT_ONCE, Engine, by_holder
 from device_sim.simulation.trainer import Trainer, power_of_two
 from device_sim.simulation.worker import Hold, Job, Train, Worker
 from edge_fl.core.bundle import Bundle
@@ -22,10 +24,10 @@ _PARTS = 4  # of a round for each process, so that all end at about the same tim
 
 
 class ProcessEngine(Engine):
-    """A process has one part at a time and a pipe of its own.
+    """A process has a pipe of its own, and takes the next part out of it while it trains one.
 
-    So one which is killed is seen at once and blocks nobody (of concurrent.futures a killed process may block its pool
-    for ever: https://github.com/python/cpython/issues/94777).
+    So it never waits for this process. One that is killed is seen at once and blocks nobody (of concurrent.futures a
+    killed process may block its pool for ever: https://github.com/python/cpython/issues/94777).
 
     Parameters
     ----------
@@ -46,7 +48,8 @@ class ProcessEngine(Engine):
             process.start()
             theirs.close()  # so that the end of the process is the end of its pipe
             self._workers[ours] = process
-        self._busy: dict[Connection, int] = {}  # the part that each is at, by number
+        # Numbers of the parts that each has yet to answer, in the order of its answers.
+        self._begun: dict[Connection, deque[int]] = {worker: deque() for worker in self._workers}
         self._holds: dict[int, Connection] = {}  # who has the updates of a part, by its number
 
     @property
@@ -55,9 +58,9 @@ class ProcessEngine(Engine):
         return len(self._workers)
 
     @property
-    def idle(self) -> int:
-        """Those without a part."""
-        return len(self._workers) - len(self._busy)
+    def room(self) -> int:
+        """A part that is trained and one that waits, for each process."""
+        return PARTS_AT_ONCE * len(self._workers) - sum(map(len, self._begun.values()))
 
     def part_size(self, count: int) -> int:
         """A few parts for each process."""
@@ -68,18 +71,18 @@ class ProcessEngine(Engine):
         return model
 
     def begin(self, number: int, model: Any, job: Train | Hold) -> None:
-        """Send it to an idle process."""
-        worker = next(each for each in self._workers if each not in self._busy)
+        """Send it to a process that has the fewest."""
+        worker = min(self._begun, key=lambda each: len(self._begun[each]))
         _send(worker, job, model)
-        self._busy[worker] = number
+        self._begun[worker].append(number)
         if isinstance(job, Hold):
             self._holds[number] = worker
 
     def finished(self) -> list[tuple[int, Any]]:
         """Answers that have come, at least one; RunError where a process was ended."""
-        ready = cast("list[Connection]", wait(self._busy))
+        ready = cast("list[Connection]", wait([worker for worker, parts in self._begun.items() if parts]))
         answers = [(worker, _received(worker)) for worker in ready]
-        return [(self._busy.pop(worker), answer) for worker, answer in answers]
+        return [(self._begun[worker].popleft(), answer) for worker, answer in answers]
 
     def do_where_held(
         self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
@@ -98,6 +101,7 @@ class ProcessEngine(Engine):
             process.terminate()
             process.join()
         self._workers.clear()
+        self._begun.clear()
 
 
 def _send(worker: Connection, job: Job, model: bytes) -> None:
@@ -128,17 +132,26 @@ def _serve(parent: Connection, root: Path, open: Callable[[Bundle], Trainer]) ->
     """Train what comes, until the parent is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    jobs: SimpleQueue[tuple[Job, bytes] | None] = SimpleQueue()
+    threading.Thread(target=_take_in, args=(parent, jobs), daemon=True).start()
     worker = Worker(partial(Bundle.load, root), open)
-    while True:
-        try:
-            job, model = parent.recv()
-        except EOFError:
-            return
-        answer = worker.do(job, model)
+    while (job := jobs.get()) is not None:
+        answer = worker.do(*job)
         try:
             parent.send(answer)
         except OSError:
             return
+
+
+def _take_in(parent: Connection, jobs: "SimpleQueue[tuple[Job, bytes] | None]") -> None:
+    """Take jobs out of the pipe as they come, and None when no more will."""
+    try:
+        while True:
+            jobs.put(parent.recv())
+    except (EOFError, OSError):
+        pass
+    finally:
+        jobs.put(None)
 
 
 def _end_with_parent() -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from device_sim.simulation.parts import Engine, by_holder
+from device_sim.simulation.parts import PARTS_AT_ONCE, Engine, by_holder
 from device_sim.simulation.trainer import Trainer, power_of_two
 from device_sim.simulation.worker import Hold, Job, Train, Worker
 from edge_fl.core.bundle import Bundle
@@ -39,7 +39,7 @@ _AUTH_MODE, _TOKEN = "RAY_AUTH_MODE", "token"
 
 
 class RayEngine(Engine):
-    """Actors, each with a part at a time.
+    """Actors, each with a part that it trains and one that waits.
 
     It joins the cluster at an address, or starts one on this machine that ends with it. The bundle goes through the
     object store once, and a round's model once a round. A part whose actor or host is lost goes to another actor, and
@@ -84,7 +84,7 @@ class RayEngine(Engine):
     ) -> None:
         self._ray = _ray(own=address is None)
         self._wanted, self._cpus, self._gpu, self._open = workers, cpus, gpu, open
-        self._idle: list[Any] = []
+        self._free: list[Any] = []  # actors, each as often as it could be given a part
         self._awaited: dict[Any, tuple[Any, _Part | None]] = {}  # an actor by its answer; no part: it begins
         self._lost: list[_Part] = []  # that nobody trains now
         self._holds: dict[int, Any] = {}  # the actor that has the updates of a part, by its number
@@ -96,7 +96,7 @@ class RayEngine(Engine):
                 num_cpus=cpus, num_gpus=1 if gpu else 0, scheduling_strategy="SPREAD", max_restarts=0
             )
             self._hire()
-            while not self._idle:
+            while not self._free:
                 self.finished()
         except BaseException:
             self.close()
@@ -105,12 +105,12 @@ class RayEngine(Engine):
     @property
     def workers(self) -> int:
         """The actors that are left, and those that begin."""
-        return len(self._idle) + len(self._awaited)
+        return len({*self._free, *(actor for actor, _ in self._awaited.values())})
 
     @property
-    def idle(self) -> int:
-        """Those without a part."""
-        return len(self._idle)
+    def room(self) -> int:
+        """What actors could be given besides what they have."""
+        return len(self._free)
 
     def part_size(self, count: int) -> int:
         """The same whatever the cluster."""
@@ -130,18 +130,19 @@ class RayEngine(Engine):
             self._awaited[actor.ready.remote()] = actor, None
 
     def begin(self, number: int, model: Any, job: Train | Hold) -> None:
-        """Give it to an idle actor."""
+        """Give it to an actor that has the fewest."""
         self._begin(_Part(number, model, job))
 
     def _begin(self, part: "_Part") -> None:
-        actor = self._idle.pop()
+        actor = max(self._free, key=self._free.count)
+        self._free.remove(actor)
         self._awaited[actor.do.remote(part.job, part.model)] = actor, part
         if isinstance(part.job, Hold):
             self._holds[part.number] = actor
 
     def finished(self) -> list[tuple[int, Any]]:
         """Answers that have come; none where an actor has begun, or is lost and another gets its part next time."""
-        while self._lost and self._idle:
+        while self._lost and self._free:
             self._begin(self._lost.pop())
         busy = any(part is not None for _, part in self._awaited.values())
         timeout = None if busy else _ACTOR_SECONDS
@@ -157,8 +158,9 @@ class RayEngine(Engine):
             came = self._came(answer)
             if isinstance(came, _Loss):
                 self._lost += [part] if part else []
+                self._forget(actor)
                 continue
-            self._idle.append(actor)
+            self._free += [actor] * (1 if part else PARTS_AT_ONCE)
             found += [(part.number, came)] if part else []
         return found
 
@@ -173,11 +175,15 @@ class RayEngine(Engine):
         for actor, some, answer in asked:
             came = self._came(answer)
             if isinstance(came, _Loss):
-                self._idle = [other for other in self._idle if other is not actor]
+                self._forget(actor)
                 lost += some
             else:
                 answers.append((some, came))
         return answers, lost
+
+    def _forget(self, actor: Any) -> None:
+        """Give a lost actor nothing more."""
+        self._free = [other for other in self._free if other is not actor]
 
     def _came(self, answer: Any) -> Any:
         """What an actor answered, or that it is lost; raises what it could not do."""

@@ -134,6 +134,8 @@ class LocalRun:
 
     def _masks(self, pattern: Pattern, number: int) -> dict[str, NDArray[np.float32]]:
         """Those of the model's own dropout."""
+        if not self._dropout:
+            return {}
         job = self._job
         key = stream_key(seed=job.seed, purpose="dropout", client=job.client, round=job.round, index=number)
         return drawn_masks(self._dropout, pattern, batch=self.settings.batch, key=key)

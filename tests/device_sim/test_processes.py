@@ -6,8 +6,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,9 +19,11 @@ from safetensors.numpy import load_file
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.tasks import make_task
+from device_sim.simulation.processes import ProcessEngine
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
-from device_sim.simulation.trainer import Call
+from device_sim.simulation.trainer import Call, Trainer
+from device_sim.simulation.worker import Train
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import ref_of
 from edge_fl.core.errors import RunError, RuntimeMissingError
@@ -98,6 +101,40 @@ def test_of_a_round_that_is_given_up_nothing_is_taken_for_the_next_one_s(torch_b
         next(several.updates(model, calls(2, lr=1e30), 8))
     assert frames(several.updates(model, calls(3), 8)) == frames(alone.updates(model, calls(3), 8))
     several.close()
+
+
+class Waiting(Trainer):
+    """Trains nobody, once there is a file."""
+
+    def __init__(self, go: Path) -> None:
+        self._go = go
+
+    def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
+        while not self._go.exists():
+            time.sleep(0.01)
+        return iter(())
+
+
+def waiting(go: Path, bundle: Bundle) -> Trainer:
+    return Waiting(go)
+
+
+def test_a_process_takes_the_next_part_while_it_trains_one(torch_bundle: Bundle, tmp_path: Path) -> None:
+    """A part's model fills the pipe, so a process that left it there would have this one wait."""
+    engine, go = ProcessEngine(torch_bundle, partial(waiting, tmp_path / "go"), 1), tmp_path / "go"
+    model = bytes(8 << 20)
+    try:
+        assert engine.room == 2
+        engine.begin(0, model, Train([]))
+        engine.begin(1, model, Train([]))
+        assert engine.room == 0
+        go.touch()
+        found = []
+        while len(found) < 2:
+            found += engine.finished()
+        assert (found, engine.room) == ([(0, []), (1, [])], 2)
+    finally:
+        engine.close()
 
 
 class Killer(Observer):
