@@ -7,7 +7,7 @@ from broker.private_runs import check_private
 from broker.products import check_products
 from broker.programs import missing_program
 from broker.secure_aggregation.settings import check_secure
-from broker.statistics_round import collects
+from broker.statistics_round import collects, drops_units
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
@@ -77,11 +77,15 @@ def _warn_of_what_it_leaves_out(bundle: Bundle, method: Method) -> None:
             "export it with --batch-norm per-width",
             method.name,
         )
-    if isinstance(method, DropoutMethod) and _drops_nothing(method, bundle.layout):
+    if _is_asked_to_drop(method) and not drops_units(method, bundle.layout):
         _log.warning(
             "'%s' drops no unit of this model at its rates: it leaves recurrent blocks whole, or blocks are too small",
             method.name,
         )
+
+
+def _is_asked_to_drop(method: Method) -> bool:
+    return isinstance(method, DropoutMethod) and any(map(method.dropout, range(method.tiers)))
 
 
 def _check_collected(
@@ -101,7 +105,7 @@ def _check_collected(
         )
     for tier in present if collected else ():
         _check_collecting(bundle, method, tier, config.batch, programs)
-    _warn_of_shift(bundle, method, collected=collected)
+    _warn_of_shift(bundle, method, config, collected=collected)
 
 
 def _check_collecting(bundle: Bundle, method: Method, tier: int, batch: int, programs: Sequence[str]) -> None:
@@ -115,19 +119,15 @@ def _check_collecting(bundle: Bundle, method: Method, tier: int, batch: int, pro
         )
 
 
-def _warn_of_shift(bundle: Bundle, method: Method, *, collected: bool) -> None:
-    """Units that are left out, and activations that are scaled, shift running means and variances (Li et al., 2019)."""
-    if not isinstance(method, DropoutMethod) or not collectable(bundle.manifest):
+def _warn_of_shift(bundle: Bundle, method: Method, config: RunConfig, *, collected: bool) -> None:
+    if not drops_units(method, bundle.layout) or not collectable(bundle.manifest):
         return
-    if not any(map(method.dropout, range(method.tiers))) or _drops_nothing(method, bundle.layout):
-        return
-    _log.warning(
-        "'%s' shifts BatchNorm's statistics by dropping units: %s",
-        method.name,
-        "scores are too low until devices collect those of the full model, after the last round"
-        if collected
-        else "the full model's scores are too low; --collect-statistics has devices collect its own at the end",
-    )
+    consequence = "the full model's scores are too low"
+    if collected:
+        consequence = "scores are too low until devices collect those of the full model, after the last round"
+    elif config.secure is None and config.privacy is None:
+        consequence += "; --collect-statistics has devices collect its own at the end"
+    _log.warning("'%s' shifts BatchNorm's statistics by dropping units: %s", method.name, consequence)
 
 
 def _check_statistics_every(layout: Layout, config: RunConfig) -> None:
@@ -141,12 +141,6 @@ def _check_statistics_every(layout: Layout, config: RunConfig) -> None:
                 f"--keep-best and --rollback go by scores, and {said}: give --evaluate-every {every}, too."
             )
         _log.warning("%s: give --evaluate-every %d, too", said, every)
-
-
-def _drops_nothing(method: DropoutMethod, layout: Layout) -> bool:
-    """Although it was asked to."""
-    tiers = range(method.tiers)
-    return any(map(method.dropout, tiers)) and all(method.counts(layout, tier) == layout.sizes for tier in tiers)
 
 
 def _check_tier(bundle: Bundle, method: Method, tier: int, batch: int, programs: Sequence[str]) -> None:

@@ -17,15 +17,16 @@ from broker.poll import Poll
 from broker.tiers import Tiers
 from edge_fl.aggregation.bounds import ENOUGH, Bounds, Limits, Size, root_mean_square
 from edge_fl.core.bundle import Manifest
+from edge_fl.core.layout import Layout
 from edge_fl.core.selection import Weights
-from edge_fl.methods.base import Method
+from edge_fl.methods.base import DropoutMethod, Method
 from edge_fl.methods.capabilities import CollectsStatistics, evaluated_width, width_factor
 from edge_fl.runs.config import RunConfig
 from edge_fl.training.batch_statistics import collectable, own_row
 from edge_fl.wire.frame import Frame
 from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Register
 
-__all__ = ["StatisticsRound", "collect_statistics", "collects", "widths_asked"]
+__all__ = ["StatisticsRound", "collect_statistics", "collects", "drops_units", "widths_asked"]
 
 _log = logging.getLogger(__name__)
 
@@ -107,11 +108,34 @@ class StatisticsRound(Poll[CollectStatistics, CollectedStatistics]):
 
 
 def collects(config: RunConfig, method: Method, manifest: Manifest) -> bool:
-    """Whether a run of ``method`` on that bundle ends with collecting statistics."""
+    """Whether a run of ``method`` on that bundle ends with collecting statistics.
+
+    As the run says. Where it says nothing, as the method does; and of a method that drops units, where every runtime
+    has the step for it and nobody asked for privacy.
+    """
     wanted = config.collect_statistics
     if wanted is None:
         wanted = isinstance(method, CollectsStatistics) and method.collects_statistics
+        wanted = wanted or (drops_units(method, manifest.layout) and _free_to_collect(config, manifest))
     return wanted and bool(collectable(manifest))
+
+
+def drops_units(method: Method, layout: Layout) -> bool:
+    """Whether devices leave out units at the method's rates, which shifts the statistics that training moves.
+
+    See Li et al., 2019, *Understanding the Disharmony between Dropout and Batch Normalization by Variance Shift*.
+    """
+    tiers = range(method.tiers)
+    return isinstance(method, DropoutMethod) and any(
+        method.dropout(tier) and method.counts(layout, tier) != layout.sizes for tier in tiers
+    )
+
+
+def _free_to_collect(config: RunConfig, manifest: Manifest) -> bool:
+    """Whether any device could, and none would show more than it is to."""
+    sizes = manifest.layout.sizes
+    steps = (manifest.step_program(runtime, "plain", sizes, config.batch) for runtime in manifest.programs)
+    return config.privacy is None and config.secure is None and all(steps)
 
 
 def widths_asked(method: Method, manifest: Manifest, tiers: Mapping[str, int]) -> dict[str, int]:

@@ -91,7 +91,9 @@ LrDrop = Annotated[
 CollectStatistics = Annotated[
     bool | None,
     typer.Option(
-        help="Devices collect the final model's BatchNorm statistics, with heterofl unless told otherwise."
+        help="Devices collect the final model's BatchNorm statistics [default: where the method drops units, and with "
+        "heterofl].",
+        show_default=False,
     ),
 ]
 StatisticsEvery = Annotated[

@@ -89,7 +89,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     it can finish in time by its own figures. ``selection`` says who of those that are there is picked
     (:mod:`broker.client_selection`). Updates hold BatchNorm's statistics in every ``statistics_every``-th round and in
     the last; in the others the model keeps those that it has. With ``collect_statistics`` devices collect the final
-    model's after the last round (None: as the method says, :class:`edge_fl.methods.capabilities.CollectsStatistics`).
+    model's after the last round (None: as the method needs, :func:`broker.statistics_round.collects`).
     The model is evaluated after every ``evaluate_every``-th round, and after the last, by ``evaluate_on`` devices, too,
     on samples that they hold out. ``test_data`` names the held-out data (None: the test split of the bundle's data set,
     if it has one), ``scores`` what is computed there (none: what is usual for the loss). ``code`` names the user's own

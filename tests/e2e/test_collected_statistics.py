@@ -15,14 +15,14 @@ from safetensors.numpy import load_file
 from broker.observer import Observer
 from broker.recipe_checks import check_recipe
 from broker.session import resume, serve
-from broker.statistics_round import StatisticsRound
+from broker.statistics_round import StatisticsRound, collects
 from broker.summary import RunSummary
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.emulation.chaos import same_weights
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.aggregation.bounds import Bounds
-from edge_fl.core.bundle import Bundle
+from edge_fl.core.bundle import Bundle, Manifest
 from edge_fl.core.content import Ref
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.pattern import Pattern
@@ -31,7 +31,8 @@ from edge_fl.data.batcher import batches
 from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.data.registry import load_dataset
 from edge_fl.recipes.recipe import open_recipe
-from edge_fl.runs.config import RunConfig
+from edge_fl.runs.config import RunConfig, SecureAggregation
+from edge_fl.runs.privacy import Privacy
 from edge_fl.runtimes.base import open_runtime
 from edge_fl.training.batch_statistics import make_statistics
 from edge_fl.transport.address import BrokerAddress
@@ -170,11 +171,11 @@ def test_one_set_of_statistics_is_the_widest_model_s(single: Bundle, tmp_path: P
         np.testing.assert_allclose(weights[name], expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("collects", [True, None])
+@pytest.mark.parametrize("wanted", [None, False])
 def test_what_dropping_units_shifted_is_collected_anew(
-    single: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture, collects: bool | None
+    single: Bundle, tmp_path: Path, caplog: pytest.LogCaptureFixture, wanted: bool | None
 ) -> None:
-    settings = msgspec.structs.replace(config(), method="fedbiad", parameters={}, collect_statistics=collects)
+    settings = msgspec.structs.replace(config(), method="fedbiad", parameters={}, collect_statistics=wanted)
     done = Simulation(
         bundle=single,
         config=settings,
@@ -186,18 +187,21 @@ def test_what_dropping_units_shifted_is_collected_anew(
     weights = load_file(done.weights)
     expected = torch_statistics(weights, 1000, (0, 1))
     off = max(np.abs(weights[name] / expected[name] - 1).max() for name in STATISTICS if name.endswith("var"))
-    assert (off < 1e-4) == bool(collects)
-    said = "until devices collect" if collects else "--collect-statistics has devices collect"
+    assert (off < 1e-4) == (wanted is None)
+    said = "until devices collect" if wanted is None else "--collect-statistics has devices collect"
     assert "'fedbiad' shifts BatchNorm's statistics by dropping units" in caplog.text
     assert said in caplog.text
 
 
+def without_plain_steps(manifest: Manifest) -> Manifest:
+    programs = manifest.programs["onnx"]
+    steps = [msgspec.structs.replace(p, variant="noise") for p in programs if p.kind == "step"]
+    others = [p for p in programs if p.kind != "step"]
+    return msgspec.structs.replace(manifest, programs={"onnx": (*steps, *others)})
+
+
 def test_a_bundle_without_the_step_that_collects_is_refused_before_the_run(single: Bundle, tmp_path: Path) -> None:
-    steps = [
-        msgspec.structs.replace(p, variant="noise") for p in single.manifest.programs["onnx"] if p.kind == "step"
-    ]
-    others = [p for p in single.manifest.programs["onnx"] if p.kind != "step"]
-    lacking = Bundle(single.root, msgspec.structs.replace(single.manifest, programs={"onnx": (*steps, *others)}))
+    lacking = Bundle(single.root, without_plain_steps(single.manifest))
     settings = msgspec.structs.replace(
         config(), collect_statistics=True, method="fedbiad", parameters={"variance": 0.01}
     )
@@ -207,6 +211,23 @@ def test_a_bundle_without_the_step_that_collects_is_refused_before_the_run(singl
     frozen = Bundle(single.root, msgspec.structs.replace(single.manifest, momenta={}))
     with pytest.raises(ConfigError, match="leave --collect-statistics out"):
         check_recipe(frozen, recipe, settings)
+
+
+def test_who_collects_unasked(single: Bundle) -> None:
+    """Methods that drop units do, where any device could and none would show more than it is to."""
+    of_run = msgspec.structs.replace(config(), parameters={}, method="feddrop")
+    dropping, whole = open_recipe("feddrop", {}).method, open_recipe("feddrop", {"dropout": [0]}).method
+    manifest = single.manifest
+    assert collects(of_run, dropping, manifest)
+    assert not collects(of_run, whole, manifest)
+    assert not collects(of_run, open_recipe("fedavg", {}).method, manifest)
+    assert not collects(of_run, open_recipe("fjord", {}).method, manifest)
+    assert not collects(msgspec.structs.replace(of_run, collect_statistics=False), dropping, manifest)
+    assert not collects(msgspec.structs.replace(of_run, secure=SecureAggregation(holders=2)), dropping, manifest)
+    assert not collects(msgspec.structs.replace(of_run, privacy=Privacy("central", noise=1.0)), dropping, manifest)
+    assert not collects(of_run, dropping, without_plain_steps(manifest))
+    with pytest.raises(ConfigError, match=r"leave --keep-best out, or give --no-collect-statistics"):
+        check_recipe(single, open_recipe("feddrop", {}), msgspec.structs.replace(of_run, keep_best="accuracy"))
 
 
 @pytest.mark.parametrize("norm", [2.0, None])
