@@ -100,8 +100,7 @@ def extract(
     path, card = extract_model(source, trained, wanted, output)
     if between := trained.between(thousandths):
         typer.echo(f"The method has no width {width:g} as it was set: {between} may predict better.", err=True)
-    tested = opened.config.test_data or f"the test split of {source.manifest.dataset}"
-    typer.echo(_json(path, card) if json else _text(path, card, tested))
+    typer.echo(_json(path, card) if json else _text(path, card))
 
 
 def _adapter_text(output: Path, config: dict[str, Any]) -> str:
@@ -143,6 +142,7 @@ def _trained(run: "Run", manifest: "Manifest", width: int) -> "Trained":
         widths=method.trained_widths if isinstance(method, TrainsWidths) else (),
         narrowed=narrowed,
         factor=width_factor(method, manifest, width),
+        test_data=config.test_data or f"the test split of {manifest.dataset}",
     )
 
 
@@ -180,12 +180,12 @@ def _json(path: Path, card: "Card") -> str:
     return json_module.dumps({"path": str(path), **msgspec.to_builtins(card)})
 
 
-def _text(path: Path, card: "Card", tested: str) -> str:
+def _text(path: Path, card: "Card") -> str:
     kept = ", ".join(f"{block}: {count} of {card.of[block]}" for block, count in card.units.items())
     from edge_fl.metrics.text import scores_text
     from exporter.extract.card import card_file
 
-    measured = f", {scores_text(card.scores)} on {tested}" if card.scores else ""
+    measured = f", {scores_text(card.scores)} on {card.test_data}" if card.scores else ""
     return (
         f"{path}: {card.name} after {card.round} rounds of {card.method}, {card.parameters:,} trained numbers, "
         f"{card.size:,} bytes, within {card.parity:.1e} of what was trained{measured}\n"

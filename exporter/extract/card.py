@@ -47,6 +47,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
         Tensors that are as exported, since each device trained its own; None where there are none.
     scores
         What this model has on the run's test data as it is now, by name; none where there is none.
+    test_data
+        What that is: a source as `--test-data` takes it, or a test split in words; None without scores.
     metadata
         The user's own.
     """
@@ -74,6 +76,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     personal: tuple[str, ...] | None
     scores: dict[str, float]
+    test_data: str | None
     layout: str
     tools: dict[str, str]
     metadata: dict[str, str]

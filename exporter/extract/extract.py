@@ -40,7 +40,8 @@ _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
 class Trained:
     """What a run left: full tensors by name, and where they come from.
 
-    ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name.
+    ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name, and
+    ``test_data`` says on what.
     ``ordered`` says that its first units were trained as narrower models, too: of ``widths`` (thousandths, ascending;
     empty for any), and those of the blocks ``narrowed`` alone where these are named. ``factor`` multiplies the outputs
     of every block's layer in what is delivered.
@@ -56,6 +57,7 @@ class Trained:
     widths: tuple[int, ...] = ()
     narrowed: frozenset[str] | None = None
     factor: float = 1.0
+    test_data: str | None = None
 
     def statistics(self, wanted: "Wanted") -> int:
         """The width (thousandths) whose BatchNorm statistics ``wanted`` has: the full one's where blocks stay whole."""
@@ -232,6 +234,7 @@ def _about(
 ) -> About:
     manifest, layout = bundle.manifest, bundle.layout
     selection = Selection.of(pattern, "units")
+    scores = dict(wanted.scores or (trained.scores if wanted.width == trained.width else {}))
     return About(
         name=manifest.name,
         dataset=manifest.dataset,
@@ -255,7 +258,8 @@ def _about(
         of=dict(layout.sizes),
         parameters=sum(math.prod(selection.shape(tensor)) for tensor in layout.parameters),
         personal=tuple(tensor.name for tensor in layout.personal) or None,
-        scores=dict(wanted.scores or (trained.scores if wanted.width == trained.width else {})),
+        scores=scores,
+        test_data=trained.test_data if scores else None,
         layout=layout.digest,
         tools=_tools(),
         metadata=wanted.metadata,

@@ -223,6 +223,7 @@ def test_the_card_says_what_the_run_knows_and_claims_no_accuracy_for_what_was_no
     assert (full["run"], full["method"], full["round"]) == ("two-rounds", "fedavg", 2)
     assert full["scores"] == last["scores"]
     assert 0 < half["scores"]["accuracy"] < 1
+    assert full["test_data"] == half["test_data"] == "the test split of digits"
     assert half["width"] == 0.5
     assert full["tools"]["torch"] == torch.__version__
 
@@ -365,10 +366,11 @@ def test_units_that_are_exactly_zero_are_left_out_and_nothing_changes(bundle: Bu
 def test_accuracy_is_that_of_the_width_trained_beyond_which_there_is_nothing_to_extract(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    trained = Trained(bundle.weights(), "run", "efd", 1, {"accuracy": 0.5}, width=400)
+    trained = Trained(bundle.weights(), "run", "efd", 1, {"accuracy": 0.5}, width=400, test_data="csv:test.csv")
     for width, scores in ((400, {"accuracy": 0.5}), (200, {})):
         _, card = extract(bundle, trained, Wanted("torch", width), tmp_path / str(width))
         assert card.scores == scores
+        assert card.test_data == ("csv:test.csv" if scores else None)
     with pytest.raises(ConfigError, match=r"trained a model of width 0\.4, .* extract that width or a narrower"):
         extract(bundle, trained, Wanted("torch", 500), tmp_path / "wider")
 
