@@ -16,7 +16,7 @@ from torch import Tensor
 from device_sim.simulation.stack import Member, Stack
 from device_sim.simulation.stacked_program import StackedStep, StepGraph
 from device_sim.simulation.trainer import STACKED_RUNTIME, LocalTrainer, power_of_two
-from edge_fl.core.bundle import FROZEN_TENSOR, Bundle, Program
+from edge_fl.core.bundle import FROZEN_TENSOR, TENSOR, Bundle, Program
 from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.selection import Selection
 from edge_fl.runtimes.torch_eager import open_device
@@ -26,12 +26,13 @@ from edge_fl.training.update import Update, Visit
 __all__ = ["StackedTrainer"]
 
 _SLICE_BYTES = {"cpu": 6 << 20, "cuda": 1 << 30}  # of kept entries: on a CPU, what stays in its caches
-# The same where there are convolutions, which are no quicker in groups: on CUDA what is small is, for its kernels take
-# no longer than their launches.
+# The same where there are convolutions, which are no quicker in groups. On CUDA what is small is, for its kernels take
+# no longer than their launches; on a CPU what is small is none.
 _CONVOLVING_BYTES = {"cpu": 0, "cuda": 32 << 20}
 # Of clients, however small the model: each holds its samples, activations and full weights besides, which the bytes
 # leave out.
 _MOST = {"cpu": 64, "cuda": 1024}
+_MOST_OF_IMAGES = 4  # where small convolutions are products: what a client's images unfold to takes megabytes
 
 
 class _Key(NamedTuple):
@@ -54,8 +55,9 @@ class StackedTrainer(LocalTrainer):
     """Trains slices of the clients of a round, each slice at once.
 
     Results depend on how many clients there are in a slice, by rounding; that is a function of the kind of device, of
-    how much the slice's first client keeps, and of how many clients the round has left. Convolutions are slower in
-    groups than one after another on a CPU, and no quicker on CUDA where they are large: there a slice is one client.
+    how much the slice's first client keeps, and of how many clients the round has left. Large convolutions are
+    slower in groups than one after another on a CPU, and no quicker on CUDA: there a slice is one client. On a CPU
+    small ones are products (:mod:`device_sim.simulation.small_convolutions`).
 
     Parameters
     ----------
@@ -100,10 +102,13 @@ class StackedTrainer(LocalTrainer):
     def _slice(self, run: LocalRun) -> int:
         """How many clients are trained at once: a power of two, as stacks are."""
         kind = self._device.type
-        most = (_CONVOLVING_BYTES if self._graph(run.variant).convolves else _SLICE_BYTES)[kind]
-        kept = Selection.of_trained(run.step.pattern)
-        size = 4 * sum(math.prod(kept.shape(tensor)) for tensor in kept.layout.tensors)
-        return power_of_two(min(max(most // size, 1), _MOST[kind]))
+        kept, graph = Selection.of_trained(run.step.pattern), self._graph(run.variant)
+        shapes = {f"{TENSOR}{tensor.name}": kept.shape(tensor) for tensor in kept.layout.tensors}
+        convolves = graph.convolves(shapes, run.settings.batch)
+        held = (_CONVOLVING_BYTES if convolves else _SLICE_BYTES)[kind]
+        most = _MOST_OF_IMAGES if graph.multiplies_images else _MOST[kind]
+        size = 4 * sum(map(math.prod, shapes.values()))
+        return power_of_two(min(max(held // size, 1), most))
 
     def _train(self, members: Sequence[Member]) -> None:
         stacks = self._restacked({}, members)

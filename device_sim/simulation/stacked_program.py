@@ -16,6 +16,7 @@ from torch.func import vmap
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from device_sim.simulation.small_convolutions import SMALL, unfoldings, write_as_products
 from edge_fl.core.bundle import FROZEN_TENSOR, NEW, Bundle, Program
 from edge_fl.runtimes.torch_eager import open_graph
 
@@ -49,14 +50,25 @@ class StepGraph:
         for node in self._module.graph.nodes:
             if node.target is _aten.sym_size.int:
                 node.target = _size  # vmap knows no symbolic sizes
-        self._module.recompile()
         self._inputs, self._outputs = program.inputs, program.outputs
+        self._convolutions = unfoldings(self._module.graph)
+        self._multiplied = device.type == "cpu" and write_as_products(self._module.graph)
+        self._module.recompile()
         self._shared = {*_SHARED, *(f"{FROZEN_TENSOR}{t.name}" for t in bundle.layout.frozen if t.whole)}
 
+    def convolves(self, shapes: Mapping[str, Sequence[int]], batch: int) -> bool:
+        """Whether there is a convolution in it that stays one, for a batch and weights of these shapes, by input."""
+        nodes = [node for node in self._module.graph.nodes if node.op == "placeholder"]
+        by_node: dict[Node | None, Sequence[int] | None] = {
+            node: shapes.get(name) for name, node in zip(self._inputs, nodes, strict=True)
+        }
+        sizes = [each.size(by_node.get(each.weight), batch) for each in self._convolutions]
+        return bool(sizes) and not (self._multiplied and max(sizes) <= SMALL)
+
     @property
-    def convolves(self) -> bool:
-        """Whether there is a convolution in it."""
-        return any(node.target is _aten.convolution.default for node in self._module.graph.nodes)
+    def multiplies_images(self) -> bool:
+        """Whether convolutions were written as products."""
+        return self._multiplied
 
     def stacked(self, example: Mapping[str, Tensor], *, lr: float, scale: float) -> StackedStep:
         """The step for inputs of the shapes and on the device of ``example``, at this step size and scale."""

@@ -11,7 +11,7 @@ from device_sim.simulation import stack
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.stacked_program import StepGraph
 from device_sim.simulation.whole_model import ResidentModel
-from edge_fl.core.bundle import Bundle
+from edge_fl.core.bundle import TENSOR, Bundle
 from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.inputs import Input
 from edge_fl.methods.base import method_names
@@ -60,7 +60,7 @@ def test_a_stack_of_convolutions_is_that_of_the_runtime(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on CUDA; on a CPU the trainer takes them one by one."""
-    monkeypatch.setattr(StepGraph, "convolves", False)
+    monkeypatch.setattr(StepGraph, "convolves", lambda *_: False)
     test_every_kind_of_step_is_that_of_the_runtime(tmp_path, name)
 
 
@@ -111,12 +111,15 @@ def test_a_bundle_without_torch_programs_is_refused_with_the_way_out(torch_bundl
         TrainerSettings("stacked").open(Bundle(torch_bundle.root, manifest))
 
 
-def test_no_convolution_is_stacked_on_a_cpu_but_perceptrons_are(torch_bundle: Bundle, tmp_path: Path) -> None:
+def test_no_large_convolution_is_stacked_on_a_cpu_but_perceptrons_are(
+    torch_bundle: Bundle, tmp_path: Path
+) -> None:
     target = Target("conv", "digits", Input((1, 8, 8), "float32"), 10, ("torch_eager",))
     conv_bundle = export_bundle(convolutional(), target, tmp_path / "bundle")
     for bundle, convolves in ((conv_bundle, True), (torch_bundle, False)):
         program = bundle.manifest.step_program("torch_eager", "plain", bundle.layout.sizes, 20)
-        assert StepGraph(bundle, program, torch.device("cpu")).convolves == convolves
+        shapes = {f"{TENSOR}{tensor.name}": tensor.shape for tensor in bundle.layout.tensors}
+        assert StepGraph(bundle, program, torch.device("cpu")).convolves(shapes, 20) == convolves
 
 
 def test_evaluation_leaves_the_trainer_its_threads(torch_bundle: Bundle, tmp_path: Path) -> None:

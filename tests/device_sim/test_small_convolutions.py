@@ -1,0 +1,104 @@
+"""Convolutions that the stacked trainer writes as products, against those of the runtime."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from device_sim.simulation import small_convolutions, stacked, stacked_program
+from device_sim.simulation.settings import TrainerSettings
+from device_sim.simulation.small_convolutions import unfoldings, write_as_products
+from device_sim.simulation.stacked import StackedTrainer
+from edge_fl.core.bundle import TENSOR, Bundle
+from edge_fl.core.inputs import Input
+from edge_fl.runtimes.torch_eager import open_graph
+from exporter.export import Target, export_bundle
+from tests.device_sim.stacked_steps import RUNTIME, assert_close, trained
+
+
+def strided() -> nn.Module:
+    """The second convolution's windows leave a row and a column of its inputs out."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3, padding=(1, 0), bias=False), nn.ReLU()),
+        *(nn.Conv2d(4, 6, (2, 3), stride=(3, 2), padding=(0, 1)), nn.ReLU()),
+        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(6, 10)),
+    )
+
+
+def overlapping() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3), nn.MaxPool2d(3, stride=2, padding=1), nn.ReLU()),
+        *(nn.Conv2d(4, 6, 2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 10)),
+    )
+
+
+def bundle_of(model: nn.Module, root: Path) -> Bundle:
+    torch.manual_seed(0)
+    target = Target("conv", "digits", Input((1, 8, 8), "float32"), 10, ("onnx", "torch_eager"), batch=20)
+    return export_bundle(model, target, root)
+
+
+def graph_of(bundle: Bundle) -> torch.fx.Graph:
+    program = bundle.manifest.step_program("torch_eager", "plain", bundle.layout.sizes, None)
+    assert program is not None
+    return open_graph(bundle, program, torch.device("cpu")).graph
+
+
+@pytest.mark.parametrize("model", [strided, overlapping])
+def test_products_train_what_convolutions_do(
+    model: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = bundle_of(model(), tmp_path / "bundle")
+    settings = {"method": "fedbiad", "parameters": {"dropout": [400]}}
+    expected = trained(bundle, tmp_path / "runtime", RUNTIME, **settings)
+    assert any(np.abs(expected[key] - array).max() > 1e-3 for key, array in bundle.weights().items())
+
+    slices: list[int] = []
+    of_slice = StackedTrainer._slice
+    monkeypatch.setattr(StackedTrainer, "_slice", lambda *of: slices.append(of_slice(*of)) or slices[-1])
+    assert_close(expected, trained(bundle, tmp_path / "stacked", TrainerSettings("stacked"), **settings))
+    assert set(slices) == {stacked._MOST_OF_IMAGES}
+
+    largest, *_ = sorted(each.size(shape_of(bundle, i), 20) for i, each in enumerate(unfoldings(graph_of(bundle))))
+    for module in (small_convolutions, stacked_program):
+        monkeypatch.setattr(module, "SMALL", largest)  # the other convolution stays one
+    slices.clear()
+    assert_close(expected, trained(bundle, tmp_path / "mixed", TrainerSettings("stacked"), **settings))
+    assert set(slices) == {1}
+
+
+def shape_of(bundle: Bundle, number: int) -> tuple[int, ...]:
+    """Of the weights of a convolution."""
+    return [tensor.shape for tensor in bundle.layout.tensors if len(tensor.shape) == 4][number]
+
+
+def test_what_a_convolution_unfolds_to(tmp_path: Path) -> None:
+    bundle = bundle_of(strided(), tmp_path / "bundle")
+    graph = graph_of(bundle)
+    first, second = unfoldings(graph)
+    assert (first.places, second.places) == (8 * 6, 3 * 3)
+    assert first.size((4, 1, 3, 3), 20) == 20 * 8 * 6 * 9
+    assert first.size(None, 20) == float("inf")
+    program = bundle.manifest.step_program("torch_eager", "plain", bundle.layout.sizes, None)
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    assert program.inputs[inputs.index(second.weight)] == f"{TENSOR}2.weight"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Conv2d(1, 4, 3, dilation=2), nn.Flatten(), nn.Linear(64, 10)),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(64, 10)),
+        nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)),
+        nn.Sequential(nn.Flatten(2), nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(248, 10)),
+        nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
+    ],
+    ids=["dilated", "grouped", "normalised", "series", "perceptron"],
+)
+def test_other_steps_are_left_as_they_are(model: nn.Module, tmp_path: Path) -> None:
+    graph = graph_of(bundle_of(model, tmp_path / "bundle"))
+    before = [node.target for node in graph.nodes]
+    assert not write_as_products(graph)
+    assert [node.target for node in graph.nodes] == before
