@@ -16,12 +16,15 @@ from torch import nn
 from benchmarks.peers.flower import check_flower, simulate_in_flower
 from benchmarks.peers.pfl_research import check_pfl, simulate_in_pfl
 from benchmarks.peers.work import FedAvgWork, PeerRounds
+from benchmarks.perceptron_products import layers_of, seconds_on_all_cores
 from benchmarks.times import Times, ratio
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
+from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
+from edge_fl.core.selection import Selection
 from edge_fl.data.batcher import batches
 from edge_fl.data.partition import IID, partition
 from edge_fl.data.registry import Samples, load_dataset
@@ -39,6 +42,7 @@ _BARS = Bars(
 )
 
 _LOOP, _LR, _SEED = "sequential torch loop", 0.05, 0
+_DROPPED = 500  # of a thousand units, by FedBIAD
 _SAMPLES = 3 * BATCH  # of a client: the loop need not pad batches, so clients of fewer would compare unequal work
 _WORK = (
     ("fashion-mnist-mlp", "fedavg", 0.8),
@@ -55,7 +59,8 @@ _PEERS = (
     "default: a client in a process for each core, with a torch loop of one thread. Its server asks for answers every "
     "tenth of a second. pfl-research has a process for each core, too, joined by torch.distributed. The stacked "
     "trainer has as many processes of one thread. Half of its rounds come before the peers', half after. The first of "
-    "each is not counted. "
+    "each is not counted. Products alone are the matrix products of all steps, in torch, in as many processes, on "
+    "tensors made before: a floor of the wall time. "
 )
 
 
@@ -236,6 +241,7 @@ class _Turns:
                 times[method].measure(partial(simulation.train_round, number))
         for simulation in ours.values():
             simulation.close()
+        floors = {method: self._products(method, processes=cores) for method in ours}
         theirs = {name: median(rounds.seconds[1:]) for name, rounds in found.items()}
         shared: Row = {**_BLANK, "model": self._case.name}
         rows: list[Row] = [
@@ -252,13 +258,27 @@ class _Turns:
             trainer_name = f"stacked, {cores} processes"
             goals = _beside(mine, theirs, method)
             rows.append({**shared, "method": method, "trainer": trainer_name, "wall (s)": mine, "goals": goals})
+            alone = f"products alone, {cores} processes"
+            rows.append({**shared, "method": method, "trainer": alone, "wall (s)": floors[method]})
         return rows
+
+    def _products(self, method: str, *, processes: int) -> float:
+        """Wall seconds of the matrix products of a round."""
+        kept = Pattern.prefix(self._bundle.layout, 1000 if method == "fedavg" else 1000 - _DROPPED)
+        weights = Selection.of(kept, "units").gather(self._bundle.weights())
+        return seconds_on_all_cores(
+            layers_of(sized(self._case.build(), weights)),
+            batch=BATCH,
+            steps=self._setting.clients * self._setting.steps,
+            rounds=self._setting.rounds,
+            processes=processes,
+        )
 
     def _simulation(self, folder: str, trainer: TrainerSettings, method: str) -> Simulation:
         config = RunConfig(
             run="bench",
             method=method,
-            parameters={} if method == "fedavg" else {"dropout": [500]},
+            parameters={} if method == "fedavg" else {"dropout": [_DROPPED]},
             rounds=self._setting.rounds,
             clients_per_round=self._setting.clients,
             local_steps=self._setting.steps,

@@ -11,6 +11,7 @@ from benchmarks import simulator
 from benchmarks.peers.flower import simulate_in_flower
 from benchmarks.peers.pfl_research import simulate_in_pfl
 from benchmarks.peers.work import FedAvgWork
+from benchmarks.perceptron_products import layers_of, products, seconds_on_all_cores
 from benchmarks.simulator import Peers, SimulatorSetting, bench_simulator
 from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.data.partition import IID, partition
@@ -36,6 +37,18 @@ def test_the_loop_and_both_trainers_are_compared_over_the_same_clients(monkeypat
     assert rows[1]["goals"].startswith("/ loop ≤ 0.8: ")
     assert told == ["digits-mlp, fedavg: exporting", "digits-mlp, fedavg: 2 rounds"]
     assert "--population 20 --clients 3" in result.markdown()
+
+
+def test_the_floor_has_every_product_of_a_step_and_no_other() -> None:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    layers = layers_of(model)
+    assert layers == [(6, 4), (4, 3)]
+    shapes = [
+        (tuple(left.shape), tuple(right.shape), tuple(out.shape)) for left, right, out in products(layers, 5)
+    ]
+    first = [((5, 6), (6, 4), (5, 4)), ((4, 5), (5, 6), (4, 6))]
+    assert shapes == [*first, ((5, 4), (4, 3), (5, 3)), ((3, 5), (5, 4), (3, 4)), ((5, 3), (3, 4), (5, 4))]
+    assert seconds_on_all_cores(layers, batch=5, steps=4, rounds=2, processes=2) > 0
 
 
 def small_work() -> FedAvgWork:
@@ -65,7 +78,8 @@ def test_flower_simulates_the_same_clients(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(simulator, "_WORK", (("digits-mlp", "fedavg", 0.8),))
     setting = SimulatorSetting(population=20, clients=3, steps=2, rounds=2, threads=1)
     result = bench_simulator(setting, str, Peers(flower=python))
-    flower, fedavg, fedbiad = result.rows[-3:]
+    flower, fedavg, whole, fedbiad, half = result.rows[-5:]
+    assert float(fedavg["wall (s)"]) > float(whole["wall (s)"]) > float(half["wall (s)"]) > 0
     assert str(flower["trainer"]).startswith(f"Flower {found.version}, ")
     assert float(flower["wall (s)"]) > float(fedavg["wall (s)"]) > 0
     assert str(fedavg["goals"]).startswith("wall / Flower's ≤ 0.2: yes")
