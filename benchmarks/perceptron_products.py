@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 from statistics import median
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 __all__ = ["layers_of", "products", "seconds_on_all_cores"]
 
 _WARM = 20  # steps that are not counted
+_start: Barrier
 
 Layer = tuple[int, int]
 """Its inputs and outputs."""
@@ -39,17 +41,25 @@ def products(layers: Sequence[Layer], batch: int) -> list[tuple[Tensor, Tensor, 
 
 def seconds_on_all_cores(layers: Sequence[Layer], *, batch: int, steps: int, rounds: int, processes: int) -> float:
     """Wall seconds of ``steps`` steps, shared out over so many processes of one thread: the median of ``rounds``."""
-    own = -(-steps // processes)
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    own, context = -(-steps // processes), get_context("spawn")
+    start = context.Barrier(processes)
+    with ProcessPoolExecutor(processes, context, _begin_at, (start,)) as pool:
         futures = [pool.submit(_seconds, layers, batch, own, rounds) for _ in range(processes)]
         return median(seconds for future in futures for seconds in future.result())
 
 
+def _begin_at(start: Barrier) -> None:
+    global _start  # noqa: PLW0603  (a barrier goes to a process when that begins, and in no other way)
+    _start = start
+
+
 def _seconds(layers: Sequence[Layer], batch: int, steps: int, rounds: int) -> list[float]:
+    """Of each round, which all processes begin together."""
     torch.set_num_threads(1)
     made, found = products(layers, batch), []
     _make(made, _WARM)
     for _ in range(rounds):
+        _start.wait()
         began = time.perf_counter()
         _make(made, steps)
         found.append(time.perf_counter() - began)

@@ -125,7 +125,7 @@ def _warn_of_shift(bundle: Bundle, method: Method, config: RunConfig, *, collect
     consequence = "the full model's scores are too low"
     if collected:
         consequence = "scores are too low until devices collect those of the full model, after the last round"
-    elif config.secure is None and config.privacy is None:
+    elif config.secure is None and config.privacy is None and config.keep_best is None:
         consequence += "; --collect-statistics has devices collect its own at the end"
     _log.warning("'%s' shifts BatchNorm's statistics by dropping units: %s", method.name, consequence)
 

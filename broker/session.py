@@ -34,6 +34,7 @@ from broker.run_folder import SETTINGS, RunFolder, check_no_run, run_of
 from broker.secure_aggregation.aggregator import SecureAggregator
 from broker.secure_aggregation.settings import plan_of
 from broker.settings import RunSettings
+from broker.statistics_round import with_collection
 from broker.store import Store
 from broker.summary import RunSummary
 from broker.tiers import open_tiers
@@ -100,6 +101,7 @@ def serve(
     check_count(workers)
     use_code(config.code)
     recipe, config = open_recipe(config.method, config.parameters), settled(config)
+    config = with_collection(config, recipe.method, bundle.manifest)
     check_recipe(bundle, recipe, config)
     if config.buffer:
         check_buffered(recipe)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,7 +27,7 @@ from edge_fl.training.batch_statistics import collectable, own_row
 from edge_fl.wire.frame import Frame
 from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Register
 
-__all__ = ["StatisticsRound", "collect_statistics", "collects", "drops_units", "widths_asked"]
+__all__ = ["StatisticsRound", "collect_statistics", "collects", "drops_units", "widths_asked", "with_collection"]
 
 _log = logging.getLogger(__name__)
 
@@ -108,16 +109,26 @@ class StatisticsRound(Poll[CollectStatistics, CollectedStatistics]):
 
 
 def collects(config: RunConfig, method: Method, manifest: Manifest) -> bool:
-    """Whether a run of ``method`` on that bundle ends with collecting statistics.
-
-    As the run says. Where it says nothing, as the method does; and of a method that drops units, where every runtime
-    has the step for it and nobody asked for privacy.
-    """
+    """Whether a run of ``method`` on that bundle ends with collecting statistics."""
     wanted = config.collect_statistics
     if wanted is None:
         wanted = isinstance(method, CollectsStatistics) and method.collects_statistics
-        wanted = wanted or (drops_units(method, manifest.layout) and _free_to_collect(config, manifest))
     return wanted and bool(collectable(manifest))
+
+
+def with_collection(config: RunConfig, method: Method, manifest: Manifest) -> RunConfig:
+    """The config of a run that begins now, which collects where ``method`` drops units and nothing stands against it.
+
+    As the run says, or the method itself. Every runtime must have the step for it. Privacy, secure aggregation and
+    ``keep_best`` stand against it.
+    """
+    told = config.collect_statistics is not None or isinstance(method, CollectsStatistics)
+    if told or not drops_units(method, manifest.layout) or not collectable(manifest):
+        return config
+    sizes = manifest.layout.sizes
+    steps = (manifest.step_program(runtime, "plain", sizes, config.batch) for runtime in manifest.programs)
+    free = config.privacy is None and config.secure is None and config.keep_best is None
+    return msgspec.structs.replace(config, collect_statistics=True) if free and all(steps) else config
 
 
 def drops_units(method: Method, layout: Layout) -> bool:
@@ -129,13 +140,6 @@ def drops_units(method: Method, layout: Layout) -> bool:
     return isinstance(method, DropoutMethod) and any(
         method.dropout(tier) and method.counts(layout, tier) != layout.sizes for tier in tiers
     )
-
-
-def _free_to_collect(config: RunConfig, manifest: Manifest) -> bool:
-    """Whether any device could, and none would show more than it is to."""
-    sizes = manifest.layout.sizes
-    steps = (manifest.step_program(runtime, "plain", sizes, config.batch) for runtime in manifest.programs)
-    return config.privacy is None and config.secure is None and all(steps)
 
 
 def widths_asked(method: Method, manifest: Manifest, tiers: Mapping[str, int]) -> dict[str, int]:

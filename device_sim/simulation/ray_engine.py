@@ -85,6 +85,7 @@ class RayEngine(Engine):
         self._ray = _ray(own=address is None)
         self._wanted, self._cpus, self._gpu, self._open = workers, cpus, gpu, open
         self._free: list[Any] = []  # actors, each as often as it could be given a part
+        self._gone: set[Any] = set()
         self._awaited: dict[Any, tuple[Any, _Part | None]] = {}  # an actor by its answer; no part: it begins
         self._lost: list[_Part] = []  # that nobody trains now
         self._holds: dict[int, Any] = {}  # the actor that has the updates of a part, by its number
@@ -105,7 +106,7 @@ class RayEngine(Engine):
     @property
     def workers(self) -> int:
         """The actors that are left, and those that begin."""
-        return len({*self._free, *(actor for actor, _ in self._awaited.values())})
+        return len({*self._free, *(actor for actor, _ in self._awaited.values())} - self._gone)
 
     @property
     def room(self) -> int:
@@ -160,7 +161,8 @@ class RayEngine(Engine):
                 self._lost += [part] if part else []
                 self._forget(actor)
                 continue
-            self._free += [actor] * (1 if part else PARTS_AT_ONCE)
+            if actor not in self._gone:
+                self._free += [actor] * (1 if part else PARTS_AT_ONCE)
             found += [(part.number, came)] if part else []
         return found
 
@@ -182,7 +184,8 @@ class RayEngine(Engine):
         return answers, lost
 
     def _forget(self, actor: Any) -> None:
-        """Give a lost actor nothing more."""
+        """Give a lost actor nothing more, whatever else it answered before."""
+        self._gone.add(actor)
         self._free = [other for other in self._free if other is not actor]
 
     def _came(self, answer: Any) -> Any:

@@ -21,6 +21,7 @@ from broker.run_folder import RunFolder, check_no_run
 from broker.secure_aggregation.round_total import SimulatedTotal
 from broker.secure_aggregation.settings import plan_of
 from broker.session import digest_of, open_bundle, read_settings
+from broker.statistics_round import with_collection
 from broker.store import Store
 from broker.summary import RunSummary
 from broker.sums import device_here
@@ -103,6 +104,8 @@ class Simulation:
         _check(config, population, timed=bool(world or schedule))
         use_code(config.code)
         recipe, config = open_recipe(config.method, config.parameters), settled(config, population.clients)
+        if store is None:
+            config = with_collection(config, recipe.method, bundle.manifest)
         tiers = None if config.tiers == "auto" else population.tiers
         check_recipe(bundle, recipe, config, tiers=tiers, runtime=trainer.programs)
         if config.buffer:

@@ -23,7 +23,8 @@ SMALL = 1 << 20
 
 _aten = torch.ops.aten
 _NORMALISING = ("batch_norm", "group_norm", "layer_norm")
-_IMAGES = 4  # axes of a batch of them
+_IMAGES, _AXES = 4, 2  # axes of a batch of them, and of one that a kernel slides along
+_Unfolded = dict[tuple[Any, ...], Node]
 
 
 @dataclass(frozen=True)
@@ -65,21 +66,29 @@ def write_as_products(graph: Graph) -> bool:
         return False
     if any(name in str(node.target) for node in calls for name in _NORMALISING):
         return False
-    unfolded: dict[tuple[Any, Any], Node] = {}
+    unfolded: _Unfolded = {}
     for node in calls:
         if node.target is _aten.convolution.default:
-            with graph.inserting_before(node):
-                place = node.args[0], node.args[1]
-                unfolded[place] = graph.call_function(_unfolded, (*place, *node.args[3:]))
-            _turn(node, _convolved, unfolded[place])
+            x, weight, _, *about = node.args
+            _turn(node, _convolved, _unfolding(graph, unfolded, node, (x, weight, *about)))
         elif node.target is _aten.convolution_backward.default:
-            _turn(node, _convolution_gradients, unfolded[node.args[1], node.args[2]])
-        elif node.target is _aten.max_pool2d_with_indices.default:
+            _, x, weight, _, *about, _ = node.args
+            _turn(node, _convolution_gradients, _unfolding(graph, unfolded, node, (x, weight, *about)))
+        elif node.target is _aten.max_pool2d_with_indices.default and _rank(node.args[0]) == _IMAGES:
             node.target = _pooled
-        elif node.target is _aten.max_pool2d_with_indices_backward.default:
+        elif node.target is _aten.max_pool2d_with_indices_backward.default and _rank(node.args[1]) == _IMAGES:
             node.target = _pooled_gradient
     graph.lint()
     return True
+
+
+def _unfolding(graph: Graph, unfolded: _Unfolded, user: Node, args: tuple[Any, ...]) -> Node:
+    """The node that unfolds for ``user``: one for a forward pass and its gradients, where they have the same inputs."""
+    place = (*args[:2], str(args[2:]))
+    if place not in unfolded:
+        with graph.inserting_before(user):
+            unfolded[place] = graph.call_function(_unfolded, args)
+    return unfolded[place]
 
 
 def _turn(node: Node, function: Any, unfolded: Node) -> None:
@@ -87,10 +96,15 @@ def _turn(node: Node, function: Any, unfolded: Node) -> None:
 
 
 def _is_plain(convolution: Node) -> bool:
-    """Whether a convolution is one of images, without groups and gaps."""
-    *_, dilation, transposed, _, groups = convolution.args
+    """Whether a convolution is one of images, without groups and gaps, whose settings are given for both axes."""
+    _x, _weight, _bias, stride, padding, dilation, transposed, _, groups = convolution.args
+    pairs = all(len(setting) == _AXES for setting in (stride, padding, dilation))  # type: ignore[arg-type]
     alike = set(dilation) == {1} and not transposed and groups == 1  # type: ignore[arg-type]
-    return bool(alike and convolution.meta["val"].dim() == _IMAGES)
+    return bool(pairs and alike) and _rank(convolution) == _IMAGES
+
+
+def _rank(node: Any) -> int:
+    return len(node.meta["val"].shape)
 
 
 def _is_small(x: Tensor, weight: Tensor, about: Sequence[Any]) -> bool:

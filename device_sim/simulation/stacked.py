@@ -27,7 +27,7 @@ __all__ = ["StackedTrainer"]
 
 _SLICE_BYTES = {"cpu": 6 << 20, "cuda": 1 << 30}  # of kept entries: on a CPU, what stays in its caches
 # The same where there are convolutions, which are no quicker in groups. On CUDA what is small is, for its kernels take
-# no longer than their launches; on a CPU what is small is none.
+# no longer than their launches. On a CPU small ones are written as products.
 _CONVOLVING_BYTES = {"cpu": 0, "cuda": 32 << 20}
 # Of clients, however small the model: each holds its samples, activations and full weights besides, which the bytes
 # leave out.

@@ -96,7 +96,8 @@ def extract(
         typer.echo(json_module.dumps(config) if json else _adapter_text(output, config))
         return
     if thousandths <= trained.width:
-        wanted = replace(wanted, scores=_scores(opened, source, trained, wanted))
+        tested = opened.config.test_data or f"the test split of {source.manifest.dataset}"
+        wanted = replace(wanted, scores=_scores(opened, source, trained, wanted), test_data=tested)
     path, card = extract_model(source, trained, wanted, output)
     if between := trained.between(thousandths):
         typer.echo(f"The method has no width {width:g} as it was set: {between} may predict better.", err=True)
@@ -142,7 +143,6 @@ def _trained(run: "Run", manifest: "Manifest", width: int) -> "Trained":
         widths=method.trained_widths if isinstance(method, TrainsWidths) else (),
         narrowed=narrowed,
         factor=width_factor(method, manifest, width),
-        test_data=config.test_data or f"the test split of {manifest.dataset}",
     )
 
 
@@ -185,7 +185,9 @@ def _text(path: Path, card: "Card") -> str:
     from edge_fl.metrics.text import scores_text
     from exporter.extract.card import card_file
 
-    measured = f", {scores_text(card.scores)} on {card.test_data}" if card.scores else ""
+    measured = (
+        f", {scores_text(card.scores)} on {card.test_data or 'the test data of the run'}" if card.scores else ""
+    )
     return (
         f"{path}: {card.name} after {card.round} rounds of {card.method}, {card.parameters:,} trained numbers, "
         f"{card.size:,} bytes, within {card.parity:.1e} of what was trained{measured}\n"

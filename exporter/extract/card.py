@@ -46,9 +46,11 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     personal
         Tensors that are as exported, since each device trained its own; None where there are none.
     scores
-        What this model has on the run's test data as it is now, by name; none where there is none.
+        What this model has on the run's test data as it is now, by name. Where those are not at hand, what it had in
+        the run. None where there are none.
     test_data
-        What that is: a source as `--test-data` takes it, or a test split in words; None without scores.
+        The data as they are now: a source as `--test-data` takes it, or a test split in words. None where the scores
+        are the run's.
     metadata
         The user's own.
     """

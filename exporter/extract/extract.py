@@ -40,8 +40,7 @@ _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
 class Trained:
     """What a run left: full tensors by name, and where they come from.
 
-    ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name, and
-    ``test_data`` says on what.
+    ``width`` (thousandths) is that of the model trained; ``scores`` are its own after ``round`` rounds, by name.
     ``ordered`` says that its first units were trained as narrower models, too: of ``widths`` (thousandths, ascending;
     empty for any), and those of the blocks ``narrowed`` alone where these are named. ``factor`` multiplies the outputs
     of every block's layer in what is delivered.
@@ -57,7 +56,6 @@ class Trained:
     widths: tuple[int, ...] = ()
     narrowed: frozenset[str] | None = None
     factor: float = 1.0
-    test_data: str | None = None
 
     def statistics(self, wanted: "Wanted") -> int:
         """The width (thousandths) whose BatchNorm statistics ``wanted`` has: the full one's where blocks stay whole."""
@@ -79,7 +77,7 @@ class Trained:
 class Wanted:
     """What to deliver: for which runtime, which share of each block's units (thousandths), without dead units or with
     them, and what the user says of it. ``untrained`` allows a width that the method trained no model of; ``scores`` are
-    what the model delivered has on test data, where they were measured.
+    what the model delivered has on ``test_data``, where they were measured.
     """
 
     runtime: str
@@ -89,6 +87,7 @@ class Wanted:
     metadata: dict[str, str] = field(default_factory=dict)
     untrained: bool = False
     scores: Mapping[str, float] = field(default_factory=dict)
+    test_data: str | None = None
 
 
 def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> tuple[Path, Card]:
@@ -259,7 +258,7 @@ def _about(
         parameters=sum(math.prod(selection.shape(tensor)) for tensor in layout.parameters),
         personal=tuple(tensor.name for tensor in layout.personal) or None,
         scores=scores,
-        test_data=trained.test_data if scores else None,
+        test_data=wanted.test_data if wanted.scores else None,
         layout=layout.digest,
         tools=_tools(),
         metadata=wanted.metadata,

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from device_sim.simulation import small_convolutions, stacked, stacked_program
 from device_sim.simulation.settings import TrainerSettings
@@ -34,9 +34,37 @@ def overlapping() -> nn.Module:
     )
 
 
-def bundle_of(model: nn.Module, root: Path) -> Bundle:
+class Shared(nn.Module):
+    """One convolution twice, one of its inputs a sum; windows reach past the border."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shared = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding="same")
+        self.pool, self.out = nn.MaxPool2d(3, 2, ceil_mode=True), nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x).relu()
+        y = self.shared(y + self.shared(y).relu()).relu()
+        return self.out(self.pool(y).flatten(1))
+
+
+class Paddings(nn.Module):
+    """One weight that slides along images with two borders, and a pooling of one image a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.out = nn.Parameter(torch.randn(4, 1, 3, 3) / 3), nn.Linear(192, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        down = nn.functional.conv2d(x, self.weight, padding=(1, 0)).relu()
+        along = nn.functional.conv2d(x, self.weight, padding=(0, 1)).relu()
+        pooled = nn.functional.max_pool2d((down + along.transpose(2, 3)).mean(1), 3, 1, 1)
+        return self.out(torch.cat([pooled.flatten(1), down[:, :3].flatten(1)], 1))
+
+
+def bundle_of(model: nn.Module, root: Path, **more: object) -> Bundle:
     torch.manual_seed(0)
-    target = Target("conv", "digits", Input((1, 8, 8), "float32"), 10, ("onnx", "torch_eager"), batch=20)
+    target = Target("conv", "digits", Input((1, 8, 8), "float32"), 10, ("onnx", "torch_eager"), batch=20, **more)
     return export_bundle(model, target, root)
 
 
@@ -69,6 +97,21 @@ def test_products_train_what_convolutions_do(
     assert set(slices) == {1}
 
 
+def test_convolutions_with_several_inputs_and_those_computed_anew(tmp_path: Path) -> None:
+    blocks = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())
+    anew = nn.Sequential(blocks, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10))
+    for model, more in (
+        (Shared(), {}),
+        (Paddings(), {}),
+        (anew, {"checkpoint": ("0",)}),
+        (anew, {"micro_batch": 5}),
+    ):
+        root = tmp_path / f"{type(model).__name__}{''.join(more)}"
+        bundle = bundle_of(model, root / "bundle", **more)
+        expected = trained(bundle, root / "runtime", RUNTIME)
+        assert_close(expected, trained(bundle, root / "stacked", TrainerSettings("stacked")))
+
+
 def shape_of(bundle: Bundle, number: int) -> tuple[int, ...]:
     """Of the weights of a convolution."""
     return [tensor.shape for tensor in bundle.layout.tensors if len(tensor.shape) == 4][number]
@@ -89,13 +132,14 @@ def test_what_a_convolution_unfolds_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "model",
     [
+        nn.Sequential(nn.Conv2d(1, 4, 3, padding="valid"), nn.Flatten(), nn.Linear(144, 10)),
         nn.Sequential(nn.Conv2d(1, 4, 3, dilation=2), nn.Flatten(), nn.Linear(64, 10)),
         nn.Sequential(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=4), nn.Flatten(), nn.Linear(64, 10)),
         nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 10)),
         nn.Sequential(nn.Flatten(2), nn.Conv1d(1, 4, 3), nn.Flatten(), nn.Linear(248, 10)),
         nn.Sequential(nn.Flatten(), nn.Linear(64, 10)),
     ],
-    ids=["dilated", "grouped", "normalised", "series", "perceptron"],
+    ids=["valid", "dilated", "grouped", "normalised", "series", "perceptron"],
 )
 def test_other_steps_are_left_as_they_are(model: nn.Module, tmp_path: Path) -> None:
     graph = graph_of(bundle_of(model, tmp_path / "bundle"))

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from broker.observer import Observer
 from broker.recipe_checks import check_recipe
 from broker.session import resume, serve
-from broker.statistics_round import StatisticsRound, collects
+from broker.statistics_round import StatisticsRound, collects, with_collection
 from broker.summary import RunSummary
 from device_sim.emulation.agent_processes import AgentProcess, Fleet
 from device_sim.emulation.chaos import same_weights
@@ -214,20 +214,25 @@ def test_a_bundle_without_the_step_that_collects_is_refused_before_the_run(singl
 
 
 def test_who_collects_unasked(single: Bundle) -> None:
-    """Methods that drop units do, where any device could and none would show more than it is to."""
+    """Methods that drop units do from the start of a run, where any device could and nothing stands against it."""
     of_run = msgspec.structs.replace(config(), parameters={}, method="feddrop")
-    dropping, whole = open_recipe("feddrop", {}).method, open_recipe("feddrop", {"dropout": [0]}).method
-    manifest = single.manifest
-    assert collects(of_run, dropping, manifest)
-    assert not collects(of_run, whole, manifest)
-    assert not collects(of_run, open_recipe("fedavg", {}).method, manifest)
-    assert not collects(of_run, open_recipe("fjord", {}).method, manifest)
-    assert not collects(msgspec.structs.replace(of_run, collect_statistics=False), dropping, manifest)
-    assert not collects(msgspec.structs.replace(of_run, secure=SecureAggregation(holders=2)), dropping, manifest)
-    assert not collects(msgspec.structs.replace(of_run, privacy=Privacy("central", noise=1.0)), dropping, manifest)
-    assert not collects(of_run, dropping, without_plain_steps(manifest))
+
+    def begun(method: str = "feddrop", manifest: Manifest = single.manifest, **more: object) -> bool | None:
+        settings = {"dropout": more.pop("dropout")} if "dropout" in more else {}
+        opened = open_recipe(method, settings).method
+        return with_collection(msgspec.structs.replace(of_run, **more), opened, manifest).collect_statistics
+
+    assert begun()
+    assert begun(collect_statistics=False) is False
+    assert begun(dropout=[0]) is begun("fedavg") is begun("fjord") is begun("heterofl") is None
+    assert begun(secure=SecureAggregation(holders=2)) is begun(privacy=Privacy("central", noise=1.0)) is None
+    assert begun(keep_best="accuracy") is None
+    assert begun(manifest=without_plain_steps(single.manifest)) is None
+    assert begun(manifest=msgspec.structs.replace(single.manifest, momenta={})) is None
+    assert not collects(of_run, open_recipe("feddrop", {}).method, single.manifest)  # begun by an earlier version
+    asked = msgspec.structs.replace(of_run, keep_best="accuracy", collect_statistics=True)
     with pytest.raises(ConfigError, match=r"leave --keep-best out, or give --no-collect-statistics"):
-        check_recipe(single, open_recipe("feddrop", {}), msgspec.structs.replace(of_run, keep_best="accuracy"))
+        check_recipe(single, open_recipe("feddrop", {}), asked)
 
 
 @pytest.mark.parametrize("norm", [2.0, None])
