@@ -7,7 +7,7 @@ numbers.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,27 +31,27 @@ _Unfolded = dict[tuple[Any, ...], Node]
 class Unfolding:
     """What a convolution's inputs unfold to, as far as no width changes it.
 
-    Each of an image's ``places`` of outputs sees as many numbers as a row of ``weight`` has, which is None where it is
-    no input of the step.
+    Each of an image's ``places`` of outputs sees as many numbers as a row of the step's input ``weight`` has; empty
+    where the weight is none of its inputs.
     """
 
-    weight: Node | None
+    weight: str
     places: int
 
-    def size(self, shape: Sequence[int] | None, batch: int) -> float:
-        """How many numbers, where the weight has this shape; infinitely many where nobody knows it."""
+    def size(self, shapes: Mapping[str, Sequence[int]], batch: int) -> float:
+        """How many numbers, where inputs have these shapes by name; infinitely many where the weight's is not there."""
+        shape = shapes.get(self.weight)
         return math.inf if shape is None else batch * self.places * math.prod(shape[1:])
 
 
-def unfoldings(graph: Graph) -> list[Unfolding]:
-    """Of each convolution of a train step."""
-    found = []
-    for node in graph.nodes:
-        if node.target is _aten.convolution.default:
-            weight = node.args[1]
-            places = math.prod(map(int, node.meta["val"].shape[2:]))
-            found.append(Unfolding(weight if weight.op == "placeholder" else None, places))
-    return found
+def unfoldings(graph: Graph, inputs: Sequence[str]) -> list[Unfolding]:
+    """Of each convolution of a train step that takes these ``inputs``, in the order of its placeholders."""
+    names = dict(zip(graph.find_nodes(op="placeholder"), inputs, strict=True))
+    return [
+        Unfolding(names.get(node.args[1], ""), math.prod(map(int, node.meta["val"].shape[2:])))
+        for node in graph.nodes
+        if node.target is _aten.convolution.default
+    ]
 
 
 def write_as_products(graph: Graph) -> bool:

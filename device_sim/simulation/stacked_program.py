@@ -43,6 +43,11 @@ class StepGraph:
         A step of the runtime ``torch_eager``.
     device
         Where it is made.
+
+    Attributes
+    ----------
+    multiplies_images
+        Whether small convolutions were written as products.
     """
 
     def __init__(self, bundle: Bundle, program: Program, device: torch.device) -> None:
@@ -51,24 +56,15 @@ class StepGraph:
             if node.target is _aten.sym_size.int:
                 node.target = _size  # vmap knows no symbolic sizes
         self._inputs, self._outputs = program.inputs, program.outputs
-        self._convolutions = unfoldings(self._module.graph)
-        self._multiplied = device.type == "cpu" and write_as_products(self._module.graph)
+        self._convolutions = unfoldings(self._module.graph, program.inputs)
+        self.multiplies_images = device.type == "cpu" and write_as_products(self._module.graph)
         self._module.recompile()
         self._shared = {*_SHARED, *(f"{FROZEN_TENSOR}{t.name}" for t in bundle.layout.frozen if t.whole)}
 
     def convolves(self, shapes: Mapping[str, Sequence[int]], batch: int) -> bool:
         """Whether there is a convolution in it that stays one, for a batch and weights of these shapes, by input."""
-        nodes = [node for node in self._module.graph.nodes if node.op == "placeholder"]
-        by_node: dict[Node | None, Sequence[int] | None] = {
-            node: shapes.get(name) for name, node in zip(self._inputs, nodes, strict=True)
-        }
-        sizes = [each.size(by_node.get(each.weight), batch) for each in self._convolutions]
-        return bool(sizes) and not (self._multiplied and max(sizes) <= SMALL)
-
-    @property
-    def multiplies_images(self) -> bool:
-        """Whether convolutions were written as products."""
-        return self._multiplied
+        stay = not self.multiplies_images
+        return any(stay or each.size(shapes, batch) > SMALL for each in self._convolutions)
 
     def stacked(self, example: Mapping[str, Tensor], *, lr: float, scale: float) -> StackedStep:
         """The step for inputs of the shapes and on the device of ``example``, at this step size and scale."""

@@ -1,5 +1,6 @@
 """Convolutions that the stacked trainer writes as products, against those of the runtime."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -68,10 +69,11 @@ def bundle_of(model: nn.Module, root: Path, **more: object) -> Bundle:
     return export_bundle(model, target, root)
 
 
-def graph_of(bundle: Bundle) -> torch.fx.Graph:
+def graph_of(bundle: Bundle) -> tuple[torch.fx.Graph, Sequence[str]]:
+    """Of its step, and the names of its inputs."""
     program = bundle.manifest.step_program("torch_eager", "plain", bundle.layout.sizes, None)
     assert program is not None
-    return open_graph(bundle, program, torch.device("cpu")).graph
+    return open_graph(bundle, program, torch.device("cpu")).graph, program.inputs
 
 
 @pytest.mark.parametrize("model", [strided, overlapping])
@@ -89,7 +91,8 @@ def test_products_train_what_convolutions_do(
     assert_close(expected, trained(bundle, tmp_path / "stacked", TrainerSettings("stacked"), **settings))
     assert set(slices) == {stacked._MOST_OF_IMAGES}
 
-    largest, *_ = sorted(each.size(shape_of(bundle, i), 20) for i, each in enumerate(unfoldings(graph_of(bundle))))
+    shapes = {f"{TENSOR}{tensor.name}": tensor.shape for tensor in bundle.layout.tensors}
+    largest, *_ = sorted(each.size(shapes, 20) for each in unfoldings(*graph_of(bundle)))
     for module in (small_convolutions, stacked_program):
         monkeypatch.setattr(module, "SMALL", largest)  # the other convolution stays one
     slices.clear()
@@ -112,21 +115,13 @@ def test_convolutions_with_several_inputs_and_those_computed_anew(tmp_path: Path
         assert_close(expected, trained(bundle, root / "stacked", TrainerSettings("stacked")))
 
 
-def shape_of(bundle: Bundle, number: int) -> tuple[int, ...]:
-    """Of the weights of a convolution."""
-    return [tensor.shape for tensor in bundle.layout.tensors if len(tensor.shape) == 4][number]
-
-
 def test_what_a_convolution_unfolds_to(tmp_path: Path) -> None:
     bundle = bundle_of(strided(), tmp_path / "bundle")
-    graph = graph_of(bundle)
-    first, second = unfoldings(graph)
+    first, second = unfoldings(*graph_of(bundle))
     assert (first.places, second.places) == (8 * 6, 3 * 3)
-    assert first.size((4, 1, 3, 3), 20) == 20 * 8 * 6 * 9
-    assert first.size(None, 20) == float("inf")
-    program = bundle.manifest.step_program("torch_eager", "plain", bundle.layout.sizes, None)
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    assert program.inputs[inputs.index(second.weight)] == f"{TENSOR}2.weight"
+    assert first.size({f"{TENSOR}0.weight": (4, 1, 3, 3)}, 20) == 20 * 8 * 6 * 9
+    assert first.size({}, 20) == float("inf")
+    assert second.weight == f"{TENSOR}2.weight"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +137,7 @@ def test_what_a_convolution_unfolds_to(tmp_path: Path) -> None:
     ids=["valid", "dilated", "grouped", "normalised", "series", "perceptron"],
 )
 def test_other_steps_are_left_as_they_are(model: nn.Module, tmp_path: Path) -> None:
-    graph = graph_of(bundle_of(model, tmp_path / "bundle"))
+    graph, _ = graph_of(bundle_of(model, tmp_path / "bundle"))
     before = [node.target for node in graph.nodes]
     assert not write_as_products(graph)
     assert [node.target for node in graph.nodes] == before
