@@ -34,7 +34,7 @@ _MOST_JITTER = 2.0
 _SHORT_SECONDS = 10.0  # a session that ends so soon may be one that two devices take from each other
 _MANY_SHORT = 5  # such sessions in a row, after which the first pause grows
 _LONGEST_FIRST = 5.0  # seconds to which it grows, times the factor: a bad link drops sessions, too
-_MOST_EARLY_ENDS = 2
+_MOST_EARLY_ENDS = 2  # of sessions with a broker that is who it should be, before they are taken for a refusal
 _ALERT = re.compile(r"alert [a-z ]*\b(certificate|ca)\b[a-z ]*")
 _TIMES, _NAMES = (9, 10), (62, 64)  # OpenSSL's X509_V_ERR_...: not yet valid, expired; host name, IP address
 
@@ -133,10 +133,7 @@ class Connection:
         try:
             refusal = self._first.get(timeout=max(deadline - time.monotonic(), 1.0))
         except queue.Empty:
-            otherwise = "" if self._address.encrypted else ", or wants mqtts:// (TLS)"
-            refusal = BrokerError(
-                f"No MQTT broker answers at {self._address}: what listens there does not speak MQTT{otherwise}."
-            )
+            refusal = BrokerError(self._silence)
         if refusal is not None:
             self.close()
             raise refusal
@@ -242,11 +239,9 @@ class Connection:
         self._answered = self._refused = False
         short = self._end_session()
         self._early_ends += 1
-        if self._early_ends == _MOST_EARLY_ENDS:  # not every broker says why
-            likely = self._credential if self._address.encrypted else "it may want mqtts:// (TLS)"
-            self._first.put(
-                BrokerError(f"What listens at {self._address} ends sessions before it answers: {likely}.")
-            )
+        # Not every broker says whom it refuses. Without TLS, it may be a proxy whose broker is still to come.
+        if self._address.encrypted and self._early_ends == _MOST_EARLY_ENDS:
+            self._first.put(BrokerError(self._silence))
         if refused:  # which is told already
             return
         # paho names an end without a reason from the broker "Unspecified error", which reads as a fault of ours
@@ -264,6 +259,16 @@ class Connection:
                     f"({alert[0].strip()}): {self._credential}."
                 )
             )
+
+    @property
+    def _silence(self) -> str:
+        """What came of a first connection that nobody answered."""
+        if self._early_ends:
+            likely = "it may want mqtts:// (TLS), or be a proxy whose broker is down"
+            likely = self._credential if self._address.encrypted else likely
+            return f"What listens at {self._address} ends sessions before it answers: {likely}."
+        otherwise = "" if self._address.encrypted else ", or wants mqtts:// (TLS)"
+        return f"No MQTT broker answers at {self._address}: what listens there does not speak MQTT{otherwise}."
 
     @property
     def _credential(self) -> str:

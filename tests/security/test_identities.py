@@ -61,10 +61,15 @@ class Client:
         self._connection._client._sock_close()  # type: ignore[attr-defined]
 
 
-def refused(address: BrokerAddress) -> str:
+@pytest.fixture(autouse=True)
+def _asks_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_fl.transport.connection._RETRY_SECONDS", (0.1, 1))
+
+
+def refused(address: BrokerAddress, *, timeout: float = 10) -> str:
     connection = Connection(address=address, client_id="tea", subscriptions=[TOPICS.all])
     with pytest.raises(BrokerError) as refusal:
-        connection.open(timeout=10)
+        connection.open(timeout=timeout)
     connection.close()
     return str(refusal.value)
 
@@ -154,7 +159,7 @@ def test_strangers_stay_outside(secured: SecuredFleet, other_authority: Authorit
     assert "may be revoked, expired or another fleet's" in refused(
         replace(device, access=replace(read_identity(other_authority.device("tea")).access, ca=trusting.ca))
     )
-    assert "it may want mqtts:// (TLS)" in refused(replace(device, scheme="mqtt", access=Access()))
+    assert "it may want mqtts:// (TLS)" in refused(replace(device, scheme="mqtt", access=Access()), timeout=1)
     assert "refuses this client" in refused(
         replace(device, access=replace(trusting, user="$coordinator", password="guessed"))
     )

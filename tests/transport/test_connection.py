@@ -2,6 +2,7 @@
 
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 
 from broker.doors import Doors, hashed
 from broker.embedded import EmbeddedBroker
+from device_sim.emulation.bad_link import BadLink
+from device_sim.emulation.mosquitto import free_port
 from edge_fl.core.errors import BrokerError, ConfigError
 from edge_fl.transport.access import Access
 from edge_fl.transport.address import BrokerAddress
@@ -82,6 +85,26 @@ def test_what_ends_sessions_before_it_answers_is_asked_ever_more_slowly(monkeypa
     end.close()
 
     assert 3 < len(attempts) < 12  # with one pause for all, some 50
+
+
+def test_a_proxy_is_asked_until_its_broker_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edge_fl.transport.connection._RETRY_SECONDS", (0.05, 0.1))
+    behind = BrokerAddress("127.0.0.1", free_port())
+    with BadLink(behind) as proxy, ThreadPoolExecutor() as elsewhere:
+        end = connection(proxy.address)
+        opened = elsewhere.submit(end.open, timeout=10)
+        until = time.monotonic() + 5
+        while end._early_ends < 3:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        with EmbeddedBroker(port=behind.port):
+            opened.result()
+            end.close()
+        stranger = connection(proxy.address)
+        with pytest.raises(
+            BrokerError, match=r"ends sessions before it answers: it may want mqtts:// \(TLS\), or"
+        ):
+            stranger.open(timeout=0.5)
 
 
 def test_a_bad_link_is_waited_for_no_longer_than_seconds() -> None:
