@@ -5,6 +5,7 @@ a graph without any autograd, which is.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -129,8 +130,9 @@ def _translatable(graph: GraphModule) -> ExportedProgram:
 
 def _exported(graph: GraphModule, example: tuple[Tensor, ...], free: Free | None) -> ExportedProgram:
     _drop_unread_constants(graph)
-    dims = None if free is None else open_dims(free)
-    return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
+    with nullcontext() if free is None else _uncached():
+        dims = None if free is None else open_dims(free)
+        return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
 
 
 def _drop_unread_constants(graph: GraphModule) -> None:
@@ -198,11 +200,16 @@ def _graph_of(
     table: Decompositions,
     free: Free | None,
 ) -> GraphModule:
-    inputs = list(example) if free is None else stand_ins(example, free)
-    with written_out():
+    with written_out(), nullcontext() if free is None else _uncached():
+        inputs = list(example) if free is None else stand_ins(example, free)
         return make_fx(
             function, decomposition_table=dict(table), tracing_mode="fake" if free is None else "symbolic"
         )(*inputs)
+
+
+def _uncached() -> Any:
+    """No memory of what operations gave: with open lengths, writing each down takes a quarter of the tracing."""
+    return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
 
 
 def _refused(program: Traceable, export: Callable[[], _Result]) -> _Result:

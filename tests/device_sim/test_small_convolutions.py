@@ -1,4 +1,4 @@
-"""Convolutions that the stacked trainer writes as products, against those of the runtime."""
+"""Convolutions that the stacked trainer writes as products, against torch's own."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,9 @@ from edge_fl.core.bundle import TENSOR, Bundle
 from edge_fl.core.inputs import Input
 from edge_fl.runtimes.torch_eager import open_graph
 from exporter.export import Target, export_bundle
-from tests.device_sim.stacked_steps import RUNTIME, assert_close, trained
+from tests.device_sim.stacked_steps import assert_close, trained
+
+RUNTIME = TrainerSettings("runtime", "torch_eager")
 
 
 def strided() -> nn.Module:
@@ -65,7 +67,7 @@ class Paddings(nn.Module):
 
 def bundle_of(model: nn.Module, root: Path, **more: object) -> Bundle:
     torch.manual_seed(0)
-    target = Target("conv", "digits", Input((1, 8, 8), "float32"), 10, ("onnx", "torch_eager"), batch=20, **more)
+    target = Target("conv", "digits", Input((1, 8, 8), "float32"), 10, ("torch_eager",), batch=20, **more)
     return export_bundle(model, target, root)
 
 

@@ -7,7 +7,7 @@ import pytest
 from device_sim.emulation.chaos import Chaos, same_weights
 from edge_fl.core.bundle import Bundle
 
-ROUNDS = 20
+ROUNDS = 12  # something happens every second round
 
 
 @pytest.mark.parametrize(
