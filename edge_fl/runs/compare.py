@@ -8,6 +8,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.metrics.text import is_percent
@@ -17,14 +19,19 @@ from edge_fl.runs.run import Run
 __all__ = ["cell", "compare", "comparison"]
 
 _MIB = 1 << 20
+_OWN = ("run", "method", "version", "began")  # of one run, whatever it was set to
 
 
 def comparison(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """A row a run: its folder and method, rounds, last scores, losses, bytes up and down, and seconds."""
+    """A row a run: its folder and method, rounds, last scores, losses, bytes up and down, and seconds.
+
+    Where the runs were set to different things, ``settings`` has those of each by name (:func:`_settings`).
+    """
     return [
         {
             "run": str(run.folder),
             "method": run.config.method,
+            **({"settings": settings} if settings else {}),
             "rounds": len(run.metrics),
             **run.scores,
             "loss": run.metrics[-1].loss if run.metrics else None,
@@ -34,7 +41,7 @@ def comparison(runs: Sequence[Run]) -> list[dict[str, Any]]:
             "downlink_mib": sum(sum(metrics.downlink.values()) for metrics in run.metrics) / _MIB,
             "seconds": sum(metrics.seconds for metrics in run.metrics),
         }
-        for run in runs
+        for run, settings in zip(runs, _settings(runs), strict=True)
     ]
 
 
@@ -88,11 +95,11 @@ def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
     factor, unit = (100, " (%)") if is_percent(score) else (1, "")
     figure, panels = plt.subplots(1, len(axes), figsize=(15, 4.2), layout="constrained", sharey=True)
     for panel, (label, of) in zip(panels, axes, strict=True):
-        for run in runs:
+        for run, settings in zip(runs, _settings(runs), strict=True):
             at = list(accumulate(of(metrics) for metrics in run.metrics))
             points = [(x, _value(metrics, score)) for x, metrics in zip(at, run.metrics, strict=True)]
             found = [(x, factor * value) for x, value in points if value is not None]
-            name = f"{run.config.method} ({run.folder.name})"
+            name = " ".join((run.config.method, cell(settings), f"({run.folder.name})"))
             panel.plot([x for x, _ in found], [y for _, y in found], marker="o", markersize=3, label=name)
         panel.set(xlabel=label)
         panel.grid(alpha=0.3)
@@ -102,6 +109,26 @@ def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
     figure.savefig(made, format=kind, dpi=120)
     plt.close(figure)
     return made.getvalue()
+
+
+def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """What two of the runs have and were set to different values of, by name, for each run that has it.
+
+    A method's parameters count as settings. A run's name and method, when it began and by which version, do not.
+    """
+    each = [_flat(run) for run in runs]
+    names = dict.fromkeys(name for settings in each for name in settings)
+    values = {name: [settings[name] for settings in each if name in settings] for name in names}
+    differing = [name for name, found in values.items() if any(value != found[0] for value in found)]
+    return [{name: settings[name] for name in differing if name in settings} for settings in each]
+
+
+def _flat(run: Run) -> dict[str, Any]:
+    settings = msgspec.to_builtins(run.config)
+    parameters, about = settings.pop("parameters"), settings.pop("about")
+    found = {**settings, **parameters}
+    found |= {name if name not in found else f"about.{name}": value for name, value in about.items()}
+    return {name: value for name, value in found.items() if name not in _OWN}
 
 
 def _epsilon(run: Run) -> dict[str, float | None]:
@@ -134,4 +161,6 @@ def _page(runs: Sequence[Run], picture: bytes) -> str:
 
 def cell(value: object) -> str:
     """A value of a row of :func:`comparison` for people."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={cell(part)}" for name, part in value.items())
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,46 @@
+"""What runs side by side say of their settings."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from edge_fl.runs.compare import cell, compare, comparison
+from edge_fl.runs.config import RunConfig
+from edge_fl.runs.run import Run
+
+
+def run(folder: Path, method: str, parameters: dict[str, Any], **more: Any) -> Run:
+    """One that has not finished a round."""
+    about = {"version": "1.0", "began": str(folder), "partition": "iid", "tiers": 1} | more.pop("about", {})
+    settings = {"rounds": 5, "clients_per_round": 4, "local_steps": 20, "batch": 20, "lr": 0.1, "seed": 0, **more}
+    config = RunConfig(run=folder.name, method=method, parameters=parameters, about=about, **settings)
+    folder.mkdir()
+    (folder / "config.json").write_bytes(msgspec.json.encode(config))
+    (folder / "metrics.jsonl").touch()
+    return Run.open(folder)
+
+
+def test_what_runs_were_set_to_otherwise_is_told_and_nothing_else(tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path / "a", "fedavg", {"weighting": "samples"}),
+        run(tmp_path / "b", "fedbiad", {"weighting": "samples", "dropout": [500]}, lr=0.02, tiers="auto"),
+        run(tmp_path / "c", "fedbiad", {"weighting": "samples", "dropout": [400]}, about={"tiers": 3}),
+    ]
+
+    rows = comparison(runs)
+
+    assert [row["settings"] for row in rows] == [
+        {"lr": 0.1, "tiers": "registered", "about.tiers": 1},
+        {"lr": 0.02, "tiers": "auto", "about.tiers": 1, "dropout": [500]},
+        {"lr": 0.1, "tiers": "registered", "about.tiers": 3, "dropout": [400]},
+    ]
+    assert cell(rows[1]["settings"]) == "lr=0.02 tiers=auto about.tiers=1 dropout=[500]"
+    page = compare(runs, tmp_path / "page.html").read_text()
+    assert "lr=0.02 tiers=auto about.tiers=1 dropout=[500]" in page
+
+
+def test_runs_of_the_same_settings_have_no_such_column(tmp_path: Path) -> None:
+    runs = [run(tmp_path / name, "fedavg", {}) for name in "ab"]
+    assert all("settings" not in row for row in comparison(runs))
+    assert all("settings" not in row for row in comparison(runs[:1]))
