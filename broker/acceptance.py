@@ -110,8 +110,8 @@ def expected_update(
     )
 
 
-def check_update(content: bytes, expected: Expected) -> Frame:
-    """Decode an update and hold it against what was asked.
+def check_update(content: bytes, expected: Expected, *, travelled: bool = True) -> Frame:
+    """Decode an update, which may have ``travelled`` here, and hold it against what was asked.
 
     Raises
     ------
@@ -121,7 +121,8 @@ def check_update(content: bytes, expected: Expected) -> Frame:
     """
     if len(content) > largest_frame(expected.layout):
         raise FrameError("oversize", f"The update has {len(content)} bytes.")
-    frame = decode_frame(content, expected.layout, expected.shared, expected.recipe.decoders)
+    recipe = expected.recipe
+    frame = decode_frame(content, expected.layout, expected.shared, recipe.decoders, travelled=travelled)
     header = frame.header
     if frame.shared:
         raise FrameError("header", "The update says what is shared, which is for the coordinator to say.")
@@ -131,7 +132,6 @@ def check_update(content: bytes, expected: Expected) -> Frame:
         raise FrameError("foreign", f"The update is signed '{header.client}', not '{expected.client}'.")
     if (header.run, header.round, header.version) != (expected.run, expected.round, expected.version):
         raise FrameError("stale", f"The update is for round {header.round} of run '{header.run}'.")
-    recipe = expected.recipe
     if (header.method, header.mode, header.values) != (recipe.name, recipe.method.mode, expected.values):
         raise FrameError("method", f"The update was made by '{header.method}' in {header.mode} mode.")
     if header.has_statistics != expected.statistics:

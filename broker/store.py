@@ -120,10 +120,14 @@ class Store:
         How its updates were judged is forgotten; what was turned away is kept by client for the last hundred rounds,
         and by code in the metrics of all.
         """
-        own = {"run": self._run}
+        own: dict[str, Any] = {"run": self._run}
         clients = [
-            own
-            | {"client": client, "accepted": metrics.round - metrics.stale.get(client, 0), "state": packed(state)}
+            {
+                **own,
+                "client": client,
+                "accepted": metrics.round - metrics.stale.get(client, 0),
+                "state": packed(state) if state else None,
+            }
             for client, state in (states or {}).items()
         ]
         finished = own | {"number": metrics.round, "metrics": msgspec.json.encode(metrics)}
@@ -170,6 +174,13 @@ class Store:
         with self._database.transaction() as connection:
             rows = connection.execute(select(table.c.client, table.c.accepted).where(table.c.run == self._run))
             return {client: accepted for client, accepted in rows}  # noqa: C416  (dict() takes no Rows, says mypy)
+
+    def remembering(self) -> frozenset[str]:
+        """The simulated clients of which the method remembers something."""
+        table = tables.devices
+        with self._database.transaction() as connection:
+            query = select(table.c.client).where(table.c.run == self._run, table.c.state.is_not(None))
+            return frozenset(connection.scalars(query))
 
     def state(self, client: str) -> State:
         """What the method remembers of a simulated client; empty at first."""

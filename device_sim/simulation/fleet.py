@@ -99,6 +99,7 @@ class SimulatedFleet:
         self._model, self._clients, self._observer = parts.model, parts.clients, parts.observer
         self._accepted = parts.store.accepted()
         self._states: dict[str, State] = {}
+        self._recall()
         self._content = b""
         self._current: Round | None = None
         self._held: _Held | None = None
@@ -118,7 +119,7 @@ class SimulatedFleet:
 
     def open_round(self, current: Round, model: bytes) -> Ref:
         """Train this ``model`` from now on; what the last round left clients with is in the record."""
-        self._states.clear()
+        self._recall()
         self._current, self._held, trainer = current, None, self._parts.trainer
         if self._model.mergeable and isinstance(trainer, PartsTrainer):
             self._held = self._open_held(current, model, trainer)
@@ -191,7 +192,7 @@ class SimulatedFleet:
         clients = sorted(tasks)
         updates = self._parts.trainer.updates(self._content, self._calls(tasks), len(clients))
         for client, update in zip(clients, updates, strict=True):
-            yield Trained(client, update, check_update(update.frame, self._asked(client)))
+            yield Trained(client, update, check_update(update.frame, self._asked(client), travelled=False))
 
     def _calls(self, tasks: Mapping[str, Task]) -> Iterator[Call]:
         """What each is to train, as a trainer takes it; the model is counted as sent."""
@@ -211,10 +212,16 @@ class SimulatedFleet:
     def _call(self, client: str, task: Task, state: State) -> Call:
         return Call(task, client, self._clients.train(client), state)
 
+    def _recall(self) -> None:
+        """Turn to the record for what clients remember, which has the last round's, too."""
+        self._states.clear()
+        self._remembering = self._parts.store.remembering()
+
     def _state(self, client: str) -> State:
         """What a client remembers."""
-        state = self._states.get(client)
-        return self._parts.store.state(client) if state is None else state
+        if client in self._states:
+            return self._states[client]
+        return self._parts.store.state(client) if client in self._remembering else {}
 
     def _take(self, client: str, report: Report, state: State) -> None:
         """Count an update, and keep what the client is left with."""

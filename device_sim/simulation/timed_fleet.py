@@ -179,7 +179,7 @@ class TimedFleet(SimulatedFleet):
 
     def open_round(self, current: Round, model: bytes) -> Ref:
         """Train this ``model`` from now on; what is on its way from an earlier round counts in this one."""
-        self._states.clear()
+        self._recall()
         self._current = current
         for client in current.outstanding():
             self._deliver(client)

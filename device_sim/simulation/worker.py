@@ -103,7 +103,7 @@ class Worker:
         shared = frame_header(model).shared or b""
         found = []
         for update in updates:
-            frame = decode_frame(update.frame, layout, shared, recipe.decoders)
+            frame = decode_frame(update.frame, layout, shared, recipe.decoders, travelled=False)
             reach = held.hold(frame.selection, frame.values)
             told = held_update(frame, len(update.frame), layout=layout, reach=reach)
             found.append(Holding(told, update.state))

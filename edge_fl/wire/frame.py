@@ -126,6 +126,8 @@ def decode_frame(
     layout: Layout,
     shared: bytes = b"",
     decoders: Mapping[str, Decoder] = MappingProxyType({}),
+    *,
+    travelled: bool = True,
 ) -> Frame:
     """Decode and check a frame made for ``layout``.
 
@@ -135,6 +137,9 @@ def decode_frame(
         What the model frame shared that an update's training started from.
     decoders
         Read the values of compressors, by name; a frame of any other is refused (``values``).
+    travelled
+        Whether bytes may have been damaged since the frame was made: the checksum of one that never left this machine's
+        processes is not looked at.
 
     Raises
     ------
@@ -142,7 +147,7 @@ def decode_frame(
         With the code ``truncated``, ``magic``, ``version``, ``checksum``, ``header``, ``layout``, ``mask``,
         ``values`` or ``not-finite``.
     """
-    parts = open_frame(memoryview(data), _MAGIC)
+    parts = open_frame(memoryview(data), _MAGIC, checked=travelled)
     header = _header(parts.head)
     if not math.isfinite(header.loss):
         raise FrameError("not-finite", f"The frame's header gives the loss as {header.loss}.")

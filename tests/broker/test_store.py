@@ -148,15 +148,17 @@ def test_who_loses_the_connection_loses_the_right_to_write(server: str) -> None:
 def test_a_finished_round_is_no_longer_under_way(url: str) -> None:
     store = Store(url, "run", SETTINGS)
     store.ask(0, {"a": task("a", 1)})
-    store.close_round(metrics(1), {"a": {"scores": np.arange(3.0)}})
-    store.close_round(metrics(2))
+    store.close_round(metrics(1), {"a": {"scores": np.arange(3.0)}, "b": {}, "c": {"once": np.ones(1)}})
+    assert store.remembering() == {"a", "c"}
+    store.close_round(metrics(2), {"c": {}})
     store.close()
     store = again(url)
     assert store.rounds() == [metrics(1), metrics(2)]
     assert store.under_way(1) is None
     assert store.state("a")["scores"].tolist() == [0, 1, 2]
-    assert store.state("b") == {}
-    assert store.accepted() == {"a": 1}
+    assert store.state("b") == store.state("c") == {}
+    assert store.remembering() == {"a"}
+    assert store.accepted() == {"a": 1, "b": 1, "c": 2}
     assert store.devices() == []  # those of a simulation never registered
     store.close()
 
