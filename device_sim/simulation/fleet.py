@@ -192,7 +192,8 @@ class SimulatedFleet:
         clients = sorted(tasks)
         updates = self._parts.trainer.updates(self._content, self._calls(tasks), len(clients))
         for client, update in zip(clients, updates, strict=True):
-            yield Trained(client, update, check_update(update.frame, self._asked(client), travelled=False))
+            frame = check_update(update.frame, self._asked(client), travelled=self._parts.trainer.remote)
+            yield Trained(client, update, frame)
 
     def _calls(self, tasks: Mapping[str, Task]) -> Iterator[Call]:
         """What each is to train, as a trainer takes it; the model is counted as sent."""

@@ -22,7 +22,15 @@ _AHEAD = PARTS_AT_ONCE + 1  # parts a worker that are begun, or whose updates wa
 
 
 class Engine(ABC):
-    """Workers that train parts of a round's clients, each one after another."""
+    """Workers that train parts of a round's clients, each one after another.
+
+    Attributes
+    ----------
+    remote
+        Whether workers may be on other machines.
+    """
+
+    remote = False
 
     @property
     @abstractmethod
@@ -75,7 +83,7 @@ class PartsTrainer(Trainer):
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine, self.remote = engine, engine.remote
         self._begun = 0
 
     def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:

@@ -72,6 +72,8 @@ class RayEngine(Engine):
         When the cluster has no room for an actor.
     """
 
+    remote = True
+
     def __init__(
         self,
         bundle: Bundle,

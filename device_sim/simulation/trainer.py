@@ -31,7 +31,15 @@ class Call:
 
 
 class Trainer(ABC):
-    """Trains the clients of a round."""
+    """Trains the clients of a round.
+
+    Attributes
+    ----------
+    remote
+        Whether updates may come from other machines.
+    """
+
+    remote = False
 
     @abstractmethod
     def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
