@@ -66,6 +66,9 @@ def write_as_products(graph: Graph) -> bool:
         return False
     if any(name in str(node.target) for node in calls for name in _NORMALISING):
         return False
+    for node in calls:
+        if node.target is _aten.max_pool2d_with_indices.default:
+            _rectify_later(graph, node)
     unfolded: _Unfolded = {}
     for node in calls:
         if node.target is _aten.convolution.default:
@@ -80,6 +83,31 @@ def write_as_products(graph: Graph) -> bool:
             node.target = _pooled_gradient
     graph.lint()
     return True
+
+
+def _rectify_later(graph: Graph, pooling: Node) -> None:
+    """Pool before a ReLU in place of after it, which gives the same numbers and gradients, and rectifies fewer."""
+    relu = pooling.args[0]
+    if not isinstance(relu, Node) or relu.target is not _aten.relu.default:
+        return
+    back = [user for user in relu.users if user.target is _aten.max_pool2d_with_indices_backward.default]
+    through = [user for user in relu.users if user.target is _aten.threshold_backward.default]
+    if len(relu.users) != 3 or len(back) != 1 or len(through) != 1 or through[0].args[0] is not back[0]:  # noqa: PLR2004
+        return
+    (largest,) = (user for user in pooling.users if user.args[1] == 0)
+    with graph.inserting_after(largest):
+        rectified = graph.call_function(_aten.relu.default, (largest,))
+    rectified.meta = largest.meta
+    largest.replace_all_uses_with(rectified, lambda user: user is not rectified)
+    with graph.inserting_before(back[0]):
+        gradient = graph.call_function(_aten.threshold_backward.default, (back[0].args[0], rectified, 0))
+    gradient.meta = largest.meta
+    through[0].replace_all_uses_with(back[0])
+    graph.erase_node(through[0])
+    pooling.update_arg(0, relu.args[0])
+    back[0].update_arg(0, gradient)
+    back[0].update_arg(1, relu.args[0])
+    graph.erase_node(relu)
 
 
 def _unfolding(graph: Graph, unfolded: _Unfolded, user: Node, args: tuple[Any, ...]) -> Node:
