@@ -92,7 +92,7 @@ def _rectify_later(graph: Graph, pooling: Node) -> None:
         return
     back = [user for user in relu.users if user.target is _aten.max_pool2d_with_indices_backward.default]
     through = [user for user in relu.users if user.target is _aten.threshold_backward.default]
-    if len(relu.users) != 3 or len(back) != 1 or len(through) != 1 or through[0].args[0] is not back[0]:  # noqa: PLR2004
+    if len(relu.users) != 3 or len(back) != 1 or len(through) != 1 or through[0].args[0] is not back[0]:
         return
     (largest,) = (user for user in pooling.users if user.args[1] == 0)
     with graph.inserting_after(largest):

@@ -25,6 +25,7 @@ __all__ = ["StackedStep", "StepGraph"]
 _aten = torch.ops.aten
 _SHARED = ("lr", "scale", "number")
 _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default, _aten.expand.default)
+_POOLED_BACK = _aten.max_pool2d_with_indices_backward.default
 _PRODUCTS: dict[Any, Any] = {_aten.bmm.default: _aten.baddbmm_.default, _aten.mm.default: _aten.addmm_.default}
 
 StackedStep = Callable[[Mapping[str, Tensor]], Tensor]
@@ -118,11 +119,12 @@ class _Rewriting:
         self._graph.lint()
 
     def _drop(self, node: Node) -> None:
-        """Leave out a view of the same shape, and a product with 1."""
+        """Leave out a view of the same shape, a product with 1, and a copy of places that pooling copies itself."""
         same = node.target in _RESHAPES and _shape(node) == _shape(node.args[0])
         once = node.target is _aten.mul.Scalar and node.args[1] == 1
         unscaled = node.target is _aten.mul.Tensor and node.args[1] is self._given["scale"] and self._scale == 1
-        if same or once or unscaled:
+        places = node.target is _aten.clone.default and all(user.target is _POOLED_BACK for user in node.users)
+        if same or once or unscaled or places:
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
             self._graph.erase_node(node)
 
