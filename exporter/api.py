@@ -1,6 +1,7 @@
 """``edge_fl.export``: a model in memory to a bundle on disk."""
 
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,6 +124,12 @@ def export(
     ):
         if isinstance(names, str):
             raise ConfigError(f"'{option}' takes a list, such as ['{names}'], not '{names}' alone.")
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"A {type(model).__name__} is no model: give a torch.nn.Module, such as a function's result."
+        )
+    if not all(isinstance(width, Real) for width in widths):
+        raise ConfigError(f"'widths' takes a list of numbers, such as [1, 0.5], not {widths!r}.")
     model, sample, inputs = with_example_inputs(model, example_inputs)
     taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
     found = find_loss(loss, target=target or "int64")

@@ -369,6 +369,11 @@ class Bundle:
         self.root = root
         self.manifest = manifest
 
+    def __repr__(self) -> str:
+        """The model, its size, its runtimes, and where it lies."""
+        runtimes = ", ".join(self.manifest.programs)
+        return f"Bundle({self.manifest.name}, {self.layout.size} numbers, {runtimes}, at '{self.root}')"
+
     @property
     def layout(self) -> Layout:
         """The model's layout."""

@@ -6,6 +6,7 @@ Only MQTT 3.1.1 semantics are used. Nothing is retained, and an acknowledged pub
 one: whatever matters is repeated by the protocol above, so that publishing while offline is simply dropped.
 """
 
+import logging
 import os
 import queue
 import random
@@ -25,6 +26,8 @@ from edge_fl.transport.inbox import Inbox
 from edge_fl.transport.interface import Connected, Disconnected, Event, Posted
 
 __all__ = ["Connection"]
+
+_log = logging.getLogger(__name__)
 
 _QOS = 1
 _MOST_QUEUED = 10_000  # publishes that wait to be sent; of a device that reads nothing, the rest is dropped
@@ -81,6 +84,8 @@ class Connection:
         self._heard = self._closed = False  # whether it was ever subscribed, and whether nobody wants it any more
         self._subscriptions = [(topic, _QOS) for topic in (*subscriptions, *optional)]
         self._needed = len(subscriptions)
+        self._waits = False  # whether it was said that the first connection takes long
+        self._deadline = 0.0  # of the first connection
         self._early_ends = 0  # sessions that ended; only those before the first answer matter
         self._answered = False  # whether the broker said anything since the last end
         self._refused = False  # whether that was a no
@@ -115,14 +120,16 @@ class Connection:
         it does not know the user or the password, SubscriptionRefusedError where it refuses a topic) or is not to be
         trusted.
         """
-        deadline, pause, tried = time.monotonic() + timeout, 0.2, 0
+        self._deadline = deadline = time.monotonic() + timeout
+        pause, tried = 0.2, 0
         while True:
             try:
                 self._client.connect(self._address.host, self._address.port, keepalive=self._keepalive)
                 break
-            except ssl.SSLError as error:
-                raise BrokerError(_distrusted(self._address, error)) from error
             except (OSError, ValueError) as error:
+                if isinstance(error, ssl.SSLError) and not _is_broken_off(error):
+                    raise BrokerError(_distrusted(self._address, error)) from error
+                self._tell_waiting(_unanswered(self._address, error), deadline)
                 if time.monotonic() + self._factor * pause > deadline:
                     raise BrokerError(_unanswered(self._address, error)) from error
                 self._at, tried = self._at + 1, tried + 1
@@ -137,6 +144,13 @@ class Connection:
         if refusal is not None:
             self.close()
             raise refusal
+
+    def _tell_waiting(self, why: str, deadline: float) -> None:
+        """Say once that the first connection takes long."""
+        left = deadline - time.monotonic()
+        if not self._waits and left > 1:
+            self._waits = True
+            _log.info("waiting for a broker, for up to %.0f s: %s", left, why)
 
     def publish(self, topic: str, payload: bytes) -> Callable[[], bool]:
         """Publish at QoS 1; dropped while disconnected.
@@ -187,6 +201,7 @@ class Connection:
         return short
 
     def _on_connect_fail(self, _client: Any, _userdata: Any) -> None:
+        self._short_sessions = 0  # no other device took the session: the broker was down
         self._connect_anew()
 
     def _pace(self) -> None:
@@ -242,6 +257,9 @@ class Connection:
         # Not every broker says whom it refuses. Without TLS, it may be a proxy whose broker is still to come.
         if self._address.encrypted and self._early_ends == _MOST_EARLY_ENDS:
             self._first.put(BrokerError(self._silence))
+        if not self._heard:
+            self._tell_waiting(self._silence, self._deadline)
+            return  # whoever opens this session hears of it there
         if refused:  # which is told already
             return
         # paho names an end without a reason from the broker "Unspecified error", which reads as a fault of ours
@@ -299,12 +317,18 @@ def _open_doors(client: mqtt.Client, address: BrokerAddress) -> None:
 
 def _unanswered(address: BrokerAddress, error: OSError | ValueError) -> str:
     """What came of the last attempt to connect."""
-    reset = isinstance(error, ConnectionResetError) or (
+    if address.encrypted and _is_broken_off(error):
+        return f"What listens at {address} breaks off TLS: it may be no TLS port, or a proxy whose broker is down."
+    return f"No MQTT broker answers at {address}: {error}; see that one runs there, and the host and port."
+
+
+def _is_broken_off(error: OSError | ValueError) -> bool:
+    """Whether the other side left a handshake without a word."""
+    if isinstance(error, ssl.SSLError):  # its own class for that is not what every OpenSSL raises
+        return isinstance(error, ssl.SSLEOFError) or error.reason == "UNEXPECTED_EOF_WHILE_READING"
+    return isinstance(error, ConnectionResetError) or (
         isinstance(error, TimeoutError) and "handshake" in str(error)
     )
-    if address.encrypted and reset:
-        return f"What listens at {address} breaks off TLS: is that the broker's TLS port?"
-    return f"No MQTT broker answers at {address}: {error}; see that one runs there, and the host and port."
 
 
 def _distrusted(address: BrokerAddress, error: ssl.SSLError) -> str:

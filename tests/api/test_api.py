@@ -168,6 +168,11 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
 def test_a_model_or_data_that_cannot_be_are_one_sentence(place: Path, bundle: edge_fl.Bundle) -> None:
     with pytest.raises(EdgeFLError, match="does not take the example inputs"):
         edge_fl.export(model(), torch.zeros(2, 5), output=place / "never")
+    with pytest.raises(EdgeFLError, match="A function is no model"):
+        edge_fl.export(model, torch.zeros(2, 5), output=place / "never")  # type: ignore[arg-type]
+    with pytest.raises(EdgeFLError, match="'widths' takes a list of numbers"):
+        edge_fl.export(model(), torch.zeros(2, 2, 16), widths="1,0.5", output=place / "never")  # type: ignore[arg-type]
+    assert repr(bundle).startswith("Bundle(")
     with pytest.raises(DataError, match="both need as many samples"):
         edge_fl.simulate(bundle, (np.zeros((5, 2, 16)), np.zeros(4)), output=place / "never")
     with pytest.raises(DataError, match="an object of type 'int'"):

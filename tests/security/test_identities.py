@@ -1,7 +1,10 @@
 """Who comes in, and what who came in may do, on a broker that knows identities."""
 
 import datetime as dt
+import logging
+import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -163,6 +166,33 @@ def test_strangers_stay_outside(secured: SecuredFleet, other_authority: Authorit
     assert "refuses this client" in refused(
         replace(device, access=replace(trusting, user="$coordinator", password="guessed"))
     )
+
+
+def test_a_device_waits_for_a_broker_behind_a_proxy_that_leaves_the_handshake(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    port = free_port()
+    authority = Authority.create(tmp_path / "fleet", hosts=["127.0.0.1"], port=port, enrol_port=free_port())
+    own = authority.folder / "broker.pem"
+    address = BrokerAddress(
+        "127.0.0.1", port, scheme="mqtts", access=read_identity(authority.device("tea")).access
+    )
+    end = Connection(address=address, client_id="tea", subscriptions=[TOPICS.all])
+    with ThreadPoolExecutor() as elsewhere:
+        with socket.create_server(("127.0.0.1", port)) as proxy:
+            opened = elsewhere.submit(end.open, timeout=20)
+            for _ in range(2):
+                shaking, _ = proxy.accept()
+                shaking.recv(4096)
+                shaking.close()
+        with EmbeddedBroker(port=port, doors=Doors(cert=own, ca=own)):
+            opened.result()
+            assert isinstance(end.next(1), Connected)
+            end.close()
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("connection")]
+    assert len(said) == 1
+    assert said[0].startswith(f"waiting for a broker, for up to 20 s: What listens at {address} breaks off TLS")
 
 
 def test_an_identity_that_ran_out_or_was_revoked_is_refused(secured: SecuredFleet) -> None:

@@ -99,6 +99,7 @@ def test_a_proxy_is_asked_until_its_broker_is_up(monkeypatch: pytest.MonkeyPatch
             time.sleep(0.01)
         with EmbeddedBroker(port=behind.port):
             opened.result()
+            assert isinstance(end.next(1), Connected)  # and nothing of sessions that never were
             end.close()
         stranger = connection(proxy.address)
         with pytest.raises(
@@ -140,7 +141,7 @@ def test_a_listener_that_is_no_broker_is_refused() -> None:
 def test_a_broker_without_tls_is_told_from_none() -> None:
     with EmbeddedBroker(port=0) as broker:
         address = replace(broker.address, scheme="mqtts")
-        with pytest.raises(BrokerError, match="breaks off TLS: is that the broker's TLS port"):
+        with pytest.raises(BrokerError, match="breaks off TLS: it may be no TLS port, or a proxy"):
             connection(address).open(timeout=1)
 
 
