@@ -76,7 +76,8 @@ class PlainView(Observer):
         """Say that devices may come."""
         self._wanted = max(config.clients_per_round, config.min_clients)
         done = f", {len(finished)} of them done" if finished else ""
-        self._say(f"run {config.run}: {config.method}, {config.rounds} rounds{protection_text(config)}{done}")
+        asked = f"{config.rounds} rounds of {_counted(config.clients_per_round, 'client')}"
+        self._say(f"run {config.run}: {config.method}, {asked}{protection_text(config)}{done}")
 
     def begins_with(self, scores: Mapping[str, float], loss: float) -> None:
         """Say what training begins with."""
@@ -297,18 +298,23 @@ def _on_devices(scores: Mapping[int, TierScore]) -> str:
     return f" (on devices {tiers})" if tiers else ""
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def round_line(metrics: RoundMetrics) -> str:
     """One round in one line."""
-    up = sum(metrics.uplink.values())
+    up, down = sum(metrics.uplink.values()), sum(metrics.downlink.values())
     excused = f"  without {_named(metrics.excused)}" if metrics.excused else ""
     clipped = f"  {clipped_text(metrics.clipped)}" if metrics.clipped else ""
     left_out = f"  {metrics.left_out:.2%} of entries left out" if metrics.left_out else ""
     found = scores_text(metrics.scores) + _on_devices(metrics.on_devices)
     spent = "" if metrics.privacy is None else metrics.privacy.text
-    parts = [found, loss_text(metrics.loss, metrics.train_loss), spent]
+    losses = [loss_text(metrics.loss, None), loss_text(None, metrics.train_loss)]
+    parts = [found, *losses, spent]
     score = "".join(f"{part}  " for part in parts if part)
     return (
         f"round {metrics.round:>3}  {score}"
-        f"{len(metrics.uplink)} updates  up {size_text(up)}  down {size_text(sum(metrics.downlink.values()))}  "
+        f"{_counted(len(metrics.uplink), 'update')}  up {size_text(up)}  down {size_text(down)}  "
         f"{metrics.seconds:.1f} s{excused}{clipped}{left_out}"
     )

@@ -196,7 +196,10 @@ def open_bundle(settings: RunSettings, root: Path, bundle: Path | None) -> Bundl
     """The bundle of the run in ``root``, at ``bundle`` or where it was; BundleError when it is another."""
     found = Bundle.load(bundle or Path(settings.bundle))
     if digest_of(found) != settings.manifest:
-        raise BundleError(f"The run in '{root}' trains another bundle than the one at '{found.root}'.")
+        raise BundleError(
+            f"The run in '{root}' trains another bundle than the one at '{found.root}': go on with a copy of its own, "
+            "as each export makes another bundle."
+        )
     return found
 
 
@@ -205,14 +208,29 @@ def digest_of(bundle: Bundle) -> str:
     return hashlib.sha256(bundle.read(MANIFEST)).hexdigest()
 
 
+class _Begun(msgspec.Struct):
+    kind: str
+
+
 def read_settings(content: bytes, kind: type[_Settings], root: Path) -> _Settings:
     """Settings that a run was begun with; StateError when they are of another kind of run, or version."""
     try:
         return msgspec.json.decode(content, type=kind)
     except UNREADABLE as error:
-        raise StateError(
-            f"The run in '{root}' was begun by another command, or by another version of this one ({error})."
-        ) from error
+        if (begun := _command(content)) not in ("", kind.__struct_config__.tag):
+            raise StateError(
+                f"The run in '{root}' was begun by another command: go on with edge-fl {begun} --resume {root}."
+            ) from error
+        raise StateError(f"The run in '{root}' was begun by another version of edge-fl ({error}).") from error
+
+
+def _command(content: bytes) -> str:
+    """The command whose settings these are, where they say so and it is one that goes on with runs."""
+    try:
+        kind = msgspec.json.decode(content, type=_Begun).kind
+    except UNREADABLE:
+        return ""
+    return kind if kind in ("serve", "simulate") else ""
 
 
 def _absolute(place: str | None) -> str | None:

@@ -79,13 +79,13 @@ def test_elsewhere_a_round_is_a_line_and_so_is_each_thing_that_a_device_does() -
     for text in (seen(terminal=False), seen(terminal=True, live=False)):
         lines = text.splitlines()
         assert lines[:3] == [
-            "run run-1: fedbiad, 3 rounds",
+            "run run-1: fedbiad, 3 rounds of 2 clients",
             "client-a registered: onnx, tier 0, 1 samples  (1 of 2 are here)",
             "client-b registered: onnx, tier 1, 1 samples",
         ]
         assert lines[3:6] == ["round 1: asked 2", "client-a: accepted", "client-b: gone  (1 of 2 are here)"]
         assert lines[6].startswith("rejected client-b (checksum)")
-        assert lines[7].endswith("1 updates  up 544.0 kB  down 2.0 MB  1.5 s  without client-b")
+        assert lines[7].endswith("1 update  up 544.0 kB  down 2.0 MB  1.5 s  without client-b")
         assert lines[8:] == ["round 2: asked 1", "client-a: training  (1 of 2 are here)"]
 
 
@@ -94,7 +94,7 @@ def test_without_devices_a_round_is_a_line() -> None:
     with view(Console(file=text, width=200), devices=False) as observer:
         watch(observer)
     first, second, third = text.getvalue().splitlines()
-    assert first == "run run-1: fedbiad, 3 rounds"
+    assert first == "run run-1: fedbiad, 3 rounds of 2 clients"
     assert second.startswith("rejected client-b (checksum)")
     assert third.endswith("without client-b")
 

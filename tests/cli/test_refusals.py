@@ -80,7 +80,8 @@ def test_only_a_run_of_its_own_is_gone_on_with(tmp_path: Path, digits_bundle: Bu
     refused(15, "--rounds cannot be changed: a run is continued with its own settings", *resume, "--rounds", "3")
     simulate = ("simulate", digits_bundle.root, "--clients", "2", "--fraction", "1", "--rounds", "1")
     assert process(*simulate, "--local-steps", "1", "-o", tmp_path).returncode == 0
-    refused(21, "was begun by another command", *resume)
+    refused(21, f"was begun by another command: go on with edge-fl simulate --resume {tmp_path}", *resume)
+    assert "Continue it with" not in command(*resume).stderr
     shown = command("status", tmp_path)  # which reads the record of either
     assert (shown.returncode, shown.stdout.partition(",")[2].partition(",")[0]) == (0, " 1 of 1 rounds")
 
