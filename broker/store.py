@@ -175,12 +175,12 @@ class Store:
             rows = connection.execute(select(table.c.client, table.c.accepted).where(table.c.run == self._run))
             return {client: accepted for client, accepted in rows}  # noqa: C416  (dict() takes no Rows, says mypy)
 
-    def remembering(self) -> frozenset[str]:
-        """The simulated clients of which the method remembers something."""
+    def remembering(self) -> set[str]:
+        """The simulated clients of which the method may remember something; of all others :meth:`state` is empty."""
         table = tables.devices
         with self._database.transaction() as connection:
             query = select(table.c.client).where(table.c.run == self._run, table.c.state.is_not(None))
-            return frozenset(connection.scalars(query))
+            return set(connection.scalars(query))
 
     def state(self, client: str) -> State:
         """What the method remembers of a simulated client; empty at first."""

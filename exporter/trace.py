@@ -5,7 +5,7 @@ a graph without any autograd, which is.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -130,7 +130,7 @@ def _translatable(graph: GraphModule) -> ExportedProgram:
 
 def _exported(graph: GraphModule, example: tuple[Tensor, ...], free: Free | None) -> ExportedProgram:
     _drop_unread_constants(graph)
-    with nullcontext() if free is None else _uncached():
+    with _uncached(free):
         dims = None if free is None else open_dims(free)
         return torch.export.export(graph, example, dynamic_shapes=dims, strict=False)
 
@@ -200,16 +200,16 @@ def _graph_of(
     table: Decompositions,
     free: Free | None,
 ) -> GraphModule:
-    with written_out(), nullcontext() if free is None else _uncached():
+    with written_out(), _uncached(free):
         inputs = list(example) if free is None else stand_ins(example, free)
         return make_fx(
             function, decomposition_table=dict(table), tracing_mode="fake" if free is None else "symbolic"
         )(*inputs)
 
 
-def _uncached() -> Any:
-    """No memory of what operations gave: with open lengths, writing each down takes a quarter of the tracing."""
-    return torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
+def _uncached(free: Free | None) -> AbstractContextManager[Any]:
+    """Trace without torch's cache of fake tensors where lengths are open: hits are rare, and an entry costs much."""
+    return nullcontext() if free is None else torch._dynamo.config.patch(fake_tensor_cache_enabled=False)
 
 
 def _refused(program: Traceable, export: Callable[[], _Result]) -> _Result:

@@ -98,8 +98,8 @@ class SimulatedFleet:
         self._parts, self._bundle, self._recipe = parts, parts.bundle, parts.recipe
         self._model, self._clients, self._observer = parts.model, parts.clients, parts.observer
         self._accepted = parts.store.accepted()
-        self._states: dict[str, State] = {}
-        self._recall()
+        self._states: dict[str, State] = {}  # what clients of the round that was closed last are left with
+        self._remembering = parts.store.remembering()
         self._content = b""
         self._current: Round | None = None
         self._held: _Held | None = None
@@ -215,8 +215,8 @@ class SimulatedFleet:
 
     def _recall(self) -> None:
         """Turn to the record for what clients remember, which has the last round's, too."""
+        self._remembering |= {client for client, state in self._states.items() if state}
         self._states.clear()
-        self._remembering = self._parts.store.remembering()
 
     def _state(self, client: str) -> State:
         """What a client remembers."""

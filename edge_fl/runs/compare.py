@@ -19,13 +19,15 @@ from edge_fl.runs.run import Run
 __all__ = ["cell", "compare", "comparison"]
 
 _MIB = 1 << 20
-_OWN = ("run", "method", "version", "began")  # of one run, whatever it was set to
+# What says nothing beside another run's: names, folders, and what has a column or settings of its own.
+_OWN = ("run", "method", "parameters", "about", "version", "began", "bundle")
+_LABEL = 120  # characters of a line of the legend
 
 
 def comparison(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """A row a run: its folder and method, rounds, last scores, losses, bytes up and down, and seconds.
 
-    Where the runs were set to different things, ``settings`` has those of each by name (:func:`_settings`).
+    ``settings`` has those in which the runs differ (:func:`_settings`); it is missing where they differ in none.
     """
     return [
         {
@@ -93,18 +95,20 @@ def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
         ("seconds", lambda metrics: metrics.seconds),
     )
     factor, unit = (100, " (%)") if is_percent(score) else (1, "")
-    figure, panels = plt.subplots(1, len(axes), figsize=(15, 4.2), layout="constrained", sharey=True)
+    size = 15, 4.2 + 0.25 * len(runs)  # a line of the legend each
+    figure, panels = plt.subplots(1, len(axes), figsize=size, layout="constrained", sharey=True)
     for panel, (label, of) in zip(panels, axes, strict=True):
         for run, settings in zip(runs, _settings(runs), strict=True):
             at = list(accumulate(of(metrics) for metrics in run.metrics))
             points = [(x, _value(metrics, score)) for x, metrics in zip(at, run.metrics, strict=True)]
             found = [(x, factor * value) for x, value in points if value is not None]
-            name = " ".join((run.config.method, cell(settings), f"({run.folder.name})"))
+            name = " ".join(filter(None, (f"{run.config.method} ({run.folder.name})", cell(settings))))
+            name = name[:_LABEL].replace("$", r"\$")  # else matplotlib takes it for mathematics
             panel.plot([x for x, _ in found], [y for _, y in found], marker="o", markersize=3, label=name)
         panel.set(xlabel=label)
         panel.grid(alpha=0.3)
     panels[0].set_ylabel(f"{score}{unit}")
-    panels[0].legend(frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", frameon=False)
     made = io.BytesIO()
     figure.savefig(made, format=kind, dpi=120)
     plt.close(figure)
@@ -112,9 +116,9 @@ def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
 
 
 def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What two of the runs have and were set to different values of, by name, for each run that has it.
+    """Of each run the settings in which the runs differ, by name; what only one run has says nothing.
 
-    A method's parameters count as settings. A run's name and method, when it began and by which version, do not.
+    A method's parameters count as settings, and have its name before theirs where that is a run's setting, too.
     """
     each = [_flat(run) for run in runs]
     names = dict.fromkeys(name for settings in each for name in settings)
@@ -124,11 +128,16 @@ def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _flat(run: Run) -> dict[str, Any]:
-    settings = msgspec.to_builtins(run.config)
-    parameters, about = settings.pop("parameters"), settings.pop("about")
-    found = {**settings, **parameters}
-    found |= {name if name not in found else f"about.{name}": value for name, value in about.items()}
-    return {name: value for name, value in found.items() if name not in _OWN}
+    settings = {name: value for name, value in msgspec.to_builtins(run.config).items() if name not in _OWN}
+    about = {name: value for name, value in run.config.about.items() if name not in _OWN}
+    return {
+        **settings,
+        **{
+            f"{run.config.method}.{name}" if name in settings else name: v
+            for name, v in run.config.parameters.items()
+        },
+        **{f"about.{name}" if name in settings else name: value for name, value in about.items()},
+    }
 
 
 def _epsilon(run: Run) -> dict[str, float | None]:
@@ -162,5 +171,13 @@ def _page(runs: Sequence[Run], picture: bytes) -> str:
 def cell(value: object) -> str:
     """A value of a row of :func:`comparison` for people."""
     if isinstance(value, dict):
-        return " ".join(f"{name}={cell(part)}" for name, part in value.items())
+        return " ".join(f"{name}={_setting(part)}" for name, part in value.items())
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, dict):
+        return f"({cell({name: part for name, part in value.items() if part is not None})})"
+    if isinstance(value, list | tuple):
+        return ",".join(map(_setting, value)) or "none"
+    return "none" if value is None else cell(value)

@@ -37,7 +37,7 @@ _MOST_JITTER = 2.0
 _SHORT_SECONDS = 10.0  # a session that ends so soon may be one that two devices take from each other
 _MANY_SHORT = 5  # such sessions in a row, after which the first pause grows
 _LONGEST_FIRST = 5.0  # seconds to which it grows, times the factor: a bad link drops sessions, too
-_MOST_EARLY_ENDS = 2  # of sessions with a broker that is who it should be, before they are taken for a refusal
+_MOST_EARLY_ENDS = 2  # with TLS: so many sessions that end before any answer are taken for a refusal
 _ALERT = re.compile(r"alert [a-z ]*\b(certificate|ca)\b[a-z ]*")
 _TIMES, _NAMES = (9, 10), (62, 64)  # OpenSSL's X509_V_ERR_...: not yet valid, expired; host name, IP address
 
@@ -86,7 +86,9 @@ class Connection:
         self._needed = len(subscriptions)
         self._waits = False  # whether it was said that the first connection takes long
         self._deadline = 0.0  # of the first connection
+        self._fails = 0  # attempts in a row that reached nobody
         self._early_ends = 0  # sessions that ended; only those before the first answer matter
+        self._ended_by = address  # the last of them
         self._answered = False  # whether the broker said anything since the last end
         self._refused = False  # whether that was a no
         self._client = client = mqtt.Client(
@@ -201,7 +203,9 @@ class Connection:
         return short
 
     def _on_connect_fail(self, _client: Any, _userdata: Any) -> None:
-        self._short_sessions = 0  # no other device took the session: the broker was down
+        self._fails += 1
+        if self._fails >= len(self._nodes):  # no other device took the session: no broker was up
+            self._short_sessions = 0
         self._connect_anew()
 
     def _pace(self) -> None:
@@ -210,12 +214,13 @@ class Connection:
         Called between sessions alone: it makes paho begin with the shorter pause again.
         """
         first, longest = _RETRY_SECONDS
+        most = longest if self._heard else min(longest, _LONGEST_FIRST)  # whoever opens the session waits
         grown = first * 2.0 ** max(self._short_sessions - _MANY_SHORT, 0)
-        pauses = self._factor * max(first, min(grown, _LONGEST_FIRST)), self._factor * longest
+        pauses = self._factor * max(first, min(grown, _LONGEST_FIRST)), self._factor * max(first, most)
         self._client.reconnect_delay_set(*pauses)  # type: ignore[arg-type]  # it takes fractions as well
 
     def _on_connect(self, _client: Any, _userdata: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        self._answered, self._refused = True, bool(reason.is_failure)
+        self._answered, self._refused, self._fails = True, bool(reason.is_failure), 0
         if reason.is_failure:
             self._first.put(
                 LoginRefusedError(
@@ -253,13 +258,14 @@ class Connection:
         answered, refused = self._answered, self._refused
         self._answered = self._refused = False
         short = self._end_session()
-        self._early_ends += 1
+        self._early_ends, self._ended_by = self._early_ends + 1, self._address
         # Not every broker says whom it refuses. Without TLS, it may be a proxy whose broker is still to come.
         if self._address.encrypted and self._early_ends == _MOST_EARLY_ENDS:
             self._first.put(BrokerError(self._silence))
-        if not self._heard:
-            self._tell_waiting(self._silence, self._deadline)
-            return  # whoever opens this session hears of it there
+        if not self._heard:  # whoever opens this session hears of it there
+            if not answered and not self._closed:
+                self._tell_waiting(self._silence, self._deadline)
+            return
         if refused:  # which is told already
             return
         # paho names an end without a reason from the broker "Unspecified error", which reads as a fault of ours
@@ -282,9 +288,11 @@ class Connection:
     def _silence(self) -> str:
         """What came of a first connection that nobody answered."""
         if self._early_ends:
-            likely = "it may want mqtts:// (TLS), or be a proxy whose broker is down"
-            likely = self._credential if self._address.encrypted else likely
-            return f"What listens at {self._address} ends sessions before it answers: {likely}."
+            likely = self._credential if self._address.encrypted else "it may want mqtts:// (TLS)"
+            return (
+                f"What listens at {self._ended_by} ends sessions before it answers: {likely}, or it is a proxy whose "
+                "broker is down."
+            )
         otherwise = "" if self._address.encrypted else ", or wants mqtts:// (TLS)"
         return f"No MQTT broker answers at {self._address}: what listens there does not speak MQTT{otherwise}."
 

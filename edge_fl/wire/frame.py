@@ -138,8 +138,8 @@ def decode_frame(
     decoders
         Read the values of compressors, by name; a frame of any other is refused (``values``).
     travelled
-        Whether bytes may have been damaged since the frame was made: the checksum of one that never left this machine's
-        processes is not looked at.
+        Whether the bytes came from elsewhere, and may be damaged: the checksum of a frame that this process or a child
+        of it made is not looked at.
 
     Raises
     ------

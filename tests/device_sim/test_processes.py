@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,17 +21,18 @@ from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.tasks import make_task
 from device_sim.simulation.processes import ProcessEngine
+from device_sim.simulation.ray_engine import RayEngine
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
-from device_sim.simulation.trainer import Call, Trainer
+from device_sim.simulation.trainer import Call, RuntimeTrainer, Trainer
 from device_sim.simulation.worker import Train
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.content import ref_of
-from edge_fl.core.errors import RunError, RuntimeMissingError
+from edge_fl.core.errors import FrameError, RunError, RuntimeMissingError
 from edge_fl.data.registry import load_dataset
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
-from edge_fl.training.update import Update
+from edge_fl.training.update import Update, Visit
 from edge_fl.wire.messages import MOST_STEPS
 
 CONFIG = RunConfig(
@@ -76,6 +78,24 @@ def test_what_goes_wrong_in_a_process_is_told_as_it_is(torch_bundle: Bundle, tmp
     without = TrainerSettings("runtime", "ort_training", processes=2)
     with pytest.raises(RuntimeMissingError, match="not for 'ort_training'"):
         simulation(torch_bundle, tmp_path / "other", without)
+
+
+def test_an_update_from_another_machine_is_held_against_its_checksum(
+    torch_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(self: Visit) -> Update:
+        update = made(self)
+        frame = bytearray(update.frame)
+        frame[-4] ^= 1  # the lowest bit of its last value
+        return replace(update, frame=bytes(frame))
+
+    made, dense = Visit.update, {"method": "fedavg", "parameters": {}}
+    monkeypatch.setattr(Visit, "update", damaged)
+    simulation(torch_bundle, tmp_path / "here", TrainerSettings("runtime"), **dense).run()
+    monkeypatch.setattr(RuntimeTrainer, "remote", RayEngine.remote)
+    with pytest.raises(FrameError, match="checksum does not match"):
+        simulation(torch_bundle, tmp_path / "elsewhere", TrainerSettings("runtime"), **dense).run()
+    assert not ProcessEngine.remote
 
 
 def test_of_a_round_that_is_given_up_nothing_is_taken_for_the_next_one_s(torch_bundle: Bundle) -> None:

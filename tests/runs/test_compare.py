@@ -7,7 +7,10 @@ import msgspec
 
 from edge_fl.runs.compare import cell, compare, comparison
 from edge_fl.runs.config import RunConfig
+from edge_fl.runs.privacy import Privacy
 from edge_fl.runs.run import Run
+
+PRIVACY = Privacy("central", noise=1.0, delta=1e-5, clip=1.0)
 
 
 def run(folder: Path, method: str, parameters: dict[str, Any], **more: Any) -> Run:
@@ -21,7 +24,7 @@ def run(folder: Path, method: str, parameters: dict[str, Any], **more: Any) -> R
     return Run.open(folder)
 
 
-def test_what_runs_were_set_to_otherwise_is_told_and_nothing_else(tmp_path: Path) -> None:
+def test_settings_in_which_runs_differ_are_told_and_nothing_else(tmp_path: Path) -> None:
     runs = [
         run(tmp_path / "a", "fedavg", {"weighting": "samples"}),
         run(tmp_path / "b", "fedbiad", {"weighting": "samples", "dropout": [500]}, lr=0.02, tiers="auto"),
@@ -35,9 +38,25 @@ def test_what_runs_were_set_to_otherwise_is_told_and_nothing_else(tmp_path: Path
         {"lr": 0.02, "tiers": "auto", "about.tiers": 1, "dropout": [500]},
         {"lr": 0.1, "tiers": "registered", "about.tiers": 3, "dropout": [400]},
     ]
-    assert cell(rows[1]["settings"]) == "lr=0.02 tiers=auto about.tiers=1 dropout=[500]"
-    page = compare(runs, tmp_path / "page.html").read_text()
-    assert "lr=0.02 tiers=auto about.tiers=1 dropout=[500]" in page
+    told = "lr=0.02 tiers=auto about.tiers=1 dropout=500"
+    assert cell(rows[1]["settings"]) == told
+    assert told in compare(runs, tmp_path / "page.html").read_text()
+    assert f"fedbiad (b) {told}" in compare(runs, tmp_path / "picture.svg").read_text()
+
+
+def test_a_parameter_of_a_setting_s_name_is_told_from_it(tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path / "a", "vardrop", {"lr": 0.001, "version": 1}, privacy=PRIVACY, lr_drops=(0.5,)),
+        run(tmp_path / "b", "vardrop", {"lr": 0.01, "version": 2}, lr=0.5, test_data="x$a^{$b"),
+        run(tmp_path / "c", "fedavg", {}),
+    ]
+    rows = comparison(runs)
+    assert cell(rows[0]["settings"]) == (
+        "lr=0.1 lr_drops=0.5 test_data=none privacy=(kind=central noise=1 delta=1e-05 clip=1) "
+        "vardrop.lr=0.001 version=1"
+    )
+    assert cell(rows[2]["settings"]) == "lr=0.1 lr_drops=none test_data=none privacy=none"
+    assert compare(runs, tmp_path / "picture.png").stat().st_size > 10_000
 
 
 def test_runs_of_the_same_settings_have_no_such_column(tmp_path: Path) -> None:

@@ -44,6 +44,16 @@ def awaited(end: Connection, kind: type[Event]) -> Event:
     raise AssertionError(f"no {kind.__name__}")
 
 
+def test_a_node_that_is_down_hides_no_second_device_of_the_same_id() -> None:
+    address = beside(BrokerAddress("127.0.0.1", 1), BrokerAddress("127.0.0.1", 2))
+    end = Connection(address=address, client_id="dev", subscriptions=["a"])
+    end._short_sessions = 4
+    end._on_connect_fail(None, None)
+    assert end._short_sessions == 4
+    end._on_connect_fail(None, None)  # none is up, so no other device takes the session
+    assert end._short_sessions == 0
+
+
 def test_a_session_goes_round_as_nodes_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edge_fl.transport.connection._RETRY_SECONDS", (0.05, 1))
     first, second, third = (EmbeddedBroker(port=0) for _ in range(3))

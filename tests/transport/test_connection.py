@@ -103,7 +103,7 @@ def test_a_proxy_is_asked_until_its_broker_is_up(monkeypatch: pytest.MonkeyPatch
             end.close()
         stranger = connection(proxy.address)
         with pytest.raises(
-            BrokerError, match=r"ends sessions before it answers: it may want mqtts:// \(TLS\), or"
+            BrokerError, match=r"ends sessions before it answers: it may want mqtts:// \(TLS\), or it is a proxy"
         ):
             stranger.open(timeout=0.5)
 
