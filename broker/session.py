@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -33,7 +33,7 @@ from broker.recipe_checks import check_recipe
 from broker.run_folder import SETTINGS, RunFolder, check_no_run, run_of
 from broker.secure_aggregation.aggregator import SecureAggregator
 from broker.secure_aggregation.settings import plan_of
-from broker.settings import RunSettings
+from broker.settings import RunSettings, read_settings
 from broker.statistics_round import with_collection
 from broker.store import Store
 from broker.summary import RunSummary
@@ -44,8 +44,7 @@ from broker.workers.jobs import Start
 from broker.workers.pool import Workers, check_count
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import MANIFEST, Bundle
-from edge_fl.core.errors import BrokerError, BundleError, StateError, SubscriptionRefusedError
-from edge_fl.core.unreadable import UNREADABLE
+from edge_fl.core.errors import BrokerError, BundleError, SubscriptionRefusedError
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig, begun
@@ -56,10 +55,9 @@ from edge_fl.transport.interface import Transport
 from edge_fl.transport.probe import round_trip
 from edge_fl.wire.messages import Topics
 
-__all__ = ["digest_of", "new_run_id", "open_bundle", "read_settings", "resume", "serve"]
+__all__ = ["digest_of", "new_run_id", "open_bundle", "resume", "serve"]
 
 _log = logging.getLogger(__name__)
-_Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
 
 def new_run_id() -> str:
@@ -206,31 +204,6 @@ def open_bundle(settings: RunSettings, root: Path, bundle: Path | None) -> Bundl
 def digest_of(bundle: Bundle) -> str:
     """The SHA-256 of a bundle's manifest, and so of all that is in it."""
     return hashlib.sha256(bundle.read(MANIFEST)).hexdigest()
-
-
-class _Begun(msgspec.Struct):
-    kind: str
-
-
-def read_settings(content: bytes, kind: type[_Settings], root: Path) -> _Settings:
-    """Settings that a run was begun with; StateError when they are of another kind of run, or version."""
-    try:
-        return msgspec.json.decode(content, type=kind)
-    except UNREADABLE as error:
-        if (begun := _command(content)) not in ("", kind.__struct_config__.tag):
-            raise StateError(
-                f"The run in '{root}' was begun by another command: go on with edge-fl {begun} --resume {root}."
-            ) from error
-        raise StateError(f"The run in '{root}' was begun by another version of edge-fl ({error}).") from error
-
-
-def _command(content: bytes) -> str:
-    """The command whose settings these are, where they say so and it is one that goes on with runs."""
-    try:
-        kind = msgspec.json.decode(content, type=_Begun).kind
-    except UNREADABLE:
-        return ""
-    return kind if kind in ("serve", "simulate") else ""
 
 
 def _absolute(place: str | None) -> str | None:

@@ -1,10 +1,23 @@
-"""What a fleet's run was begun with, as its record keeps it."""
+"""What a run was begun with, as its record keeps it: a fleet's, and what it has in common with a simulation's."""
+
+from pathlib import Path
+from typing import Literal, TypeVar
 
 import msgspec
 
+from edge_fl.core.errors import StateError
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.runs.config import RunConfig
 
-__all__ = ["RunSettings"]
+__all__ = ["Begun", "RunSettings", "read_settings"]
+
+_Settings = TypeVar("_Settings", bound=msgspec.Struct)
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """The command that began a run."""
+
+    kind: Literal["serve", "simulate"]
 
 
 class RunSettings(
@@ -20,3 +33,24 @@ class RunSettings(
     config: RunConfig
     models: str | None = None
     initial: str = ""
+
+
+def read_settings(content: bytes, kind: type[_Settings], root: Path) -> _Settings:
+    """Settings that a run was begun with; StateError when they are of another kind of run, or version."""
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except UNREADABLE as error:
+        own, command = kind.__struct_config__.tag, _command(content)
+        if own and command and command != own:
+            raise StateError(
+                f"The run in '{root}' was begun by another command: go on with edge-fl {command} --resume {root}."
+            ) from error
+        raise StateError(f"The run in '{root}' was begun by another version of edge-fl ({error}).") from error
+
+
+def _command(content: bytes) -> str:
+    """The command whose settings these are; empty where they do not say."""
+    try:
+        return msgspec.json.decode(content, type=Begun).kind
+    except UNREADABLE:
+        return ""

@@ -12,7 +12,7 @@ from broker.client_selection import ClientSelection
 from broker.database import local_url
 from broker.presence import read_presence
 from broker.run_folder import FINAL, run_of
-from broker.session import read_settings
+from broker.settings import Begun, read_settings
 from broker.store import Rejected, Store, UnderWay
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
@@ -69,11 +69,10 @@ class RunStatus(msgspec.Struct, frozen=True):
         return msgspec.to_builtins(self)  # type: ignore[no-any-return]
 
 
-class _Settings(msgspec.Struct):
-    """What a fleet's settings and a simulation's have in common; ``kind`` is the command that began the run."""
+class _Settings(Begun, frozen=True):
+    """What a fleet's settings and a simulation's have in common."""
 
     config: RunConfig
-    kind: Literal["serve", "simulate"]
 
 
 def status_of(root: Path, database: str | None = None) -> RunStatus:

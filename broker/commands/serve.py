@@ -78,9 +78,6 @@ from edge_fl.commands.secure_options import (
 from edge_fl.core.errors import ConfigError, RunError, StateError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from broker.open_broker import OpenBroker
     from broker.summary import RunSummary
     from edge_fl.runs.config import RunConfig
 
@@ -264,7 +261,7 @@ def serve(
     from broker.live import view
     from broker.log_view import LogView
     from broker.observer import Observers
-    from broker.open_broker import EMBEDDED, open_broker
+    from broker.open_broker import EMBEDDED, OpenBroker, open_broker
     from broker.prometheus import metrics_server
     from broker.session import new_run_id
     from edge_fl.recipes.named import recipe_and_parameters
@@ -351,24 +348,22 @@ def serve(
     )
     fleet = fleet_of(identity, fleet)
     coordinate = _coordination(bundle, config, root, models)
-    begun = False
+    found: OpenBroker | None = None
     with ExitStack() as stack:
 
-        def address() -> "OpenBroker":
-            nonlocal begun
-            begun = True
-            return _shown(
-                open_broker(
-                    broker or broker_of(identity) or EMBEDDED,
-                    stack,
-                    access=access,
-                    host=host,
-                    port=port,
-                    passwords=passwords,
-                    fleet=fleet,
-                ),
-                console,
+        def address() -> OpenBroker:
+            nonlocal found
+            found = open_broker(
+                broker or broker_of(identity) or EMBEDDED,
+                stack,
+                access=access,
+                host=host,
+                port=port,
+                passwords=passwords,
+                fleet=fleet,
             )
+            console.print(f"broker {found.listens}", highlight=False)
+            return found
 
         watching = [stack.enter_context(view(console, live=not json, devices=log_level == "info"))]
         if log_file is not None or log_format is LogFormat.JSON:
@@ -386,19 +381,15 @@ def serve(
                 workers=workers,
             )
         except (KeyboardInterrupt, RunError, StateError):
-            if begun and (root / "config.json").exists():
-                again = given_again(context, _OF_A_PROCESS)
+            if found is not None and (root / "config.json").exists():
                 console.print(
-                    f"Continue it with: edge-fl serve --resume {root}{again}", highlight=False, soft_wrap=True
+                    f"Continue it with: edge-fl serve --resume {root}{given_again(context, _OF_A_PROCESS)}",
+                    highlight=False,
+                    soft_wrap=True,
                 )
             raise
     plot = Run(summary.folder).plot(dense=summary.dense)
     show_summary(summary.figures(), [*summary.lines(), f"plot {plot}"], as_json=json)
-
-
-def _shown(broker: "OpenBroker", console: "Console") -> "OpenBroker":
-    console.print(f"broker {broker.listens}", highlight=False)
-    return broker
 
 
 def _coordination(

@@ -98,7 +98,7 @@ class SimulatedFleet:
         self._parts, self._bundle, self._recipe = parts, parts.bundle, parts.recipe
         self._model, self._clients, self._observer = parts.model, parts.clients, parts.observer
         self._accepted = parts.store.accepted()
-        self._states: dict[str, State] = {}  # what clients of the round that was closed last are left with
+        self._states: dict[str, State] = {}  # what clients are left with by this round, or the last
         self._remembering = parts.store.remembering()
         self._content = b""
         self._current: Round | None = None

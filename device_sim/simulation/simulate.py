@@ -20,7 +20,8 @@ from broker.recipe_checks import check_recipe
 from broker.run_folder import RunFolder, check_no_run
 from broker.secure_aggregation.round_total import SimulatedTotal
 from broker.secure_aggregation.settings import plan_of
-from broker.session import digest_of, open_bundle, read_settings
+from broker.session import digest_of, open_bundle
+from broker.settings import read_settings
 from broker.statistics_round import with_collection
 from broker.store import Store
 from broker.summary import RunSummary

@@ -97,13 +97,12 @@ def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
     factor, unit = (100, " (%)") if is_percent(score) else (1, "")
     size = 15, 4.2 + 0.25 * len(runs)  # a line of the legend each
     figure, panels = plt.subplots(1, len(axes), figsize=size, layout="constrained", sharey=True)
+    names = _names(runs)
     for panel, (label, of) in zip(panels, axes, strict=True):
-        for run, settings in zip(runs, _settings(runs), strict=True):
+        for run, name in zip(runs, names, strict=True):
             at = list(accumulate(of(metrics) for metrics in run.metrics))
             points = [(x, _value(metrics, score)) for x, metrics in zip(at, run.metrics, strict=True)]
             found = [(x, factor * value) for x, value in points if value is not None]
-            name = " ".join(filter(None, (f"{run.config.method} ({run.folder.name})", cell(settings))))
-            name = name[:_LABEL].replace("$", r"\$")  # else matplotlib takes it for mathematics
             panel.plot([x for x, _ in found], [y for _, y in found], marker="o", markersize=3, label=name)
         panel.set(xlabel=label)
         panel.grid(alpha=0.3)
@@ -113,6 +112,15 @@ def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
     figure.savefig(made, format=kind, dpi=120)
     plt.close(figure)
     return made.getvalue()
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    """What the legend calls each run."""
+    lines = (
+        f"{run.config.method} ({run.folder.name}) {cell(s)}" for run, s in zip(runs, _settings(runs), strict=True)
+    )
+    # Of what lies between two dollar signs matplotlib makes mathematics.
+    return [line[:_LABEL].rstrip().replace("$", r"\$") for line in lines]
 
 
 def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:

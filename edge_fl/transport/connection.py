@@ -131,7 +131,7 @@ class Connection:
             except (OSError, ValueError) as error:
                 if isinstance(error, ssl.SSLError) and not _is_broken_off(error):
                     raise BrokerError(_distrusted(self._address, error)) from error
-                self._tell_waiting(_unanswered(self._address, error), deadline)
+                self._tell_waiting(_unanswered(self._address, error))
                 if time.monotonic() + self._factor * pause > deadline:
                     raise BrokerError(_unanswered(self._address, error)) from error
                 self._at, tried = self._at + 1, tried + 1
@@ -147,9 +147,9 @@ class Connection:
             self.close()
             raise refusal
 
-    def _tell_waiting(self, why: str, deadline: float) -> None:
+    def _tell_waiting(self, why: str) -> None:
         """Say once that the first connection takes long."""
-        left = deadline - time.monotonic()
+        left = self._deadline - time.monotonic()
         if not self._waits and left > 1:
             self._waits = True
             _log.info("waiting for a broker, for up to %.0f s: %s", left, why)
@@ -264,7 +264,7 @@ class Connection:
             self._first.put(BrokerError(self._silence))
         if not self._heard:  # whoever opens this session hears of it there
             if not answered and not self._closed:
-                self._tell_waiting(self._silence, self._deadline)
+                self._tell_waiting(self._silence)
             return
         if refused:  # which is told already
             return

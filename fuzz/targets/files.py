@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 
 from broker.checkpoints import Checkpoints
-from broker.session import read_settings
-from broker.settings import RunSettings
+from broker.settings import RunSettings, read_settings
 from edge_fl.agent.kept_model import KeptModel, read_model, write_model
 from edge_fl.agent.state import MethodState, StateFolder, owner_of
 from edge_fl.core.arrays import packed

@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from broker import status
+from broker.settings import RunSettings, read_settings
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import EdgeFLError
+from edge_fl.core.errors import EdgeFLError, StateError
 from tests.cli.in_process import command
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +87,12 @@ def test_only_a_run_of_its_own_is_gone_on_with(tmp_path: Path, digits_bundle: Bu
     assert "Continue it with" not in command(*resume).stderr
     shown = command("status", tmp_path)  # which reads the record of either
     assert (shown.returncode, shown.stdout.partition(",")[2].partition(",")[0]) == (0, " 1 of 1 rounds")
+
+
+@pytest.mark.parametrize("kind", [RunSettings, status._Settings])
+def test_settings_of_another_version_are_not_another_command_s(kind: type[msgspec.Struct]) -> None:
+    with pytest.raises(StateError, match="by another version of edge-fl"):
+        read_settings(b'{"kind": "serve", "config": 5}', kind, Path("run"))
 
 
 def test_a_run_needs_a_bundle() -> None:
