@@ -196,7 +196,7 @@ def open_bundle(settings: RunSettings, root: Path, bundle: Path | None) -> Bundl
     if digest_of(found) != settings.manifest:
         raise BundleError(
             f"The run in '{root}' trains another bundle than the one at '{found.root}': go on with a copy of its own, "
-            "as each export makes another bundle."
+            "or export the same model with the same options and versions again."
         )
     return found
 

@@ -5,7 +5,6 @@ for any runtime, is made from. It holds no weights, and no device downloads it.
 """
 
 import copy
-import io
 from collections.abc import Callable
 
 import numpy as np
@@ -23,6 +22,7 @@ from exporter.accept import Fit, example_inputs
 from exporter.frozen_dtype import arrays_of
 from exporter.limits import LIMIT, SMALLEST
 from exporter.own_outputs import predictions
+from exporter.program_file import program_bytes
 from exporter.quiet import quiet
 from exporter.sentence import first_line
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
@@ -55,11 +55,9 @@ def save_forward(source: Source) -> bytes:
     program = Traceable(source, "forward", lambda *inputs: (function(*inputs),), ports, ("outputs",))
     with torch.no_grad(), quiet():
         exported = export_symbolic(program, {})
-    exported.example_inputs = None  # weights of no meaning, which would be saved along
-    file = io.BytesIO()
-    torch.export.save(exported, file)
+    content = program_bytes(exported)
     _prove(source, _runnable(exported), function)
-    return file.getvalue()
+    return content
 
 
 def load_forward(bundle: Bundle) -> nn.Module:

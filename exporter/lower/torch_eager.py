@@ -1,11 +1,8 @@
 """torch eager: exported programs, one for any width and batch, interpreted operation by operation."""
 
-import io
-
-import torch
-
 from edge_fl.core.bundle import Program
 from exporter.lower import Lowered, Report, Request
+from exporter.program_file import program_bytes
 from exporter.recurrent import unrolled
 from exporter.source import Traceable
 from exporter.steps.micro_batches import whole_batches
@@ -35,8 +32,4 @@ def lower(request: Request, report: Report) -> Lowered:
 
 def _saved(program: Traceable) -> bytes:
     with unrolled(), whole_batches():
-        exported = export_symbolic(program, {})
-    exported.example_inputs = None  # weights of no meaning, which would be saved along
-    file = io.BytesIO()
-    torch.export.save(exported, file)
-    return file.getvalue()
+        return program_bytes(export_symbolic(program, {}))

@@ -1,6 +1,7 @@
 """The command line around the exporter, in this process: a subprocess would import torch anew each time."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -211,6 +212,24 @@ def test_every_setting_reaches_the_bundle_and_inspect_tells_it(
     told = edge_fl("inspect", output).out
     assert "sgd momentum 0.9 weight_decay 0.0005 clip 1.0, batch-norm per-width (1, 0.5)" in told
     assert "digit 9" in told
+
+
+def test_a_model_exported_twice_is_the_same_bundle(edge_fl: Command, model: Path, tmp_path: Path) -> None:
+    command = [
+        "export",
+        f"{model}:normalised",
+        "--dataset",
+        "digits",
+        "--runtime",
+        "onnx",
+        "--runtime",
+        "torch-eager",
+    ]
+    assert edge_fl(*command, "-o", tmp_path / "here").code == 0
+    there, other = tmp_path / "there", {**os.environ, "PYTHONHASHSEED": "1"}
+    subprocess.run([sys.executable, "-m", "edge_fl", *command, "-o", there], env=other, check=True)
+    assert Bundle.load(there).manifest.files == Bundle.load(tmp_path / "here").manifest.files
+    assert (there / "manifest.sha256").read_text() == (tmp_path / "here" / "manifest.sha256").read_text()
 
 
 def test_a_model_without_a_data_set_and_a_loss_of_ones_own(edge_fl: Command, model: Path, tmp_path: Path) -> None:
