@@ -5,7 +5,8 @@ start are those of Hugging Face's PEFT.
 """
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +45,18 @@ class LoraLayer(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The frozen layer's: some models ask their layers for its dtype or device."""
-        return self.base_layer.weight  # type: ignore[return-value]
+        """The frozen layer's with the adapter's added, for code that reads a weight and does not call the layer.
+
+        torch's attention does so with its output projection, and the shortcut of its encoder layer with all others.
+        """
+        weights = (layer.weight for layer in (self.base_layer, self.lora_A, self.lora_B))
+        base, down, up = cast("Iterator[Tensor]", weights)
+        added = up.flatten(1) @ down.flatten(1) * self.gain
+        return base + (added.T if is_transposed(self.base_layer) else added.reshape(base.shape))
 
     @property
     def bias(self) -> Tensor | None:
-        """Likewise."""
+        """The frozen layer's: an adapter has none."""
         return self.base_layer.bias  # type: ignore[return-value]
 
 

@@ -59,6 +59,29 @@ def test_an_adapter_begins_as_nothing_and_has_alpha_over_r() -> None:
 
 
 @pytest.mark.parametrize(
+    ("layer", "x"),
+    [(nn.Linear(6, 5), torch.randn(4, 6)), (nn.Conv2d(3, 5, 3, stride=2, padding=1), torch.randn(4, 3, 8, 8))],
+    ids=["linear", "convolution"],
+)
+def test_the_weight_of_a_layer_with_an_adapter_has_the_adapters(layer: nn.Module, x: Tensor) -> None:
+    adapted = train_only(nn.Sequential(layer), ["lora:0:r=2"])[0]  # type: ignore[index]
+    nn.init.normal_(adapted.lora_B.weight)
+    expected = adapted(x)
+    layer.weight = nn.Parameter(adapted.weight)
+    assert torch.allclose(layer(x), expected, atol=1e-5)
+
+
+def test_adapters_of_torchs_attention_train_although_torch_calls_no_layer_there(tmp_path: Path) -> None:
+    """torch reads the weight of an output projection, and of all layers where it takes its shortcut."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, norm_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(32, 3))
+    bundle = export(model, torch.randn(2, 4, 8), train=["lora:0.*:r=2", "2.*"], output=tmp_path / "bundle")
+    names = {tensor.name for tensor in bundle.layout.parameters}
+    assert {"0.self_attn.out_proj.lora_A.weight", "0.linear1.lora_B.weight"} < names
+
+
+@pytest.mark.parametrize(
     ("choice", "error", "says"),
     [
         ("head.*", ModelError, "names no parameter"),
