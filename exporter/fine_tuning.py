@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from edge_fl.core.errors import ConfigError, ModelError
-from exporter.lora import adapt_layer, can_adapt
+from exporter.lora import adapt_layer, most_ranks
 from exporter.sentence import some_names
 
 __all__ = ["KINDS", "NORM", "named_parameters", "train_only", "unknown_names"]
@@ -39,9 +39,10 @@ def train_only(model: nn.Module, choices: Sequence[str]) -> nn.Module:
     Parameters
     ----------
     choices
-        Each adds to what is trained: a pattern of parameter names as in a shell (``head.*``); ``bias``, all parameters
-        of that name; ``norm``, those of normalisation layers; or ``lora:NAMES:r=R[:alpha=A]``, adapters of rank R
-        beside the layers whose names end with one of NAMES or match it. Alpha is 2 R by default.
+        Each adds to what is trained: a pattern of parameter names as in a shell (``head.*``); ``bias``, all biases
+        (``in_proj_bias``, too); ``norm``, those of normalisation layers; or ``lora:NAMES:r=R[:alpha=A]``, adapters of
+        rank R beside the layers whose names end with one of NAMES, and beside those of R ranks or more that match
+        one as a pattern. Alpha is 2 R by default.
 
     Raises
     ------
@@ -73,11 +74,13 @@ class _Lora:
     rank: int
     alpha: float
 
-    def names_layer(self, layer: str, module: nn.Module) -> bool:
-        """By its last part, or by a pattern, which passes over what has no adapter."""
-        if any(layer == name or layer.endswith(f".{name}") for name in self.names):
-            return True
-        return can_adapt(module) and any(fnmatch.fnmatchcase(layer, name) for name in self.names)
+    def says(self, layer: str) -> bool:
+        """Whether it has the layer's name, or the last part of the name."""
+        return any(layer == name or layer.endswith(f".{name}") for name in self.names)
+
+    def matches(self, layer: str) -> bool:
+        """Whether the layer's name is of one of its patterns."""
+        return any(fnmatch.fnmatchcase(layer, name) for name in self.names)
 
 
 def _parse_lora(choice: str) -> _Lora:
@@ -102,7 +105,7 @@ def named_parameters(model: nn.Module, choice: str) -> set[str]:
         paths = [path for path, module in model.named_modules() if isinstance(module, _NORMS)]
         found = {name for name in every if name.rpartition(".")[0] in paths}
     elif choice == BIAS:
-        found = {name for name in every if name.rpartition(".")[2] == BIAS}
+        found = {name for name in every if BIAS in name.rpartition(".")[2].split("_")}  # in_proj_bias, bias_hh_l0
     else:
         found = set(fnmatch.filter(every, choice))
     if not found:
@@ -130,16 +133,19 @@ def _meant(choice: str, names: Sequence[str]) -> str:
 
 
 def _insert(model: nn.Module, adapter: _Lora) -> None:
-    layers = [
-        (path, module) for path, module in model.named_modules() if path and adapter.names_layer(path, module)
-    ]
-    if not layers:
-        fitting = [path for path, module in model.named_modules() if can_adapt(module)]
+    """Patterns pass over layers that have no adapter, or none of the rank; a layer that is named must have one."""
+    layers = {path: module for path, module in model.named_modules() if path}
+    named = [path for path in layers if adapter.says(path)]
+    fitting = [path for path, module in layers.items() if most_ranks(module)]
+    matched = [path for path in fitting if adapter.matches(path)]
+    wide = [path for path in matched if most_ranks(layers[path]) >= adapter.rank]
+    chosen = [path for path in layers if path in {*named, *(wide or matched)}]
+    if not chosen:
         raise ModelError(
             f"'{adapter.choice}' names no layer of the model, which has {some_names(fitting, most=_SHOWN)}"
             f"{_meant(','.join(adapter.names), sorted({path.rpartition('.')[2] for path in fitting}))}."
         )
-    for path, module in layers:
+    for path in chosen:
         parent, _, last = path.rpartition(".")
-        made = adapt_layer(path, module, rank=adapter.rank, alpha=adapter.alpha)
+        made = adapt_layer(path, layers[path], rank=adapter.rank, alpha=adapter.alpha)
         setattr(model.get_submodule(parent), last, made)

@@ -8,13 +8,12 @@ import math
 from collections.abc import Iterator
 from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 
 from edge_fl.core.errors import ModelError
 from exporter.transposed import is_transposed
 
-__all__ = ["LoraLayer", "adapt_layer", "adapter_gains", "can_adapt"]
+__all__ = ["LoraLayer", "adapt_layer", "adapter_gains", "most_ranks"]
 
 
 class LoraLayer(nn.Module):
@@ -60,9 +59,13 @@ class LoraLayer(nn.Module):
         return self.base_layer.bias  # type: ignore[return-value]
 
 
-def can_adapt(module: nn.Module) -> bool:
-    """Whether there is an adapter for modules of this kind."""
-    return isinstance(module, nn.Linear | nn.Conv2d) or is_transposed(module)
+def most_ranks(module: nn.Module) -> int:
+    """The largest rank of an adapter of this layer; 0 where there is none for it."""
+    if isinstance(module, nn.Conv2d):
+        return 0 if module.groups != 1 else min(math.prod(module.weight.shape[1:]), module.out_channels)
+    if isinstance(module, nn.Linear) or is_transposed(module):
+        return min(module.weight.shape)
+    return 0
 
 
 def adapt_layer(name: str, module: nn.Module, *, rank: int, alpha: float) -> LoraLayer:
@@ -70,37 +73,38 @@ def adapt_layer(name: str, module: nn.Module, *, rank: int, alpha: float) -> Lor
 
     Raises ModelError on a layer that has no adapter, or has fewer ranks.
     """
-    if not can_adapt(module):
+    most = most_ranks(module)
+    if not most:
+        kind = "a convolution in groups" if isinstance(module, nn.Conv2d) else f"of type {type(module).__name__}"
         raise ModelError(
-            f"'{name}' is of type {type(module).__name__}, and adapters are for Linear, Conv2d and GPT-2's Conv1D: "
-            f"leave '{name}' out of lora."
+            f"'{name}' is {kind}, and adapters are for Linear, Conv2d without groups and GPT-2's Conv1D: leave "
+            f"'{name}' out of lora."
         )
-    if isinstance(module, nn.Conv2d):
-        if module.groups != 1:
-            raise ModelError(f"'{name}' is a convolution in groups, which has no adapter: leave it out of lora.")
-        most = min(math.prod(module.weight.shape[1:]), module.out_channels)
-        down: nn.Module = nn.Conv2d(
-            module.in_channels,
-            rank,
-            module.kernel_size,  # type: ignore[arg-type]  # two numbers each, which torch types as any number
-            module.stride,  # type: ignore[arg-type]
-            module.padding,  # type: ignore[arg-type]
-            module.dilation,  # type: ignore[arg-type]
-            bias=False,
-            padding_mode=module.padding_mode,
-        )
-        up: nn.Module = nn.Conv2d(rank, module.out_channels, 1, bias=False)
-    else:
-        weight: Tensor = module.weight  # type: ignore[assignment]
-        outputs, inputs = weight.T.shape if is_transposed(module) else weight.shape
-        most = min(inputs, outputs)
-        down, up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
     if rank > most:
         raise ModelError(f"'{name}' has no more than {most} ranks, and lora names r={rank}: take a smaller one.")
-    nn.init.kaiming_uniform_(down.weight, a=math.sqrt(5))  # type: ignore[arg-type]
-    with torch.no_grad():
-        up.weight.zero_()  # type: ignore[operator]
+    down, up = _adapter(module, rank)
+    nn.init.kaiming_uniform_(down.weight, a=math.sqrt(5))
+    nn.init.zeros_(up.weight)
     return LoraLayer(module, down, up, gain=alpha / rank).train(module.training)
+
+
+def _adapter(layer: nn.Module, rank: int) -> tuple[nn.Linear | nn.Conv2d, nn.Linear | nn.Conv2d]:
+    """A and B of a layer."""
+    if isinstance(layer, nn.Conv2d):
+        down = nn.Conv2d(
+            layer.in_channels,
+            rank,
+            layer.kernel_size,  # type: ignore[arg-type]  # two numbers each, which torch types as any number
+            layer.stride,  # type: ignore[arg-type]
+            layer.padding,  # type: ignore[arg-type]
+            layer.dilation,  # type: ignore[arg-type]
+            bias=False,
+            padding_mode=layer.padding_mode,
+        )
+        return down, nn.Conv2d(rank, layer.out_channels, 1, bias=False)
+    weight = cast("Tensor", layer.weight)
+    outputs, inputs = weight.T.shape if is_transposed(layer) else weight.shape
+    return nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
 
 
 def adapter_gains(model: nn.Module) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Functions that torch, or a library of models, runs in a way that a trace cannot hold, in plain operations."""
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -17,6 +18,10 @@ _MEANS = {
     torch._C._nn.adaptive_avg_pool2d: (-1, -2),
 }
 """Adaptive pooling, and the axes that it pools."""
+_MAXIMA = {
+    functional.adaptive_max_pool1d: functional.max_pool1d,
+    functional.adaptive_max_pool2d: functional.max_pool2d,
+}
 _IN_PLACE: dict[Any, Callable[..., Tensor]] = {
     Tensor.add_: torch.add,
     Tensor.sub_: torch.sub,
@@ -31,6 +36,7 @@ class PlainFunctions(TorchFunctionMode):
 
     - an empty tensor, such as the cache of keys that a decoder begins with, is left out of a concatenation;
     - adaptive average pooling to one place is a mean, which has no memory format to restore in place;
+    - adaptive max pooling in windows of one size is max pooling, along one axis at a time;
     - ``+=`` and the like on a view give a new tensor: autograd would go by the strides of what lies below;
     - ``torch.rand`` is not below 0, so that a layer whose probability of being left out is 0 stays (LayerDrop).
     """
@@ -52,6 +58,8 @@ class PlainFunctions(TorchFunctionMode):
             return full[0] if len(full) == 1 else func(full or args[0], *args[1:], **(kwargs or {}))
         if func in _MEANS and not kwargs and _is_one(args[1]):
             return args[0].mean(_MEANS[func], keepdim=True)
+        if func in _MAXIMA and (windows := _windows(args[0], args[1])):
+            return reduce(_MAXIMA[func], windows, args[0])
         if func in _COMPARISONS and not kwargs and any(args[0] is drawn for drawn in self._drawn):
             return func(*args) if isinstance(args[1], Tensor) or args[1] > 0 else False
         if func in _IN_PLACE and not kwargs and args[0].requires_grad and args[0]._is_view():
@@ -65,6 +73,22 @@ class PlainFunctions(TorchFunctionMode):
 def _is_empty(part: Tensor) -> bool:
     """Torch leaves such tensors out by itself, of whatever shape the others are."""
     return part.dim() == 1 and isinstance(part.shape[0], int) and part.shape[0] == 0
+
+
+def _windows(x: Tensor, size: Any) -> list[tuple[int, ...]]:
+    """The window along each axis that adaptive max pooling to ``size`` takes; none where windows differ in size.
+
+    The last axis comes first: the gradient then goes to the entry that torch takes of several, the first row's first.
+    """
+    sizes = [size] if isinstance(size, int) else [*size]
+    lengths = [int(length) for length in x.shape[-len(sizes) :]]
+    places = [length if place is None else place for place, length in zip(sizes, lengths, strict=True)]
+    if any(length % place for place, length in zip(places, lengths, strict=True)):
+        return []
+    shares = [length // place for place, length in zip(places, lengths, strict=True)]
+    return [
+        tuple(share if i == axis else 1 for i, share in enumerate(shares)) for axis in reversed(range(len(shares)))
+    ]
 
 
 def _is_one(size: Any) -> bool:

@@ -237,7 +237,7 @@ def _require_free(program: Traceable, graph: GraphModule) -> None:
             if is_concrete_int(value.shape[axis]):
                 raise UnsupportedModelError(
                     f"The model's forward fixes axis {axis} of '{name}' at the {value.shape[axis]} it was traced "
-                    "with: read no shape as a Python number there."
+                    "with: write a length as x.shape[0], not as len(x), int(...) or a number."
                 )
 
 

@@ -47,6 +47,22 @@ def test_what_is_named_is_trained(choices: list[str], expected: set[str]) -> Non
     assert len(trained(whole)) == 8
 
 
+def test_biases_are_those_of_attention_and_recurrent_layers_too() -> None:
+    whole = nn.Sequential(nn.MultiheadAttention(8, 2), nn.GRU(8, 4))
+    assert trained(train_only(whole, ["bias"])) == {
+        *("0.in_proj_bias", "0.out_proj.bias"),
+        *("1.bias_ih_l0", "1.bias_hh_l0"),
+    }
+
+
+def test_a_pattern_of_adapters_passes_over_layers_that_have_none() -> None:
+    whole = nn.Sequential(nn.Conv2d(4, 4, 3, groups=4), nn.Conv2d(4, 8, 1), nn.Flatten(), nn.Linear(8, 1))
+    assert trained(train_only(whole, ["lora:*:r=2"])) == {"1.lora_A.weight", "1.lora_B.weight"}
+    for choice, says in [("lora:0:r=2", "a convolution in groups"), ("lora:3:r=2", "no more than 1 ranks")]:
+        with pytest.raises(ModelError, match=says):
+            train_only(whole, [choice])
+
+
 def test_an_adapter_begins_as_nothing_and_has_alpha_over_r() -> None:
     whole, x = model(), torch.randn(4, 6)
     adapted = train_only(whole, ["lora:3:r=2:alpha=8"])

@@ -1,7 +1,10 @@
 """Functions that a trace cannot hold, against what torch makes of them."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from exporter.plain_functions import PlainFunctions
@@ -23,6 +26,31 @@ def test_adaptive_pooling_to_one_place_is_a_mean_of_any_memory_format() -> None:
     torch.testing.assert_close(to_one, x.mean((2, 3), keepdim=True))
     assert torch.equal(to_more, functional.adaptive_avg_pool2d(x, (2, 5)))
     torch.testing.assert_close(of_signals, x[0].mean(2, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda x: functional.adaptive_max_pool2d(x, 1),
+        lambda x: functional.adaptive_max_pool2d(x, (2, None)),
+        lambda x: functional.adaptive_max_pool2d(x, (3, 2)),  # windows of two sizes
+        lambda x: functional.adaptive_max_pool2d(x, 2, return_indices=True)[1],
+        lambda x: functional.adaptive_max_pool1d(x[0], 3),
+        lambda x: functional.adaptive_max_pool1d(x[0, 0], 1),
+    ],
+)
+def test_adaptive_max_pooling_sends_the_gradient_to_the_entry_that_torch_takes_of_several(
+    pool: Callable[[Tensor], Tensor],
+) -> None:
+    x = torch.randint(-2, 3, (2, 4, 8, 6)).double().requires_grad_()
+    expected = pool(x)
+    with PlainFunctions():
+        found = pool(x)
+    assert torch.equal(found, expected)
+    if expected.requires_grad:
+        given = torch.randn_like(expected)
+        gradients = (torch.autograd.grad(outputs, x, given)[0] for outputs in (found, expected))
+        assert torch.equal(*gradients)
 
 
 @pytest.mark.parametrize(("limit", "stays"), [(0.0, True), (-1, True), (1.0, False)])
