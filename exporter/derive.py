@@ -22,6 +22,7 @@ from exporter.equivalence import every_other_unit, layout_tensors, role_of, why_
 from exporter.frozen import freeze, frozen_names, plain_buffers
 from exporter.groups import PRODUCERS, Group, propose_groups
 from exporter.heads import head_variants, sibling_heads
+from exporter.module_names import within
 from exporter.multihead import can_replace
 from exporter.personal import set_apart
 from exporter.segments import FREE, find_segments
@@ -99,13 +100,20 @@ def derive(
             kept.append(group)
         dense.update(dict.fromkeys(group.producers, reason) if reason else {})
     called = {*unfollowed, *(name for group in groups for name in group.producers)}
-    called |= {f"{name}.out_proj" for name, module in model.named_modules() if can_replace(module)}
+    called |= _read_by_attention(model)
     for name, module in model.named_modules():
         if isinstance(module, (*PRODUCERS, nn.RNNBase)) and name not in called:
             dense[name] = "the forward pass does not call it"
     producers = (name for group in kept if not group.heads for name in group.producers)
     scaled = tuple(name for name in producers if not _depthwise(model.get_submodule(name)))
     return Derivation(freeze(_layout(adapted, kept), frozen, buffers), scaled, dense, personal)
+
+
+def _read_by_attention(model: nn.Module) -> set[str]:
+    """The layers that torch's attention reads and does not call, with those within an adapted one."""
+    attentions = [(name, module) for name, module in model.named_modules() if can_replace(module)]
+    layers = [(within(name, "out_proj"), module.out_proj) for name, module in attentions]
+    return {inner for name, layer in layers for inner, _ in layer.named_modules(prefix=name)}
 
 
 class _Candidate(NamedTuple):

@@ -128,7 +128,8 @@ def _parts(graph: tp.DependencyGraph, module: nn.Module, name: str) -> list[_Par
 
 def _inner(axes: UnitAxes, *, recurrent: bool) -> Group:
     """Units that only layers of their own module read."""
-    return Group(axes.name, axes.size, (), dict(axes.owners), axes.own, recurrent=recurrent)
+    producers = (axes.name,) if axes.layers_own else ()
+    return Group(axes.name, axes.size, producers, dict(axes.owners), axes.own, recurrent=recurrent)
 
 
 def _graph(model: nn.Module, x: Tensor) -> tuple[tp.DependencyGraph, tuple[int, ...]]:

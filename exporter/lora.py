@@ -5,9 +5,9 @@ start are those of Hugging Face's PEFT.
 """
 
 import math
-from collections.abc import Iterator
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from edge_fl.core.errors import ModelError
@@ -47,11 +47,16 @@ class LoraLayer(nn.Module):
         """The frozen layer's with the adapter's added, for code that reads a weight and does not call the layer.
 
         torch's attention does so with its output projection, and the shortcut of its encoder layer with all others.
+        A and B are called, so that what hangs on them (a method's factor) counts here, too.
         """
-        weights = (layer.weight for layer in (self.base_layer, self.lora_A, self.lora_B))
-        base, down, up = cast("Iterator[Tensor]", weights)
-        added = up.flatten(1) @ down.flatten(1) * self.gain
-        return base + (added.T if is_transposed(self.base_layer) else added.reshape(base.shape))
+        base = cast("Tensor", self.base_layer.weight)
+        if isinstance(self.base_layer, nn.Conv2d):
+            down, up = cast("Tensor", self.lora_A.weight), cast("Tensor", self.lora_B.weight)
+            return base + (up.flatten(1) @ down.flatten(1)).reshape(base.shape) * self.gain
+        transposed = is_transposed(self.base_layer)
+        inputs = base.shape[0 if transposed else 1]
+        added: Tensor = self.lora_B(self.lora_A(torch.eye(inputs, dtype=base.dtype))) * self.gain
+        return base + (added if transposed else added.T)
 
     @property
     def bias(self) -> Tensor | None:

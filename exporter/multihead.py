@@ -4,7 +4,7 @@ torch's own holds how many heads it has, and checks its weights against that. Na
 same here. What stays is how many features a head has.
 """
 
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple, TypeGuard, cast
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from exporter.attention import weigh
+from exporter.lora import LoraLayer
 from exporter.module_names import within
 from exporter.replace_modules import replace_modules
 from exporter.unit_axes import UnitAxes
@@ -105,7 +106,7 @@ def replace_attention(model: nn.Module) -> nn.Module:
 
 
 def attention_axes(module: MultiheadAttention, name: str) -> list[UnitAxes]:
-    """The heads, which only ``out_proj`` reads, and the features of the outputs.
+    """The heads, which only ``out_proj`` reads, the features of the outputs, and ranks of an adapter of ``out_proj``.
 
     Parameters
     ----------
@@ -113,19 +114,32 @@ def attention_axes(module: MultiheadAttention, name: str) -> list[UnitAxes]:
         The module's in the model, before those of its parameters.
     """
     outputs, inputs = module.out_proj.weight.shape
-    heads = np.arange(inputs) // module.head_dim
+    heads, adapted = np.arange(inputs) // module.head_dim, isinstance(module.out_proj, LoraLayer)
     rows = {
         (within(name, own), 0): np.tile(heads, len(parameter) // inputs)
         for own, parameter in module.named_parameters(recurse=False)
     }
+    out = within(name, "out_proj")
     features = {
-        (within(name, f"out_proj.{own}"), 0): np.arange(outputs) for own, _ in module.out_proj.named_parameters()
+        (f"{out}.{own}", 0): np.arange(outputs)
+        for own, _ in module.out_proj.named_parameters()
+        if own != "lora_A.weight"
     }
-    columns = {(within(name, "out_proj.weight"), 1): heads}
-    return [
+    readers = ("base_layer.weight", "lora_A.weight") if adapted else ("weight",)
+    columns = {(f"{out}.{own}", 1): heads for own in readers}
+    axes = [
         UnitAxes(within(name, "heads"), inputs // module.head_dim, {**rows, **columns}, frozenset(rows), None),
-        UnitAxes(within(name, "out_proj"), outputs, features, frozenset(features), slice(0, outputs)),
+        UnitAxes(out, outputs, features, frozenset(features), slice(0, outputs)),
     ]
+    return [*axes, _rank_axes(module.out_proj, out)] if isinstance(module.out_proj, LoraLayer) else axes
+
+
+def _rank_axes(layer: LoraLayer, name: str) -> UnitAxes:
+    down, up = (f"{name}.lora_A.weight", 0), (f"{name}.lora_B.weight", 1)
+    ranks = np.arange(len(cast("Tensor", layer.lora_A.weight)))
+    return UnitAxes(
+        f"{name}.lora_A", len(ranks), {down: ranks, up: ranks}, frozenset([down]), None, layers_own=True
+    )
 
 
 def _read(mask: Tensor) -> Tensor:

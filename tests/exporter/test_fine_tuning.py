@@ -93,8 +93,19 @@ def test_adapters_of_torchs_attention_train_although_torch_calls_no_layer_there(
     layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, norm_first=True)
     model = nn.Sequential(layer, nn.Flatten(), nn.Linear(32, 3))
     bundle = export(model, torch.randn(2, 4, 8), train=["lora:0.*:r=2", "2.*"], output=tmp_path / "bundle")
-    names = {tensor.name for tensor in bundle.layout.parameters}
-    assert {"0.self_attn.out_proj.lora_A.weight", "0.linear1.lora_B.weight"} < names
+    assert {block.name: block.size for block in bundle.layout.blocks} == {
+        f"0.{layer}.lora_A": 2 for layer in ("self_attn.out_proj", "linear1", "linear2")
+    }
+
+
+def test_heads_and_ranks_of_an_adapter_behind_them_are_units_of_their_own(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, norm_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(32, 3))
+    bundle = export(model, torch.randn(2, 4, 8), train=["lora:out_proj:r=2", "0.*"], output=tmp_path / "bundle")
+    down = bundle.layout.tensor("0.self_attn.out_proj.lora_A.weight")
+    blocks = [segment.block for axis in down.units for segment in axis]
+    assert blocks == ["0.self_attn.out_proj.lora_A", "0.self_attn.heads"]
 
 
 @pytest.mark.parametrize(
