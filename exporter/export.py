@@ -26,7 +26,7 @@ from edge_fl.core.bundle import (
     Program,
     Tokenizer,
 )
-from edge_fl.core.errors import ConfigError, UnsupportedModelError
+from edge_fl.core.errors import BundleError, ConfigError, UnsupportedModelError
 from edge_fl.core.frozen import FROZEN, pack_frozen
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.width_statistics import with_rows, without_rows
@@ -53,7 +53,7 @@ from exporter.plain_tensors import with_registered_tensors
 from exporter.report import Findings, examine
 from exporter.scaled import scaled_parameters
 from exporter.sentence import some_names
-from exporter.source import Source, Traceable
+from exporter.source import Source, Step, Traceable
 from exporter.steps import STEPS
 from exporter.target import Target, check_scores, check_target
 from exporter.tokenizer_file import check_tokenizer, settled
@@ -137,12 +137,22 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
         unproven = Bundle.save(Path(scratch), manifest, {**files, **_tensors(model, found.layout)})
         for runtime in target.runtimes:
             report(f"{runtime}: comparing with torch")
-            parity[runtime] = check_parity(
-                source, unproven, runtime, widths=target.widths, batch=target.batch, below=below
-            )
+            parity[runtime] = _proven(source, target, unproven, runtime, below)
     report("writing")
     manifest = msgspec.structs.replace(manifest, layout=found.apart, parity=parity)
     return Bundle.save(root, manifest, {**files, **_tensors(model, found.apart)})
+
+
+def _proven(source: Source, target: Target, unproven: Bundle, runtime: str, below: Below | None) -> Parity:
+    try:
+        return check_parity(source, unproven, runtime, widths=target.widths, batch=target.batch, below=below)
+    except BundleError:  # of a program that compiles, but that the runtime has no kernels for
+        refuse_missing_kernels((runtime,), _steps(source, target), batch=target.batch)
+        raise
+
+
+def _steps(source: Source, target: Target) -> tuple[Step, ...]:
+    return tuple(STEPS.find(variant)(source) for variant in target.variants)
 
 
 def _stored(model: nn.Module, target: Target) -> nn.Module:
@@ -246,7 +256,7 @@ def _dropping(source: Source, target: Target) -> Source:
 
 
 def _lowered(source: Source, target: Target, features: Traceable | None, report: Report) -> dict[str, Lowered]:
-    steps = tuple(STEPS.find(variant)(source) for variant in target.variants)
+    steps = _steps(source, target)
     try:
         widths = program_widths(source.layout, target.widths)
         request = Request(steps, build_evaluation(source), widths, target.batch, features)

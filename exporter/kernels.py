@@ -41,7 +41,6 @@ _INSTEAD = {
     "median": "max or mean",
     "sort": "max or mean",
     "topk": "max or mean",
-    "upsample": "expand and reshape",
 }
 _OTHERWISE = "products, convolutions, pooling, normalisation and elementwise arithmetic"
 _MODULE = "edge_fl_module"  # where in a node's meta the module is noted that called it

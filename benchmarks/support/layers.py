@@ -228,6 +228,9 @@ _POOLINGS = (
             ("AvgPool2d, overlapping", nn.AvgPool2d(3, 2, 1)),
             ("AdaptiveAvgPool2d to 2 x 2", nn.AdaptiveAvgPool2d(2)),
             ("AdaptiveMaxPool2d to 1 x 1", nn.AdaptiveMaxPool2d(1)),
+            ("AdaptiveMaxPool2d, windows of two sizes", nn.AdaptiveMaxPool2d(4)),
+            ("Upsample, nearest", nn.Upsample(scale_factor=2)),
+            ("Upsample, bilinear", nn.Upsample(scale_factor=2, mode="bilinear")),
         )
     ),
     SupportCase("Mean over all places", _mean_of_places, _IMAGE),

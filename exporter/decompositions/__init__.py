@@ -10,6 +10,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from exporter.decompositions.convolution import convolution_decompositions
 from exporter.decompositions.normalisation import normalisation_decompositions
 from exporter.decompositions.pooling import pooling_decompositions
+from exporter.decompositions.resizing import resizing_decompositions
 
 __all__ = ["Decompositions", "core_decompositions"]
 
@@ -37,7 +38,7 @@ _GRADIENTS = [
 
 
 def core_decompositions(*, gather: bool = False) -> dict[Any, Callable[..., Any]]:
-    """Core ATen, with convolutions, pooling, normalisation and the gradients of activations and losses written out.
+    """Core ATen, with layers of images, normalisation and the gradients of activations and losses written out.
 
     ``gather`` is for runtimes with a quick ``index_select``.
     """
@@ -46,6 +47,7 @@ def core_decompositions(*, gather: bool = False) -> dict[Any, Callable[..., Any]
     table[_aten.empty_permuted.default] = _empty_permuted
     table.update(convolution_decompositions(gather=gather))
     table.update(pooling_decompositions())
+    table.update(resizing_decompositions())
     table.update(normalisation_decompositions())
     return table
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from exporter.decompositions.layout import batch_first, batch_last
+from exporter.decompositions.resizing import product_along
 from exporter.decompositions.windows import Axis, Kernel, Phases, spread, total
 
 __all__ = ["pooling_decompositions"]
@@ -137,7 +138,7 @@ def _windows(x: Tensor, axis: int, outputs: int) -> Tensor:
 
 def _along_both(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """``rows x columns^T`` for the last two axes of ``x``."""
-    return ((x @ columns.T).transpose(-1, -2) @ rows.T).transpose(-1, -2)
+    return product_along(product_along(x, -1, columns), -2, rows)
 
 
 def _kernel(

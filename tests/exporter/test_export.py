@@ -100,6 +100,15 @@ def test_a_model_that_binds_the_trace_to_one_batch_is_refused(tmp_path: Path) ->
     assert not (tmp_path / "bundle").exists()
 
 
+def test_an_operation_that_executorch_compiles_and_cannot_run_is_named_with_its_layer(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Unflatten(1, (1, 6)), nn.AdaptiveMaxPool1d(4), nn.Flatten(), nn.Linear(4, 3))
+    with pytest.raises(
+        UnsupportedModelError, match=r"^executorch cannot train 'aten\.adaptive_max_pool2d.*' in '1': "
+    ):
+        export_bundle(model, target("executorch", widths=(1000,)), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
 def test_a_program_that_ignores_the_scale_is_refused(tmp_path: Path) -> None:
     model = mlp.mlp(inputs=6, hidden=8, classes=3)
     right = source(model, (6,), 3)
