@@ -11,7 +11,7 @@ from device_sim.simulation.time_model import TIER_SLOWDOWNS
 from device_sim.simulation.trainer import STACKED_RUNTIME, LocalTrainer, RuntimeTrainer, Trainer
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
-from edge_fl.core.plain_numbers import settle_numbers
+from edge_fl.core.field_types import settle_fields
 from edge_fl.data.partition import IID, Kind
 from edge_fl.recipes.own import use_code
 from edge_fl.runtimes.base import open_runtime
@@ -34,7 +34,7 @@ class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test_share: float = 0.0
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
+        settle_fields(self)
         if not 0 <= self.test_share < 1:
             raise ConfigError(f"The share of samples to hold out is in [0, 1), not {self.test_share:g}.")
         if self.clients < 1 or self.tiers < 1:
@@ -74,7 +74,7 @@ class RayCluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
+        settle_fields(self)
         if self.workers is not None and self.workers < 1:
             raise ConfigError(f"Training takes at least 1 process, not {self.workers}.")
 
@@ -96,7 +96,7 @@ class TrainerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ray: RayCluster | None = None
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
+        settle_fields(self)
         if self.kind not in ("stacked", "runtime"):
             raise ConfigError(f"There is no trainer '{self.kind}'; there are stacked and runtime.")
         if self.kind == "runtime" and self.device != "cpu":
@@ -174,7 +174,7 @@ class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failures: float = 0.0
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
+        settle_fields(self)
         find_link(self.link)
         for name, values in (("steps", self.steps), ("slowdowns", self.slowdowns), ("stay", (self.stay,))):
             if not all(0 < value < float("inf") for value in values):

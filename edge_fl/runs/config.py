@@ -3,15 +3,14 @@
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache
 from itertools import pairwise
-from typing import Any, Literal, TypedDict, get_type_hints
+from typing import Any, Literal, TypedDict
 
 import msgspec
 
 from edge_fl import __version__
-from edge_fl.core.errors import ConfigError, said
-from edge_fl.core.plain_numbers import settle_numbers
+from edge_fl.core.errors import ConfigError
+from edge_fl.core.field_types import settle_fields
 from edge_fl.runs.privacy import Privacy
 from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 
@@ -37,7 +36,7 @@ class SecureAggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     cohort: int = 100
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
+        settle_fields(self)
         if not 2 <= self.holders <= self.cohort / 2 or self.cohort > MOST_MEMBERS:
             raise ConfigError(
                 f"At least 2 devices hold a row that counts, and a cohort has twice as many at least, and at most "
@@ -151,8 +150,7 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     about: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
-        self._check_types()
+        settle_fields(self, _GIVEN)
         check_id(self.run)
         for name in (
             "rounds",
@@ -197,18 +195,6 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                 raise ConfigError(f"A run needs a {name.replace('_', ' ')} above 0, not {getattr(self, name)}.")
         self._check_bounds()
         self._check_lr()
-
-    def _check_types(self) -> None:
-        """As far as JSON, in which the run is kept, would find them wrong; users of Python may give anything."""
-        for name, kind in _types().items():
-            given = getattr(self, name)
-            hint = f": give {_GIVEN[name]}" if name in _GIVEN else ""
-            if hint and isinstance(given, dict):
-                raise ConfigError(f"'{name}' cannot be {given!r}{hint}.")
-            try:
-                msgspec.convert(given, kind)
-            except msgspec.ValidationError as error:
-                raise ConfigError(f"'{name}' cannot be {given!r} ({said(error)}){hint}.") from error
 
     def _check_statistics(self) -> None:
         reasons = {
@@ -270,11 +256,6 @@ class RunConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         drops = sum(round > drop * self.rounds + 1e-9 for drop in self.lr_drops)  # 0.29 * 100 < 29
         risen = min(round / self.lr_warmup, 1.0) if self.lr_warmup else 1.0
         return self.lr * risen / float(10**drops)
-
-
-@cache
-def _types() -> dict[str, Any]:
-    return get_type_hints(RunConfig)
 
 
 def begun(config: RunConfig, parameters: Mapping[str, Any], **about: Any) -> RunConfig:

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 
 from edge_fl.core.errors import ConfigError
-from edge_fl.core.plain_numbers import settle_numbers
+from edge_fl.core.field_types import settle_fields
 
 __all__ = ["Privacy", "Spent"]
 
@@ -32,7 +32,7 @@ class Privacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     devices: int | None = None
 
     def __post_init__(self) -> None:
-        settle_numbers(self)
+        settle_fields(self)
         if self.kind not in ("central", "local"):
             raise ConfigError(f"Differential privacy is central or local, not '{self.kind}'.")
         if (self.noise is None) == (self.epsilon is None):

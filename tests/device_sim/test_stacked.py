@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from device_sim.simulation import stack
-from device_sim.simulation.settings import Population, TrainerSettings
+from device_sim.simulation.settings import Population, TrainerSettings, World
 from device_sim.simulation.stacked_program import StepGraph
 from device_sim.simulation.whole_model import ResidentModel
 from edge_fl.core.bundle import TENSOR, Bundle
@@ -135,6 +135,11 @@ def test_evaluation_leaves_the_trainer_its_threads(torch_bundle: Bundle, tmp_pat
     ("make", "words"),
     [
         (lambda: Population(0), "needs clients"),
+        (
+            lambda: Population(5, tiers=[1.0, 0.5]),
+            r"'tiers' cannot be \[1\.0, 0\.5\] \(Expected `int`, got `array`\)",
+        ),
+        (lambda: World("wifi", online="always"), "'online' cannot be 'always'"),
         (lambda: Population(10).share(0.09), "picks none of 10"),
         (lambda: Population(10).share(1.5), r"in \(0, 1\]"),
         (lambda: TrainerSettings("quick"), "no trainer 'quick'"),
