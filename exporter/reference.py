@@ -7,7 +7,7 @@ nothing here knows of compact execution, padding or the traced step.
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from edge_fl.core.errors import ModelError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_at
+from exporter.double_precision import double_precision
 from exporter.dropout_calls import Undropped
 from exporter.frozen import is_frozen
 from exporter.own_outputs import Outputs, predictions
@@ -151,7 +152,8 @@ class Reference:
         statistics = {name: self._tensors[name] for name in self._statistics}
         tensors = {**self._tensors, **self._buffers(statistics, width)}
         with torch.no_grad():
-            outputs = functional_call(self._module.eval(), tensors, (self._input(batch.x),))
+            with self._precision():
+                outputs = functional_call(self._module.eval(), tensors, (self._input(batch.x),))
             ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
             losses = self._source.loss.per_sample(outputs, self._input(batch.y), *ones)
         self._module.train()
@@ -241,13 +243,16 @@ class Reference:
         ]
         hooks += [self._module.get_submodule(n).register_forward_hook(multiply) for n in self._source.scaled]
         x = self._input(given.batch.x[real])
-        with self._masks(real, given) as masks:
+        with self._masks(real, given) as masks, self._precision():
             outputs: Outputs = functional_call(self._module, tensors, (x,))
         if isinstance(masks, DrawnMasks):
             masks.require_all_drawn()
         for hook in hooks:
             hook.remove()
         return outputs
+
+    def _precision(self) -> AbstractContextManager[None]:
+        return double_precision() if self._dtype == torch.float64 else nullcontext()
 
     def _masks(self, real: NDArray[np.bool_], given: Given) -> AbstractContextManager[object]:
         """What the model's own dropout draws."""

@@ -9,6 +9,7 @@ import torch
 from exporter.attention import PlainAttention
 from exporter.dropout_calls import Undropped
 from exporter.plain_functions import PlainFunctions
+from exporter.recurrent.known_zeros import KnownZeros
 from exporter.recurrent.linear import FlatLinear
 
 __all__ = ["written_out"]
@@ -16,7 +17,7 @@ __all__ = ["written_out"]
 
 @contextmanager
 def written_out() -> Iterator[PlainAttention]:
-    """Attention is written out, linear layers are flat, nothing is dropped, and torch's own shortcuts are off."""
+    """Attention is written out, linear layers are flat, nothing is dropped, zeros are known, no shortcuts of torch."""
     fast, attention = torch.backends.mha.get_fastpath_enabled(), PlainAttention()
     torch.backends.mha.set_fastpath_enabled(False)  # an operation for a whole encoder layer, which has no gradient
     try:
@@ -27,6 +28,7 @@ def written_out() -> Iterator[PlainAttention]:
             stack.enter_context(attention)
             stack.enter_context(FlatLinear())
             stack.enter_context(PlainFunctions())
+            stack.enter_context(KnownZeros())
             yield attention
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

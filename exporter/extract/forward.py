@@ -27,6 +27,7 @@ from exporter.quiet import quiet
 from exporter.sentence import first_line
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
 from exporter.trace import export_symbolic
+from exporter.written_out import written_out
 
 __all__ = ["FORWARD", "load_forward", "save_forward"]
 
@@ -104,7 +105,8 @@ def _prove(source: Source, program: nn.Module, function: Callable[..., Tensor]) 
     pattern = Pattern(source.layout, np.concatenate([*kept, np.zeros(0, dtype=np.bool_)]))
     inputs = _example(source, pattern, _BATCH - 1)
     try:
-        expected = function(*inputs)
+        with written_out():
+            expected = function(*inputs)
         (outputs,) = program(*inputs)
         off = float((outputs - expected).abs().max()) / max(SMALLEST, float(expected.abs().max()))
     except RuntimeError as error:

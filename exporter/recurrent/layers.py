@@ -12,6 +12,7 @@ from edge_fl.core.errors import UnsupportedModelError
 from exporter.recurrent.elman import elman
 from exporter.recurrent.gates import flat
 from exporter.recurrent.gru import gru
+from exporter.recurrent.known_zeros import is_known_zero
 from exporter.recurrent.loop import Tensors
 from exporter.recurrent.lstm import lstm
 from exporter.recurrent.states import LayerStates, initial_states
@@ -85,8 +86,8 @@ class RecurrentLayers(nn.Module):
     def _first(self, hx: Any, batched: bool) -> list[Any]:
         if hx is None:
             return [None] * self.states
-        given = [hx] if self.states == 1 else list(hx)
-        return given if batched else [state.unsqueeze(1) for state in given]
+        given = [None if is_known_zero(state) else state for state in ([hx] if self.states == 1 else hx)]
+        return given if batched else [None if state is None else state.unsqueeze(1) for state in given]
 
     def _run(self, x: Tensor, first: list[Any]) -> tuple[Tensor, list[list[Tensor]]]:
         suffixes = self.suffixes()

@@ -1,0 +1,58 @@
+"""First states of zeros that a model writes for a recurrent layer.
+
+Known to be zeros, they count as none given: the layer then starts from zeros of as many units as it keeps.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["KnownZeros", "is_known_zero"]
+
+_MARK = "edge_fl_zeros"
+_MADE = (torch.zeros, torch.zeros_like, Tensor.new_zeros)
+_KEPT = {
+    *(
+        "to",
+        "float",
+        "double",
+        "type",
+        "type_as",
+        "cpu",
+        "cuda",
+        "detach",
+        "clone",
+        "contiguous",
+        "requires_grad_",
+    ),
+    *("view", "reshape", "squeeze", "unsqueeze", "expand", "expand_as", "repeat", "transpose", "permute"),
+}
+"""Functions of zeros that give zeros, by name."""
+
+
+def is_known_zero(tensor: Tensor) -> bool:
+    """Whether a model wrote ``tensor`` as zeros, and nothing over it, while :class:`KnownZeros` was active."""
+    return getattr(tensor, _MARK, False)
+
+
+class KnownZeros(TorchFunctionMode):
+    """While active, tensors of zeros are marked."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call ``func``, and mark or unmark."""
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if func in _MADE or (args and name in _KEPT and isinstance(args[0], Tensor) and is_known_zero(args[0])):
+            setattr(result, _MARK, True)
+        elif args and (name.endswith("_") or name == "__setitem__") and isinstance(args[0], Tensor):
+            setattr(args[0], _MARK, False)
+        return result
