@@ -18,11 +18,12 @@ from edge_fl.core.layout import Axis, Layout, Segment
 from edge_fl.core.layout import Tensor as Spec
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, kept_axes
+from exporter.accept import Fit, example_inputs
 from exporter.dropout_calls import MaskedDropout
 from exporter.equivalence import every_other_unit, random_weights, with_rows_at_zero
 from exporter.frozen_dtype import arrays_of
 from exporter.own_outputs import flat_outputs
-from exporter.source import DropoutPlace, Source, batch_ports
+from exporter.source import DropoutPlace, Source
 from exporter.where import Running
 from exporter.written_out import written_out
 
@@ -84,7 +85,9 @@ class _Runs:
 
     def __init__(self, source: Source) -> None:
         self._source, self._module = source, copy.deepcopy(source.module)
-        self._weights = random_weights((tensor.name, tensor.shape) for tensor in source.layout.tensors)
+        drawn = random_weights((tensor.name, tensor.shape) for tensor in source.layout.tensors)
+        # Above zero, so that a ReLU seldom hides a unit.
+        self._weights = {name: np.abs(array) if name.endswith("bias") else array for name, array in drawn.items()}
         self._frozen = arrays_of(source.original, source.layout)
 
     @property
@@ -136,9 +139,8 @@ class _Runs:
             return flat_outputs(self._source.outputs(self._module, tensors, x)), noting.calls
 
     def _samples(self, number: int, *, alike: bool = False) -> Tensor:
-        x = next(port for port in batch_ports(self._source) if port.name == "x").example({}, number)
-        if x.is_floating_point() and not self._source.inputs:
-            x = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+        source = self._source
+        x = example_inputs(Fit(source.input, (), source.vocabulary or source.classes, source.inputs), number)
         return x[:1].expand_as(x).clone() if alike else x
 
 

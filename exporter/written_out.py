@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
+from torch.nn.modules import transformer
 
 from exporter.attention import PlainAttention
 from exporter.dropout_calls import Undropped
@@ -25,6 +26,7 @@ def written_out() -> Iterator[PlainAttention]:
             stack.enter_context(Undropped())  # what says otherwise lies above
             if "transformers" in sys.modules:
                 stack.enter_context(_exporting())
+            stack.enter_context(_causality_as_said())
             stack.enter_context(attention)
             stack.enter_context(FlatLinear())
             stack.enter_context(PlainFunctions())
@@ -44,3 +46,14 @@ def _exporting() -> Iterator[None]:
         yield
     finally:
         compiler._is_compiling_flag, compiler._is_exporting_flag = before
+
+
+@contextmanager
+def _causality_as_said() -> Iterator[None]:
+    """Encoders of torch look into a mask to see whether it is causal; the mask itself counts here, whichever it is."""
+    detect = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = detect

@@ -87,6 +87,14 @@ class Encoder(nn.Module):
         return self.head(self.encoder(self.embedding(x)).mean(1))  # type: ignore[no-any-return]
 
 
+class Masked(Encoder):
+    """torch's tutorial: a mask whose values torch looks into."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return self.head(self.encoder(self.embedding(x), mask).mean(1))  # type: ignore[no-any-return]
+
+
 class Rotary(nn.Module):
     """Two query heads to each head of keys, and positions that rotate halves, as Llama has them."""
 
@@ -168,14 +176,17 @@ def rotated(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("model", "x", "expected"),
     [
-        (
-            Encoder,
-            torch.randint(30, (3, 6)),
-            {
-                f"encoder.layers.{n}.{what}": size
-                for n in (0, 1)
-                for what, size in (("self_attn.heads", 3), ("linear1", 20))
-            },
+        *(
+            (
+                model,
+                torch.randint(30, (3, 6)),
+                {
+                    f"encoder.layers.{n}.{what}": size
+                    for n in (0, 1)
+                    for what, size in (("self_attn.heads", 3), ("linear1", 20))
+                },
+            )
+            for model in (Encoder, Masked)
         ),
         (
             Vit,

@@ -152,6 +152,28 @@ def test_a_concatenation_of_many_layers_is_laid_out() -> None:
     assert found == ((sum(range(3, 15)),), [blocks])
 
 
+class TextCnn(nn.Module):
+    """Kim's: of every filter the largest output over the words, which a ReLU hides where it is below zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 12)
+        self.filters = nn.ModuleList(nn.Conv1d(12, 6, size) for size in (2, 3, 4))
+        self.drop, self.out = nn.Dropout(0.5), nn.Linear(18, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = self.words(x).transpose(1, 2)
+        largest = [layer(words).relu().amax(2) for layer in self.filters]
+        return self.out(self.drop(torch.cat(largest, 1)))  # type: ignore[no-any-return]
+
+
+def test_units_that_a_relu_could_hide_are_found_in_tokens_that_differ(tmp_path: Path) -> None:
+    (place,) = exported(
+        TextCnn(), torch.zeros(2, 8, dtype=torch.int64), tmp_path / "b", "torch-eager"
+    ).manifest.dropout
+    assert [segment.block for segment in place.mask.units[0]] == ["filters.0", "filters.1", "filters.2"]
+
+
 class Swapped(nn.Module):
     """Drops what has places before samples, in one axis."""
 
