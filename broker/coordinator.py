@@ -317,7 +317,7 @@ class Coordinator:
                 raise RunError(
                     f"Only {there} of {needed} devices were there within {self._config.wait:.0f} s"
                     f"{f', and {timing} still timed their tiers (raise --wait)' if timing else ''}; start more, or "
-                    "lower --clients-per-round."
+                    "lower --clients-per-round and --min-clients."
                 )
             fleet.pump(until)
 

@@ -15,6 +15,7 @@ _TARGETS = {
     "Compressor": "edge_fl.compressors.base:Compressor",
     "Demands": "edge_fl.agent.demands:Demands",
     "Device": "edge_fl.agent.device:Device",
+    "EdgeFLError": "edge_fl.core.errors:EdgeFLError",
     "Method": "edge_fl.methods.base:Method",
     "Metric": "edge_fl.metrics.base:Metric",
     "Optimizer": "edge_fl.core.bundle:Optimizer",

@@ -6,6 +6,7 @@ from edge_fl.agent.device import Device as Device
 from edge_fl.compressors.base import Compressor as Compressor
 from edge_fl.core.bundle import Bundle as Bundle
 from edge_fl.core.bundle import Optimizer as Optimizer
+from edge_fl.core.errors import EdgeFLError as EdgeFLError
 from edge_fl.identity.file import read_identity as read_identity
 from edge_fl.methods.base import Method as Method
 from edge_fl.metrics.base import Metric as Metric

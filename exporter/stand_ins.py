@@ -64,6 +64,9 @@ class _Recurrence(StandIn):
         self.layers = len(self.axes)
         self.batch_first, self.pair = module.batch_first, isinstance(module, LstmLayers)
 
+    def flatten_parameters(self) -> None:
+        """As torch's, which models call for cuDNN: nothing is done."""
+
     def forward(self, x: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         """Outputs and last states of the shapes that torch gives."""
         del hx

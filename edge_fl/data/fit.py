@@ -137,7 +137,7 @@ def _check_targets(samples: Samples, manifest: Manifest) -> None:
     if labels.size and not 0 <= labels.min() <= labels.max() < manifest.classes:
         raise DataError(
             f"The data has labels {labels.min()} to {labels.max()}, and '{manifest.name}' knows "
-            f"{manifest.classes} classes; give --data that fits."
+            f"{manifest.classes} classes, from 0; give --data that fits."
         )
     if labels.size < samples.y.size and manifest.loss in _EVERY_POSITION:
         raise DataError(

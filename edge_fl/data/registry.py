@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _FOLDER = "EDGE_FL_DATA"
+_KINDS = {".npz": "npz", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet", ".txt": "text", ".py": "python"}
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,9 @@ def _folder() -> Path | None:
 def _module(name: str) -> ModuleType:
     modules = _modules()
     if name not in modules:
-        raise DataError(f"There is no data set '{name}'; there are {', '.join(sorted(modules))}.")
+        kind = _KINDS.get(Path(name).suffix)
+        meant = f"; did you mean '{kind}:{name}'?" if kind else f"; there are {', '.join(sorted(modules))}."
+        raise DataError(f"There is no data set '{name}'{meant}")
     return modules[name]
 
 

@@ -13,22 +13,11 @@ from torch.overrides import TorchFunctionMode
 __all__ = ["KnownZeros", "is_known_zero"]
 
 _MARK = "edge_fl_zeros"
-_MADE = (torch.zeros, torch.zeros_like, Tensor.new_zeros)
+_MADE = (torch.zeros, torch.zeros_like, Tensor.new_zeros, Tensor.zero_)
 _KEPT = {
-    *(
-        "to",
-        "float",
-        "double",
-        "type",
-        "type_as",
-        "cpu",
-        "cuda",
-        "detach",
-        "clone",
-        "contiguous",
-        "requires_grad_",
-    ),
-    *("view", "reshape", "squeeze", "unsqueeze", "expand", "expand_as", "repeat", "transpose", "permute"),
+    *("to", "float", "double", "type", "type_as", "cpu", "cuda"),
+    *("detach", "clone", "contiguous", "squeeze", "unsqueeze"),
+    *("view", "reshape", "expand", "expand_as", "repeat", "transpose", "permute"),
 }
 """Functions of zeros that give zeros, by name."""
 
@@ -49,6 +38,8 @@ class KnownZeros(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call ``func``, and mark or unmark."""
+        if func is Tensor.requires_grad_ and is_known_zero(args[0]):
+            return args[0]  # torch refuses it within what it differentiates, and nobody reads a gradient of zeros
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         if func in _MADE or (args and name in _KEPT and isinstance(args[0], Tensor) and is_known_zero(args[0])):

@@ -46,6 +46,9 @@ class RecurrentLayers(nn.Module):
             self.register_parameter(name, parameter)
         self.train(original.training)
 
+    def flatten_parameters(self) -> None:
+        """Do nothing: models call it for cuDNN."""
+
     def suffixes(self) -> list[str]:
         """What the names of a layer's parameters end in, a layer and direction each, in torch's order."""
         directions = ("", "_reverse") if self.bidirectional else ("",)

@@ -17,6 +17,7 @@ from exporter.recurrent.known_zeros import KnownZeros, is_known_zero
         (lambda x: torch.zeros(2, 3), True),
         (lambda x: x.new_zeros(1, 3).expand(2, -1).to(torch.float64).requires_grad_(), True),
         (torch.zeros_like, True),
+        (lambda x: x.new(2, 3).zero_(), True),
         (lambda x: torch.zeros(2, 3) + x, False),
         (lambda x: torch.zeros(2, 3).add_(1), False),
         (torch.ones_like, False),
@@ -41,9 +42,10 @@ class Tutorial(nn.Module):
         self.lstm, self.head = nn.LSTM(3, 6, 2, batch_first=True), nn.Linear(6, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        h0 = torch.zeros(2, x.size(0), 6).to(x.device)
-        c0 = torch.zeros(2, x.size(0), 6).to(x.device)
-        out, _ = self.lstm(x, (h0, c0))
+        self.lstm.flatten_parameters()
+        h0 = torch.zeros(2, x.size(0), 6).requires_grad_().to(x.device)
+        c0 = torch.zeros(2, x.size(0), 6).requires_grad_().to(x.device)
+        out, _ = self.lstm(x, (h0.detach(), c0.detach()))
         return self.head(out[:, -1, :])  # type: ignore[no-any-return]
 
 
