@@ -11,7 +11,6 @@ from broker.session import new_run_id
 from broker.session import serve as coordinate
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
-from edge_fl.core.python_words import speaks_python
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SecureAggregation, bounds_beside
@@ -22,7 +21,6 @@ from edge_fl.transport.access import Access
 __all__ = ["serve"]
 
 
-@speaks_python(*RunConfig.__struct_fields__)
 def serve(
     bundle: Bundle | str | Path,
     *,

@@ -12,7 +12,6 @@ from torch import nn
 from edge_fl.core.bundle import BatchNormPolicy, Bundle, Optimizer
 from edge_fl.core.errors import ConfigError, ModelError, said
 from edge_fl.core.inputs import Input
-from edge_fl.core.python_words import speaks_python
 from edge_fl.core.share import parse_width
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
@@ -27,7 +26,6 @@ from exporter.tokenizer_file import read_tokenizer
 __all__ = ["export"]
 
 
-@speaks_python()
 def export(
     model: nn.Module,
     example_inputs: Any,

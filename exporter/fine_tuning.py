@@ -105,12 +105,16 @@ def named_parameters(model: nn.Module, choice: str) -> set[str]:
         paths = [path for path, module in model.named_modules() if isinstance(module, _NORMS)]
         found = {name for name in every if name.rpartition(".")[0] in paths}
     elif choice == BIAS:
-        found = {name for name in every if BIAS in name.rpartition(".")[2].split("_")}  # in_proj_bias, bias_hh_l0
+        found = {name for name in every if _is_bias(name.rpartition(".")[2])}
     else:
         found = set(fnmatch.filter(every, choice))
     if not found:
         raise unknown_names(choice, every)
     return found
+
+
+def _is_bias(name: str) -> bool:
+    return name.startswith(f"{BIAS}_") or f"_{name}".endswith(f"_{BIAS}")  # bias_hh_l0, in_proj_bias
 
 
 def unknown_names(choice: str, names: Sequence[str]) -> ModelError:

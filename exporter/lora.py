@@ -47,7 +47,7 @@ class LoraLayer(nn.Module):
         """The frozen layer's with the adapter's added, for code that reads a weight and does not call the layer.
 
         torch's attention does so with its output projection, and the shortcut of its encoder layer with all others.
-        A and B are called, so that what hangs on them (a method's factor) counts here, too.
+        Linear layers are called, so that a method's factor, which hangs on A, counts here, too.
         """
         base = cast("Tensor", self.base_layer.weight)
         if isinstance(self.base_layer, nn.Conv2d):

@@ -58,7 +58,7 @@ class PlainFunctions(TorchFunctionMode):
             return full[0] if len(full) == 1 else func(full or args[0], *args[1:], **(kwargs or {}))
         if func in _MEANS and not kwargs and _is_one(args[1]):
             return args[0].mean(_MEANS[func], keepdim=True)
-        if func in _MAXIMA and (windows := _windows(args[0], args[1])):
+        if func in _MAXIMA and len(args) == 2 and (windows := _windows(args[0], args[1])):
             return reduce(_MAXIMA[func], windows, args[0])
         if func in _COMPARISONS and not kwargs and any(args[0] is drawn for drawn in self._drawn):
             return func(*args) if isinstance(args[1], Tensor) or args[1] > 0 else False

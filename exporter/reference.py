@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Optimizer
-from edge_fl.core.errors import ModelError
+from edge_fl.core.errors import ModelError, UnsupportedModelError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_at
@@ -152,10 +152,10 @@ class Reference:
         statistics = {name: self._tensors[name] for name in self._statistics}
         tensors = {**self._tensors, **self._buffers(statistics, width)}
         with torch.no_grad():
+            ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
             with self._precision():
                 outputs = functional_call(self._module.eval(), tensors, (self._input(batch.x),))
-            ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
-            losses = self._source.loss.per_sample(outputs, self._input(batch.y), *ones)
+                losses = self._source.loss.per_sample(outputs, self._input(batch.y), *ones)
         self._module.train()
         return float(losses[torch.from_numpy(batch.weight > 0)].mean()), predictions(outputs).numpy()
 
@@ -221,6 +221,11 @@ class Reference:
             noiseless._parameters = {"weight": alpha * module.weight**2, "bias": None}  # type: ignore[dict-item]
             noiseless._forward_hooks = OrderedDict()
             variance: Tensor = noiseless(x**2) + _LEAST_VARIANCE
+            if len(variance) != len(noise):  # of an adapter whose weight is read, and whose layers get no samples
+                raise UnsupportedModelError(
+                    f"'{layer}' beside torch's attention takes no variational dropout: leave vardrop or the "
+                    "adapter out."
+                )
             return outputs + noise * variance.sqrt()
 
         return add
@@ -267,7 +272,8 @@ class Reference:
     def _mean_loss(self, outputs: Outputs, given: Given) -> Tensor:
         y = self._input(given.batch.y[given.batch.weight > 0])
         more = [torch.from_numpy(given.extra[name]).to(self._dtype) for name in self._source.loss.inputs]
-        return self._source.loss.per_sample(outputs, y, *more).mean()
+        with self._precision():
+            return self._source.loss.per_sample(outputs, y, *more).mean()
 
     def _input(self, array: NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)

@@ -13,7 +13,6 @@ from device_sim.simulation.simulate import Simulation
 from edge_fl.compressors.base import COMPRESSORS
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
-from edge_fl.core.python_words import speaks_python
 from edge_fl.data.given import samples_of
 from edge_fl.data.partition import Kind
 from edge_fl.methods.base import METHODS
@@ -230,7 +229,6 @@ def _takes(other: Callable[_P, object]) -> Callable[[Callable[..., _R]], Callabl
     return shown
 
 
-@speaks_python()
 @_takes(begin)
 def simulate(bundle: Bundle | str | Path, data: Any = None, **options: Any) -> Run:
     """Simulate a run with the frames, checks and rules of a real one, until its last round.

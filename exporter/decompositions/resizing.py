@@ -1,6 +1,7 @@
 """Upsampling and its gradient: a product along each axis with a matrix of what every output takes of every input.
 
-No runtime needs kernels of its own for that, and the gradient is the product with the transposed matrix.
+ExecuTorch has no kernels for most of them, and the gradient is the product with the transposed matrix. An export with
+open lengths never comes here: torch itself decomposes upsampling there, into gathers.
 """
 
 import math
@@ -70,12 +71,16 @@ def product_along(x: Tensor, axis: int, matrix: Tensor) -> Tensor:
 
 
 def _nearest(inputs: int, outputs: int, scale: float | None, *, offset: float) -> list[dict[int, float]]:
+    if not offset and outputs in (inputs, 2 * inputs):  # where torch's kernels look at no scale
+        return [{i * inputs // outputs: 1.0} for i in range(outputs)]
     step = np.float32(1 / scale if scale else inputs / outputs)  # torch's own precision decides at the borders
     return [{min(int((np.float32(i) + np.float32(offset)) * step), inputs - 1): 1.0} for i in range(outputs)]
 
 
 def _linear(inputs: int, outputs: int, scale: float | None, *, align: bool) -> list[dict[int, float]]:
-    taken = []
+    taken: list[dict[int, float]] = []
+    if inputs == outputs:  # as above
+        return [{i: 1.0} for i in range(outputs)]
     for i in range(outputs):
         at = max(_place(i, inputs, outputs, scale, align=align), 0.0)
         first = min(int(at), inputs - 1)

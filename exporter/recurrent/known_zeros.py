@@ -24,7 +24,7 @@ _KEPT = {
 
 def is_known_zero(tensor: Tensor) -> bool:
     """Whether a model wrote ``tensor`` as zeros, and nothing over it, while :class:`KnownZeros` was active."""
-    return getattr(tensor, _MARK, False)
+    return getattr(tensor, _MARK, None) == tensor._version  # which counts writes through any view
 
 
 class KnownZeros(TorchFunctionMode):
@@ -37,13 +37,12 @@ class KnownZeros(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Call ``func``, and mark or unmark."""
-        if func is Tensor.requires_grad_ and is_known_zero(args[0]):
+        """Call ``func``, and mark what it gives."""
+        of_zeros = bool(args) and isinstance(args[0], Tensor) and is_known_zero(args[0])
+        if func is Tensor.requires_grad_ and of_zeros:
             return args[0]  # torch refuses it within what it differentiates, and nobody reads a gradient of zeros
         result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "")
-        if func in _MADE or (args and name in _KEPT and isinstance(args[0], Tensor) and is_known_zero(args[0])):
-            setattr(result, _MARK, True)
-        elif args and (name.endswith("_") or name == "__setitem__") and isinstance(args[0], Tensor):
-            setattr(args[0], _MARK, False)
+        kept = of_zeros and getattr(func, "__name__", "") in _KEPT
+        if (func in _MADE or kept) and isinstance(result, Tensor):
+            setattr(result, _MARK, result._version)
         return result

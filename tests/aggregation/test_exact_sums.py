@@ -139,5 +139,5 @@ def test_a_run_with_exact_sums(digits_bundle: Bundle, tmp_path: Path) -> None:
     ]
     plain, whole = (load_file(run.folder / "weights.safetensors") for run in runs)
     assert all(np.abs(plain[name] - held).max() < 1e-5 for name, held in whole.items())
-    with pytest.raises(ConfigError, match="leave exact_sums out"):
+    with pytest.raises(ConfigError, match="leave --exact-sums out"):
         edge_fl.simulate(digits_bundle, "digits", exact_sums=True, secure=SecureAggregation(holders=2))

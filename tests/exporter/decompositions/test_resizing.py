@@ -12,7 +12,14 @@ from torch.nn import functional
 from exporter.decompositions import core_decompositions
 from tests.exporter.programs import in_executorch, in_onnx, largest_difference, with_gradients
 
-SIZES = {"scale_factor": 2}, {"scale_factor": 0.6}, {"size": (7, 4)}, {"size": (6, 13)}
+SIZES = (
+    {"scale_factor": 2},
+    {"scale_factor": 0.6},
+    {"scale_factor": 1.1},
+    {"scale_factor": 2.04},
+    {"size": (7, 4)},
+    {"size": (6, 13)},
+)
 MODES = {
     "nearest": {},
     "nearest-exact": {},
@@ -27,8 +34,11 @@ def resized(x: Tensor, mode: str, size: Mapping[str, object]) -> Tensor:
     return functional.interpolate(x, **{"mode": mode, **MODES[mode]}, **size)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("size", SIZES, ids=str)
+# Where no length changes, torch gives another function's gradient for bicubic upsampling.
+CASES = [(mode, size) for mode in MODES for size in SIZES if (mode, size) != ("bicubic", {"scale_factor": 1.1})]
+
+
+@pytest.mark.parametrize(("mode", "size"), CASES, ids=str)
 def test_written_out_upsampling_and_its_gradient_are_torchs(mode: str, size: Mapping[str, object]) -> None:
     x = torch.randn(2, 3, 6, 9, dtype=torch.float64)
     function = with_gradients(lambda x: resized(x, mode, size))

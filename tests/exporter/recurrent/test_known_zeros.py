@@ -29,11 +29,28 @@ def test_what_is_known_to_be_zeros(make: Callable[[Tensor], Tensor], known: bool
     assert is_known_zero(made) == known
 
 
-def test_zeros_that_are_written_to_are_not_known() -> None:
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda state: state.__setitem__(0, 1),
+        lambda state: state.view(-1).fill_(1),
+        lambda state: state.unbind(0)[0].copy_(torch.ones(3)),
+        lambda state: torch.add(torch.ones(2, 3), 1, out=state),
+        nn.init.ones_,
+    ],
+)
+def test_zeros_that_are_written_to_are_not_known(write: Callable[[Tensor], object]) -> None:
     with KnownZeros():
         state = torch.zeros(2, 3)
-        state[0] = 1
+        write(state)
     assert not is_known_zero(state)
+
+
+def test_zeros_that_are_read_stay_known() -> None:
+    with KnownZeros():
+        state = torch.zeros(2, 3)
+        _ = state.shape, state[0], len(state), state.type()
+    assert is_known_zero(state)
 
 
 class Tutorial(nn.Module):

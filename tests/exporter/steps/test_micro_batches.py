@@ -92,7 +92,7 @@ def test_any_multiple_trains_and_no_other_batch(bundles: dict[int, Bundle], tmp_
     with pytest.raises(RuntimeMissingError):
         runtime.train_step(pattern, 10)
     data = batch(12).x, batch(12).y
-    with pytest.raises(ConfigError, match="take 4 samples at a time: give a batch that is a multiple, not 10"):
+    with pytest.raises(ConfigError, match="take 4 samples at a time: give a --batch that is a multiple, not 10"):
         edge_fl.simulate(bundle, data, clients=2, batch=10, output=tmp_path / "no")
 
 
@@ -143,7 +143,7 @@ def normalised() -> nn.Module:
         ({"micro_batch": 4, "variants": ["vardrop"]}, "'vardrop' has no micro-batches"),
         (
             {"micro_batch": 4, "model": normalised()},
-            "BatchNorm normalises by whole batches: give batch_norm frozen",
+            "BatchNorm normalises by whole batches: give --batch-norm frozen",
         ),
     ],
 )
