@@ -128,7 +128,7 @@ def _parts(graph: tp.DependencyGraph, module: nn.Module, name: str) -> list[_Par
 
 def _inner(axes: UnitAxes, *, recurrent: bool) -> Group:
     """Units that only layers of their own module read."""
-    producers = (axes.name,) if axes.layers_own else ()
+    producers = (axes.name,) if axes.is_layer else ()
     return Group(axes.name, axes.size, producers, dict(axes.owners), axes.own, recurrent=recurrent)
 
 

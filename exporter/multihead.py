@@ -137,9 +137,7 @@ def attention_axes(module: MultiheadAttention, name: str) -> list[UnitAxes]:
 def _rank_axes(layer: LoraLayer, name: str) -> UnitAxes:
     down, up = (f"{name}.lora_A.weight", 0), (f"{name}.lora_B.weight", 1)
     ranks = np.arange(len(cast("Tensor", layer.lora_A.weight)))
-    return UnitAxes(
-        f"{name}.lora_A", len(ranks), {down: ranks, up: ranks}, frozenset([down]), None, layers_own=True
-    )
+    return UnitAxes(f"{name}.lora_A", len(ranks), {down: ranks, up: ranks}, frozenset([down]), None, is_layer=True)
 
 
 def _read(mask: Tensor) -> Tensor:

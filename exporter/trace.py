@@ -236,8 +236,8 @@ def _require_free(program: Traceable, graph: GraphModule) -> None:
         for axis in program.open_lengths(name):
             if is_concrete_int(value.shape[axis]):
                 raise UnsupportedModelError(
-                    f"The model's forward fixes axis {axis} of '{name}' at the {value.shape[axis]} it was traced "
-                    "with: write a length as x.shape[0], not as len(x), int(...) or a number."
+                    f"The model's forward or its loss fixes axis {axis} of '{name}' at the {value.shape[axis]} it was "
+                    f"traced with: write a length as x.shape[{axis}], not as len(x), int(...) or a number."
                 )
 
 

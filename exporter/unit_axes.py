@@ -14,8 +14,8 @@ class UnitAxes:
 
     ``owners`` says for an axis of a parameter which unit owns each of its indices, int64, -1 for none; ``own`` are
     the axes of the units' own rows, a subset of its keys. The units' outputs are ``outputs`` of the last axis of
-    what the module gives, or of no part of it when only the module itself reads them (None). ``name`` is that of the
-    layer in the module that gives these, where they are its ``layers_own``.
+    what the module gives, or of no part of it when only the module itself reads them (None). With ``is_layer``
+    the units are the outputs of the layer ``name`` in the module, and methods scale them.
     """
 
     name: str
@@ -23,4 +23,4 @@ class UnitAxes:
     owners: dict[tuple[str, int], NDArray[np.int64]]
     own: frozenset[tuple[str, int]]
     outputs: slice | None
-    layers_own: bool = False
+    is_layer: bool = False
