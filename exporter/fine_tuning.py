@@ -143,7 +143,8 @@ def _insert(model: nn.Module, adapter: _Lora) -> None:
     fitting = [path for path, module in layers.items() if most_ranks(module)]
     matched = [path for path in fitting if adapter.matches(path)]
     wide = [path for path in matched if most_ranks(layers[path]) >= adapter.rank]
-    chosen = [path for path in layers if path in {*named, *(wide or matched)}]
+    wanted = {*named, *(wide or matched)}
+    chosen = [path for path in layers if path in wanted]
     if not chosen:
         raise ModelError(
             f"'{adapter.choice}' names no layer of the model, which has {some_names(fitting, most=_SHOWN)}"

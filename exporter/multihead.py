@@ -114,7 +114,8 @@ def attention_axes(module: MultiheadAttention, name: str) -> list[UnitAxes]:
         The module's in the model, before those of its parameters.
     """
     outputs, inputs = module.out_proj.weight.shape
-    heads, adapted = np.arange(inputs) // module.head_dim, isinstance(module.out_proj, LoraLayer)
+    heads = np.arange(inputs) // module.head_dim
+    adapter = module.out_proj if isinstance(module.out_proj, LoraLayer) else None
     rows = {
         (within(name, own), 0): np.tile(heads, len(parameter) // inputs)
         for own, parameter in module.named_parameters(recurse=False)
@@ -125,13 +126,13 @@ def attention_axes(module: MultiheadAttention, name: str) -> list[UnitAxes]:
         for own, _ in module.out_proj.named_parameters()
         if own != "lora_A.weight"
     }
-    readers = ("base_layer.weight", "lora_A.weight") if adapted else ("weight",)
+    readers = ("base_layer.weight", "lora_A.weight") if adapter is not None else ("weight",)
     columns = {(f"{out}.{own}", 1): heads for own in readers}
     axes = [
         UnitAxes(within(name, "heads"), inputs // module.head_dim, {**rows, **columns}, frozenset(rows), None),
         UnitAxes(out, outputs, features, frozenset(features), slice(0, outputs)),
     ]
-    return [*axes, _rank_axes(module.out_proj, out)] if isinstance(module.out_proj, LoraLayer) else axes
+    return [*axes, _rank_axes(adapter, out)] if adapter is not None else axes
 
 
 def _rank_axes(layer: LoraLayer, name: str) -> UnitAxes:

@@ -83,9 +83,10 @@ def _windows(x: Tensor, size: Any) -> list[tuple[int, ...]]:
     sizes = [size] if isinstance(size, int) else [*size]
     lengths = [int(length) for length in x.shape[-len(sizes) :]]
     places = [length if place is None else place for place, length in zip(sizes, lengths, strict=True)]
-    if any(length % place for place, length in zip(places, lengths, strict=True)):
+    pairs = [divmod(length, place) for place, length in zip(places, lengths, strict=True)]
+    if any(rest for _, rest in pairs):
         return []
-    shares = [length // place for place, length in zip(places, lengths, strict=True)]
+    shares = [share for share, _ in pairs]
     return [
         tuple(share if i == axis else 1 for i, share in enumerate(shares)) for axis in reversed(range(len(shares)))
     ]

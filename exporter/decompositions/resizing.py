@@ -7,6 +7,7 @@ open lengths never comes here: torch itself decomposes upsampling there, into ga
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,9 @@ def _resized(
     *,
     transposed: bool,
 ) -> Tensor:
-    for i, (before, after) in enumerate(zip(map(int, inputs), map(int, outputs), strict=True)):
-        taken = taps(before, after, scales[i] if i < len(scales) else None)
+    # torch leaves out scales that are None.
+    for i, (before, after, scale) in enumerate(zip_longest(map(int, inputs), map(int, outputs), scales)):
+        taken = taps(before, after, scale)
         matrix = torch.tensor([[row.get(j, 0.0) for j in range(before)] for row in taken], dtype=x.dtype)
         x = product_along(x, i - len(inputs), matrix.T if transposed else matrix)
     return x

@@ -24,7 +24,8 @@ _KEPT = {
 
 def is_known_zero(tensor: Tensor) -> bool:
     """Whether a model wrote ``tensor`` as zeros, and nothing over it, while :class:`KnownZeros` was active."""
-    return getattr(tensor, _MARK, None) == tensor._version  # which counts writes through any view
+    mark = getattr(tensor, _MARK, None)
+    return mark is not None and mark == tensor._version  # which counts writes through any view
 
 
 class KnownZeros(TorchFunctionMode):
