@@ -25,6 +25,7 @@ from exporter.heads import head_variants, sibling_heads
 from exporter.module_names import within
 from exporter.multihead import can_replace
 from exporter.personal import set_apart
+from exporter.scale_places import scale_places
 from exporter.segments import FREE, find_segments
 
 __all__ = ["Derivation", "derive"]
@@ -34,8 +35,8 @@ __all__ = ["Derivation", "derive"]
 class Derivation:
     """A layout, and how it came about.
 
-    ``scaled`` are the modules whose outputs are droppable units, ``dense`` the layers that no block masks, each with
-    the reason. ``personal`` are the names of what each device keeps to itself.
+    ``scaled`` are the modules whose outputs a step multiplies (:mod:`exporter.scale_places`), ``dense`` the layers
+    that no block masks, each with the reason. ``personal`` are the names of what each device keeps to itself.
     """
 
     layout: Layout
@@ -86,7 +87,8 @@ def derive(
     adapted, frozen, buffers = adapt(model).train(), frozen_names(model), plain_buffers(model, read)
     declared = declared_layout(model, adapted, x)
     if declared is not None:
-        return Derivation(freeze(declared.layout, frozen, buffers), declared.scaled, declared.dense, personal)
+        scaled = scale_places(model, adapted, x, declared.layout, declared.scaled)
+        return Derivation(freeze(declared.layout, frozen, buffers), scaled, declared.dense, personal)
     candidates, unfollowed = _proposed(model, x, _Judge(adapted, x, frozen))
     groups = [candidate.group for candidate in candidates]
     dense, kept = dict(unfollowed), list[Group]()
@@ -105,8 +107,10 @@ def derive(
         if isinstance(module, (*PRODUCERS, nn.RNNBase)) and name not in called:
             dense[name] = "the forward pass does not call it"
     producers = (name for group in kept if not group.heads for name in group.producers)
-    scaled = tuple(name for name in producers if not _depthwise(model.get_submodule(name)))
-    return Derivation(freeze(_layout(adapted, kept), frozen, buffers), scaled, dense, personal)
+    layers = tuple(name for name in producers if not _depthwise(model.get_submodule(name)))
+    layout = _layout(adapted, kept)
+    scaled = scale_places(model, adapted, x, layout, layers)
+    return Derivation(freeze(layout, frozen, buffers), scaled, dense, personal)
 
 
 def _read_by_attention(model: nn.Module) -> set[str]:

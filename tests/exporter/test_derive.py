@@ -201,3 +201,21 @@ def test_a_declared_layer_that_no_trace_can_leave_open_is_refused(tmp_path: Path
     target = Target("cuts", "made-up", Input((6,), "float32"), 3, ("onnx",), batch=4)
     with pytest.raises(UnsupportedModelError, match="cannot be traced with fewer units of first"):
         export_bundle(FixesWhatItDeclares(), target, tmp_path / "bundle")
+
+
+class Sensitive(nn.Module):
+    """A model whose outputs show any rounding, as those of a deep one with BatchNorm do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.middle, self.out = nn.Linear(6, 300), nn.Linear(300, 40), nn.Linear(40, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.out(torch.sin(1e6 * self.middle(torch.relu(self.hidden(x)))))
+        return outputs
+
+
+def test_what_rounding_alone_tells_apart_is_the_same() -> None:
+    found = derive(Sensitive(), torch.randn(3, 6))
+
+    assert {"hidden", "middle"} == {block.name for block in found.layout.blocks}

@@ -38,7 +38,7 @@ class Tied(nn.Module):
         return outputs
 
 
-CONVOLUTIONAL = ("first.weight", "first.bias", "plain.weight", "plain.bias", "hidden.weight", "hidden.bias")
+CONVOLUTIONAL = ("norm.weight", "norm.bias", "plain.weight", "plain.bias", "hidden.weight", "hidden.bias")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""Where a step multiplies by its scale: behind what would normalise the factor away."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from edge_fl.core.layout import Axis, Layout
+from exporter.equivalence import run_with, weights_of
+from exporter.frozen import BATCH_NORMS
+from exporter.module_names import within
+from exporter.own_forward import activates
+
+__all__ = ["NORMS", "scale_places"]
+
+NORMS = (*BATCH_NORMS, nn.GroupNorm)
+"""Layers that take a factor of their inputs out again, and keep the units."""
+
+
+def scale_places(
+    model: nn.Module, adapted: nn.Module, x: Tensor, layout: Layout, producers: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The modules whose outputs a step multiplies: those of ``producers``, or the norms behind them.
+
+    BatchNorm and GroupNorm take a factor of their inputs out again. So of the layers and norms with rows of a block's
+    units, each is a place whose outputs reach a layer that reads the units with no further norm of the block between.
+    The model is run to find that out; a block without norms keeps its producers.
+
+    Parameters
+    ----------
+    adapted
+        The model as :func:`exporter.adapt.adapt` has it.
+    x
+        ``[B, ...]``, an input to run it with.
+    producers
+        The layers whose outputs are droppable units, without the depthwise ones.
+    """
+    order = {name: at for at, (name, _) in enumerate(model.named_modules())}
+    run = partial(run_with, adapted, weights_of(adapted), x)
+    taken, given = set[str](), set[str]()
+    for block in layout.blocks:
+        own, readers = _owners(layout, block.name)
+        norms = {name for name in own if isinstance(model.get_submodule(name), NORMS)}
+        layers = own & {*producers}
+        behind = (
+            _not_normalised(adapted, run, _Chain(layers | norms, norms, readers)) if layers and norms else set()
+        )
+        taken |= layers if behind else set()
+        given |= {_behind_parameters(model, name) for name in behind}
+    kept = {*producers} - taken
+    return tuple(sorted(kept | given, key=order.__getitem__))
+
+
+def _behind_parameters(model: nn.Module, place: str) -> str:
+    """The same, or what a norm with an activation has between its parameters and the activation."""
+    return within(place, "drop") if activates(model.get_submodule(place)) else place
+
+
+def _owners(layout: Layout, block: str) -> tuple[set[str], set[str]]:
+    """The modules with rows of the block's units, and those whose columns read them."""
+    own, readers = set[str](), set[str]()
+    for tensor in layout.tensors:
+        module = tensor.name.rpartition(".")[0]
+        for rows, units in zip(tensor.rows, tensor.units, strict=True):
+            if _names(rows, block):
+                own.add(module)
+            elif _names(units, block):
+                readers.add(module)
+    return own, readers
+
+
+def _names(axis: Axis, block: str) -> bool:
+    return any(segment.block == block for segment in axis)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """The layers and norms of a block, the norms among them, and the layers that read its units."""
+
+    places: set[str]
+    norms: set[str]
+    readers: set[str]
+
+
+def _not_normalised(adapted: nn.Module, run: Callable[[], object], chain: _Chain) -> set[str]:
+    """Those whose outputs change what a reader gets while the other norms, and the readers, give what they gave.
+
+    None where a reader is never called: its weight is read another way.
+    """
+    before = _Calls()
+    before.note(adapted, run, chain.norms | chain.readers)
+    if not all(before.inputs[name] for name in chain.readers):
+        return set()
+    found = set[str]()
+    for place in chain.places:
+        after = _Calls(before.outputs, changed=place)
+        after.note(adapted, run, chain.norms | chain.readers | {place})
+        if not all(_same(before.inputs[name], after.inputs[name]) for name in chain.readers):
+            found.add(place)
+    return found
+
+
+def _same(these: list[list[Tensor]], those: list[list[Tensor]]) -> bool:
+    return all(torch.equal(*pair) for calls in zip(these, those, strict=True) for pair in zip(*calls, strict=True))
+
+
+class _Calls:
+    """What modules got and gave, call by call.
+
+    Where it is given the outputs of an earlier run, modules give these once more, and ``changed`` gives something else.
+    """
+
+    def __init__(self, given: Mapping[str, list[Any]] | None = None, *, changed: str | None = None) -> None:
+        self.inputs: dict[str, list[list[Tensor]]] = defaultdict(list)
+        self.outputs: dict[str, list[Any]] = defaultdict(list)
+        self._given, self._changed = given or {}, changed
+
+    def note(self, model: nn.Module, run: Callable[[], object], names: set[str]) -> None:
+        """Run ``model`` once, and note the calls of its modules ``names``."""
+        with ExitStack() as hooks:
+            for name in names:
+                hook = model.get_submodule(name).register_forward_hook(self._hook(name), with_kwargs=True)
+                hooks.callback(hook.remove)
+            run()
+
+    def _hook(self, name: str) -> Callable[..., Any]:
+        def called(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any], outputs: Any) -> Any:
+            earlier, call = self._given.get(name, []), len(self.inputs[name])
+            self.inputs[name].append([e.clone() for e in (*args, *named.values()) if isinstance(e, Tensor)])
+            self.outputs[name].append(_copied(outputs))
+            if name == self._changed:
+                return _other(outputs)
+            return _copied(earlier[call]) if call < len(earlier) else outputs
+
+        return called
+
+
+def _copied(outputs: Any) -> Any:
+    """What stays when the forward pass writes into ``outputs``."""
+    if isinstance(outputs, tuple):
+        return tuple(map(_copied, outputs))
+    return outputs.clone() if isinstance(outputs, Tensor) else outputs
+
+
+def _other(outputs: Any) -> Any:
+    """Outputs of which an activation lets others through."""
+    if isinstance(outputs, tuple):
+        return (1 - outputs[0], *outputs[1:])
+    return 1 - outputs
