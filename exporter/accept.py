@@ -41,13 +41,13 @@ _WITHOUT_KERNELS = {
 
 @dataclass(frozen=True)
 class Fit:
-    """What a model must fit: one sample of its input and outputs (without the batch axis).
+    """What a model must fit: one sample of its input, and of its outputs one of several (without the batch axis).
 
     Integer inputs are tokens below ``classes``. ``inputs`` are those of a model that takes several by name.
     """
 
     input: Input
-    outputs: tuple[int, ...]
+    outputs: tuple[tuple[int, ...], ...]
     classes: int
     inputs: tuple[NamedInput, ...] = ()
 
@@ -63,7 +63,7 @@ def example_inputs(fit: Fit, batch: int) -> Tensor:
 
 
 def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
-    """Check that ``model`` maps ``[B, *input]`` to ``[B, *outputs]`` in a way that can be traced.
+    """Check that ``model`` maps ``[B, *input]`` to one of ``[B, *outputs]`` in a way that can be traced.
 
     Returns
     -------
@@ -84,10 +84,11 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
     model = copy.deepcopy(model)
     before = module_state(model)
     outputs = _forward(model, x, fit.inputs)
-    if not _are_plain(outputs) or predictions(outputs).shape != (3, *fit.outputs):
+    if not _are_plain(outputs) or predictions(outputs).shape not in [(3, *each) for each in fit.outputs]:
         found = tuple(predictions(outputs).shape[1:]) if _are_plain(outputs) else type(outputs).__name__
+        needed = " or ".join(map(str, dict.fromkeys(fit.outputs)))
         raise DataError(
-            f"The model gives {found} for one sample, and its classes or targets and its loss need {fit.outputs}: see "
+            f"The model gives {found} for one sample, and its classes or targets and its loss need {needed}: see "
             "--classes, --target-shape and --loss."
         )
     again = _forward(model, x, fit.inputs)

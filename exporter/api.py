@@ -15,7 +15,7 @@ from edge_fl.core.inputs import Input
 from edge_fl.core.share import parse_width
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
-from exporter.losses import find_loss
+from exporter.losses import Loss, find_loss, try_loss
 from exporter.named_inputs import with_example_inputs
 from exporter.normalise import with_normalised_input
 from exporter.one_pass import one_pass
@@ -133,8 +133,7 @@ def export(
     model, sample, inputs = with_example_inputs(model, example_inputs)
     taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
     found = find_loss(loss, target=target or "int64")
-    outputs, targets = _outputs(with_plain_outputs(model, sample, found.outputs), sample), found.target
-    shape = outputs if targets == "float32" else outputs[:-1]
+    targets, classes = _targets(with_plain_outputs(model, sample, found.outputs), sample, found)
     model = train_only(model, train)
     if normalise is not None and inputs:
         raise ConfigError("A model of several inputs normalises them itself: leave the normalisation out.")
@@ -146,8 +145,8 @@ def export(
             name=name or type(model).__name__.lower(),
             dataset="",
             input=taken,
-            target=Input(shape, targets),
-            classes=outputs[-1],
+            target=targets,
+            classes=classes,
             runtimes=tuple(runtime.replace("-", "_") for runtime in runtimes),
             widths=tuple(parse_width(width) for width in widths),
             batch=batch,
@@ -171,6 +170,25 @@ def export(
         Path(output),
         report=progress,
     )
+
+
+def _targets(model: nn.Module, sample: torch.Tensor, loss: Loss) -> tuple[Input, int]:
+    """What a sample's target is, and how many classes there are, as the outputs and the loss have it."""
+    outputs = _outputs(model, sample)
+    if loss.target == "float32":
+        return Input(outputs, "float32"), outputs[-1]
+    last, first = (Input(outputs[:-1], "int64"), outputs[-1]), (Input(outputs[1:], "int64"), outputs[0])
+    if loss.classes is None and last != first:  # a loss of the user's takes the one or the other
+        return last if _takes(loss, model, sample, last[0]) else first
+    return first if loss.classes == "first" else last
+
+
+def _takes(loss: Loss, model: nn.Module, sample: torch.Tensor, target: Input) -> bool:
+    try:
+        try_loss(loss, model, sample, target)
+    except ModelError:
+        return False
+    return True
 
 
 def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:

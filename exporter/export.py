@@ -44,9 +44,10 @@ from exporter.kernels import refuse_missing_kernels
 from exporter.lora import adapter_gains
 from exporter.losses import Loss, find_loss, try_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
+from exporter.one_pass import one_pass
 from exporter.open_lengths import FixedUnitsError
 from exporter.output_noise import describe_outputs
-from exporter.own_outputs import with_plain_outputs
+from exporter.own_outputs import predictions, with_plain_outputs
 from exporter.parity import check_parity
 from exporter.personal import personal_names, set_apart
 from exporter.plain_tensors import with_registered_tensors
@@ -295,9 +296,18 @@ def _source(model: nn.Module, target: Target, loss: Loss, found: Derivation, voc
         statistic_widths=target.widths if rows else (),
         inputs=target.inputs,
         vocabulary=vocabulary,
+        classes_first=_has_classes_first(model, target, loss),
         micro_batch=target.micro_batch,
         checkpoint=checkpoint_names(module, example_inputs(target.fit, 3), target.checkpoint),
     )
+
+
+def _has_classes_first(model: nn.Module, target: Target, loss: Loss) -> bool:
+    """Whether the axis of classes is before those of a sample's targets; where both may be so, it is behind."""
+    if loss.classes == "last" or target.target.dtype == "float32" or not target.target.shape:
+        return False
+    found = tuple(predictions(one_pass(model, example_inputs(target.fit, 3))).shape[1:])
+    return loss.classes == "first" or found != (*target.target.shape, target.classes)
 
 
 def _tensors(model: nn.Module, layout: Layout) -> dict[str, bytes]:

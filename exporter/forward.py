@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from exporter.adapt import forget_statistics, new_statistics
 from exporter.dropout_calls import GivenMasks
-from exporter.own_outputs import Outputs, predictions
+from exporter.own_outputs import Outputs
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
 
 __all__ = [
@@ -116,7 +116,7 @@ def build_evaluation(source: Source) -> Traceable:
         outputs = source.outputs(module, tensors, x)
         ones = [sample_weight.new_ones(source.classes) for _ in free]
         loss = weighted_mean(source.loss.per_sample(outputs, y, *ones), sample_weight)
-        return loss, predictions(outputs)
+        return loss, source.predictions(outputs)
 
     ports = (*tensor_ports(source.layout), *frozen_ports(source), *batch_ports(source))
     return Traceable(source, "eval", evaluate, ports, ("loss", "outputs"))

@@ -27,8 +27,9 @@ class Loss:
 
     ``per_sample`` takes the outputs ``[B, ...]``, the targets ``[B, ...]`` of dtype ``target`` and one tensor for
     each of ``inputs``, and gives ``[B]``. ``leaves_out`` says that targets may be
-    :data:`edge_fl.core.batch.LEFT_OUT`. ``outputs`` are the names of those that a user's function takes, of a model
-    that gives several (:mod:`exporter.own_outputs`); none where it takes predictions.
+    :data:`edge_fl.core.batch.LEFT_OUT` where a sample has several. ``outputs`` are the names of those that a user's
+    function takes, of a model that gives several (:mod:`exporter.own_outputs`); none where it takes predictions.
+    ``classes`` says where in outputs of several positions it wants the axis of classes: None for either place.
     """
 
     name: str
@@ -37,12 +38,30 @@ class Loss:
     inputs: tuple[str, ...] = ()
     leaves_out: bool = False
     outputs: tuple[str, ...] = ()
+    classes: Literal["first", "last"] | None = "last"
+
+    def output_shapes(self, target: Input, classes: int) -> tuple[tuple[int, ...], ...]:
+        """What a model may give for a sample, without the batch axis, to be compared with ``target``."""
+        if target.dtype == "float32":
+            return (target.shape,)
+        last, first = (*target.shape, classes), (classes, *target.shape)
+        return {"last": (last,), "first": (first,), None: (last, first)}[self.classes]
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
-    """Outputs ``[B, C]``, targets ``[B]``."""
+    """Outputs ``[B, C]`` and targets ``[B]``, or ``[B, C, ...]`` and ``[B, ...]``: the mean over a sample's targets."""
+    if y.dim() > 1:
+        return _cross_entropy_of_positions(outputs, y)
     # Not cross_entropy: its ignore_index would cost every step a handful of comparisons.
     return -functional.log_softmax(outputs, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
+
+
+def _cross_entropy_of_positions(outputs: Tensor, y: Tensor) -> Tensor:
+    """Outputs ``[B, C, ...]``, targets ``[B, ...]``; the mean over a sample's positions that have a target."""
+    there = (y != LEFT_OUT).to(outputs.dtype).flatten(1)
+    classes = y.clamp(min=0).flatten(1).unsqueeze(1)
+    likelihood = functional.log_softmax(outputs.flatten(2), dim=1).gather(1, classes).squeeze(1)
+    return -(likelihood * there).sum(dim=1) / there.sum(dim=1).clamp(min=1)
 
 
 def _masked_cross_entropy(outputs: Tensor, y: Tensor, label_mask: Tensor) -> Tensor:
@@ -84,7 +103,7 @@ def _binary_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 _LOSSES = (
-    Loss("cross_entropy", "int64", _cross_entropy),
+    Loss("cross_entropy", "int64", _cross_entropy, leaves_out=True, classes="first"),
     Loss("masked_cross_entropy", "int64", _masked_cross_entropy, inputs=(LABEL_MASK,)),
     Loss("sequence_cross_entropy", "int64", _sequence_cross_entropy),
     Loss("padded_sequence_cross_entropy", "int64", _padded_sequence_cross_entropy, leaves_out=True),
@@ -115,7 +134,8 @@ def find_loss(name: str | Callable[..., Tensor], *, target: Literal["float32", "
     if not isinstance(name, str) or ":" in name:
         function = load_function(name) if isinstance(name, str) else name
         name = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
-        return Loss(name.rpartition(":")[2], target, _of_outputs(function), outputs=_output_names(name, function))
+        called = name.rpartition(":")[2]
+        return Loss(called, target, _of_outputs(function), outputs=_output_names(name, function), classes=None)
     for loss in _LOSSES:
         if loss.name == name:
             return loss

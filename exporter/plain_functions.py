@@ -37,6 +37,7 @@ class PlainFunctions(TorchFunctionMode):
     - an empty tensor, such as the cache of keys that a decoder begins with, is left out of a concatenation;
     - adaptive average pooling to one place is a mean, which has no memory format to restore in place;
     - adaptive max pooling in windows of one size is max pooling, along one axis at a time;
+    - ``one_hot`` of a given number of classes compares, where torch looks at the values first;
     - ``+=`` and the like on a view give a new tensor: autograd would go by the strides of what lies below;
     - ``torch.rand`` is not below 0, so that a layer whose probability of being left out is 0 stays (LayerDrop).
     """
@@ -64,6 +65,7 @@ class PlainFunctions(TorchFunctionMode):
             return func(*args) if isinstance(args[1], Tensor) or args[1] > 0 else False
         if func in _IN_PLACE and not kwargs and args[0].requires_grad and args[0]._is_view():
             return _IN_PLACE[func](*args)
+        func = _WRITTEN_OUT.get(func, func)
         result = func(*args, **(kwargs or {}))
         if func is torch.rand:
             self._drawn.append(result)
@@ -73,6 +75,15 @@ class PlainFunctions(TorchFunctionMode):
 def _is_empty(part: Tensor) -> bool:
     """Torch leaves such tensors out by itself, of whatever shape the others are."""
     return part.dim() == 1 and isinstance(part.shape[0], int) and part.shape[0] == 0
+
+
+def _one_hot(input: Tensor, num_classes: int = -1) -> Tensor:  # as torch calls it
+    if num_classes < 1:
+        return functional.one_hot(input, num_classes)  # as many as the largest class needs: nobody knows that here
+    return (input.unsqueeze(-1) == torch.arange(num_classes, device=input.device)).long()
+
+
+_WRITTEN_OUT: dict[Any, Callable[..., Tensor]] = {functional.one_hot: _one_hot}
 
 
 def _windows(x: Tensor, size: Any) -> list[tuple[int, ...]]:

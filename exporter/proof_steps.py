@@ -121,7 +121,7 @@ def made_up_batch(source: Source, rng: np.random.Generator, *, size: int, real: 
         else _values(source.input, rng, size, source.classes)
     )
     y = _values(source.target, rng, size, source.classes)
-    if source.loss.leaves_out:
+    if source.loss.leaves_out and source.target.shape:
         y[rng.random(y.shape) < _SHARE_LEFT_OUT] = LEFT_OUT
     x[real:], y[real:] = x[0], y[0]
     return Batch(x, y, (np.arange(size) < real).astype(np.float32))

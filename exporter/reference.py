@@ -27,7 +27,7 @@ from edge_fl.core.width_statistics import row_at
 from exporter.double_precision import double_precision
 from exporter.dropout_calls import Undropped
 from exporter.frozen import is_frozen
-from exporter.own_outputs import Outputs, predictions
+from exporter.own_outputs import Outputs
 from exporter.reference_dropout import DrawnMasks
 from exporter.sentence import first_line
 from exporter.source import Source
@@ -157,7 +157,7 @@ class Reference:
                 outputs = functional_call(self._module.eval(), tensors, (self._input(batch.x),))
                 losses = self._source.loss.per_sample(outputs, self._input(batch.y), *ones)
         self._module.train()
-        return float(losses[torch.from_numpy(batch.weight > 0)].mean()), predictions(outputs).numpy()
+        return float(losses[torch.from_numpy(batch.weight > 0)].mean()), self._source.predictions(outputs).numpy()
 
     def _buffers(self, statistics: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
         """The running buffers of a width, or the only ones: what is written there is written in ``statistics``."""
@@ -192,7 +192,7 @@ class Reference:
         apart = self._students(statistics, given)
         slim = self._outputs({**{n: t * narrow[n] for n, t in self._tensors.items()}, **apart}, given)
         alpha, temperature, forward = (float(given.extra[n]) for n in ("alpha", "temperature", "forward"))
-        guesses = predictions(outputs), predictions(slim)
+        guesses = self._source.predictions(outputs), self._source.predictions(slim)
         wide, thin = (functional.softmax(each / temperature, dim=-1).flatten(0, -2) for each in guesses)
         target, guess = (wide, thin) if forward else (thin, wide)
         distance = functional.kl_div(guess.log(), target, reduction="batchmean")

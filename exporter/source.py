@@ -16,7 +16,7 @@ from edge_fl.core.layout import Tensor as Spec
 from exporter.frozen_dtype import widened
 from exporter.losses import Loss
 from exporter.open_lengths import BATCH, Length, length_of
-from exporter.own_outputs import Outputs
+from exporter.own_outputs import Outputs, predictions
 
 __all__ = [
     "DropoutPlace",
@@ -64,6 +64,7 @@ class Source:
     step reads, since it takes features (:mod:`exporter.features`). ``dropout`` are the calls of dropout of ``module``'s
     forward pass in training, in order; of one that is None every entry is kept (:mod:`exporter.dropout_places`). Where
     ``dropout`` itself is None, nothing is dropped.
+    ``classes_first`` says that outputs are ``[B, C, ...]`` where samples have several targets, and not ``[B, ..., C]``.
     ``micro_batch`` is how many samples a step looks at together (0: all of its batch). ``checkpoint`` are the modules
     whose activations a step computes anew (:mod:`exporter.checkpoint`).
     """
@@ -83,6 +84,7 @@ class Source:
     vocabulary: int = 0
     below: frozenset[str] = frozenset()
     dropout: tuple[DropoutPlace | None, ...] | None = None
+    classes_first: bool = False
     micro_batch: int = 0
     checkpoint: tuple[str, ...] = ()
 
@@ -103,6 +105,11 @@ class Source:
         unread = {t.name: x.new_zeros(t.shape, dtype=getattr(torch, t.dtype)) for t in below}
         outputs: Outputs = functional_call(module, widened({**unread, **tensors}), (x,))
         return outputs
+
+    def predictions(self, outputs: Outputs) -> Tensor:
+        """What is scored: ``[B, ..., C]`` of classes, wherever the model has their axis."""
+        found = predictions(outputs)
+        return found.movedim(1, -1) if self.classes_first else found
 
     @property
     def dropped(self) -> tuple[Dropout, ...]:

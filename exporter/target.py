@@ -112,8 +112,8 @@ class Target:
     @property
     def fit(self) -> Fit:
         """What the model must map to what."""
-        outputs = self.target.shape if self.target.dtype == "float32" else (*self.target.shape, self.classes)
-        return Fit(self.input, outputs, self.classes, self.inputs)
+        loss = find_loss(self.loss, target=self.target.dtype)
+        return Fit(self.input, loss.output_shapes(self.target, self.classes), self.classes, self.inputs)
 
 
 def check_target(target: Target) -> None:

@@ -118,8 +118,8 @@ Scores = Annotated[
     list[str] | None,
     typer.Option(
         "--score",
-        help="accuracy, top-3 (any k), macro-f1, perplexity, binary-accuracy, mae, rmse, r2, or file.py:function; "
-        "repeat for several [default: what is usual for the loss].",
+        help="accuracy, top-3 (any k), macro-f1, mean-iou, perplexity, binary-accuracy, mae, rmse, r2, or "
+        "file.py:function; repeat for several [default: what is usual for the loss].",
         show_default=False,
     ),
 ]

@@ -13,7 +13,7 @@ from edge_fl.data.registry import Samples
 
 __all__ = ["arranged", "fitted", "fitted_but_texts", "prepared"]
 
-_EVERY_POSITION = ("cross_entropy", "masked_cross_entropy", "sequence_cross_entropy")
+_EVERY_POSITION = ("masked_cross_entropy", "sequence_cross_entropy")
 """Losses that take a class for every target."""
 
 

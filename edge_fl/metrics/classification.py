@@ -1,9 +1,10 @@
-"""Scores of classifiers: outputs are logits, ``[B, C]`` or ``[B, T, C]``, targets classes, ``[B]`` or ``[B, T]``.
+"""Scores of classifiers: outputs are logits, ``[B, C]`` or ``[B, ..., C]``, targets classes, ``[B]`` or ``[B, ...]``.
 
 Positions whose target is :data:`edge_fl.core.batch.LEFT_OUT` are in no score.
 """
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import Manifest
 from edge_fl.metrics.base import MOST_SUMS, Metric, Sums
 
-__all__ = ["METRICS", "BinaryAccuracy", "MacroF1", "Perplexity", "TopK", "share_right"]
+__all__ = ["METRICS", "BinaryAccuracy", "MacroF1", "MeanIoU", "Perplexity", "TopK", "share_right"]
 
 
 class _OfClasses(Metric):
@@ -55,7 +56,7 @@ class TopK(_OfClasses):
         """Right predictions, and samples."""
         there = y != LEFT_OUT
         if not there.all():
-            weight = weight * there.any(axis=1)
+            weight = weight * there.reshape(len(y), -1).any(axis=1)
         right = (share_right(outputs, y, self.k) * weight).sum()
         return np.array([right, weight.sum()], dtype=np.float64)
 
@@ -70,19 +71,15 @@ class TopK(_OfClasses):
         return bool(np.isfinite(sums).all() and fits)
 
 
-class MacroF1(_OfClasses):
-    """The mean over classes of F1 = 2 TP / (2 TP + FP + FN); classes that are nowhere are left out.
+class _MeanOfClasses(_OfClasses):
+    """The mean of a share of each class; classes that are nowhere are left out. Sums are TP, FP and FN of each."""
 
-    Sums are TP, FP and FN of each class.
-    """
-
-    name = "macro-f1"
     percent = True
 
     def unfit(self, manifest: Manifest) -> str | None:
         """Three numbers a class must fit in a message."""
         if 3 * manifest.classes > MOST_SUMS:
-            return f"The score 'macro-f1' takes at most {MOST_SUMS // 3} classes, not {manifest.classes}."
+            return f"The score '{self.name}' takes at most {MOST_SUMS // 3} classes, not {manifest.classes}."
         return super().unfit(manifest)
 
     def size(self, manifest: Manifest) -> int:
@@ -102,8 +99,12 @@ class MacroF1(_OfClasses):
     def value(self, sums: Sums) -> float:
         """The mean over the classes that there are."""
         right, wrong, missed = sums.reshape(3, -1)
-        total = 2 * right + wrong + missed
-        return float((2 * right[total > 0] / total[total > 0]).mean()) if (total > 0).any() else 0.0
+        there = right + wrong + missed > 0
+        return float(self.share(right[there], (wrong + missed)[there]).mean()) if there.any() else 0.0
+
+    @abstractmethod
+    def share(self, right: Sums, wrong: Sums) -> Sums:
+        """That of each class, of TP and of FP + FN."""
 
     def plausible(self, sums: Sums, samples: int) -> bool:
         """Whole numbers, as many missed as wrong."""
@@ -111,6 +112,26 @@ class MacroF1(_OfClasses):
         _, wrong, missed = sums.reshape(3, -1)
         counts = np.isfinite(sums).all() and bool((sums >= 0).all()) and bool((sums == np.rint(sums)).all())
         return bool(counts and wrong.sum() == missed.sum())
+
+
+class MacroF1(_MeanOfClasses):
+    """The mean over classes of F1 = 2 TP / (2 TP + FP + FN)."""
+
+    name = "macro-f1"
+
+    def share(self, right: Sums, wrong: Sums) -> Sums:
+        """F1."""
+        return 2 * right / (2 * right + wrong)
+
+
+class MeanIoU(_MeanOfClasses):
+    """The mean over classes of the Jaccard index TP / (TP + FP + FN), over all positions of all samples together."""
+
+    name = "mean-iou"
+
+    def share(self, right: Sums, wrong: Sums) -> Sums:
+        """Intersection over union."""
+        return right / (right + wrong)
 
 
 class Perplexity(_OfClasses):
@@ -179,6 +200,7 @@ METRICS: dict[str, Callable[[], Metric]] = {
     "accuracy": TopK,
     "binary-accuracy": BinaryAccuracy,
     "macro-f1": MacroF1,
+    "mean-iou": MeanIoU,
     "perplexity": Perplexity,
 }
 

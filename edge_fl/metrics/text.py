@@ -6,7 +6,7 @@ from collections.abc import Mapping
 __all__ = ["clipped_text", "is_percent", "loss_text", "lower_is_better", "score_text", "scores_text"]
 
 _NAMED = 10  # clients named in a sentence, at the most
-_PERCENT = re.compile(r"accuracy|binary-accuracy|macro-f1|top-\d+")
+_PERCENT = re.compile(r"accuracy|binary-accuracy|macro-f1|mean-iou|top-\d+")
 _LOWER = frozenset({"loss", "mae", "perplexity", "rmse", "train_loss"})
 
 

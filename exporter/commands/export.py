@@ -65,7 +65,11 @@ def export(
         int | None, typer.Option(help="Without a data set: classes of the outputs, such as 10.")
     ] = None,
     target_shape: Annotated[
-        str | None, typer.Option(help="Without a data set: one float32 target in place of classes, such as 4.")
+        str | None,
+        typer.Option(
+            help="Without a data set: one float32 target in place of classes, such as 4; beside --classes one class "
+            "a position, such as 32x32."
+        ),
     ] = None,
     runtime: Annotated[
         list[str] | None,

@@ -89,7 +89,7 @@ def target_for(
     Parameters
     ----------
     data
-        ``--dataset``, or ``--input-shape`` with either ``--classes`` or ``--target-shape``; None where not given.
+        ``--dataset``, or ``--input-shape`` with ``--classes``, ``--target-shape`` or both; None where not given.
     options
         Further fields of the target.
     tokens
@@ -117,19 +117,22 @@ def target_for(
         raise ConfigError(
             "Inputs by name have shapes of their own: leave --input-shape and --tokens out, or --input."
         )
-    if (input_shape is None and not named) or (classes is None) == (target_shape is None):
+    if (input_shape is None and not named) or (classes is None and target_shape is None):
         raise ConfigError(
             "What does the model fit? Give --dataset NAME, or --input-shape 3x32x32 and --classes 10, or, for float32 "
-            "targets, --input-shape 16 and --target-shape 4; or --input NAME:SHAPE for each of several inputs."
+            "targets, --input-shape 16 and --target-shape 4, or both for a class a pixel; or --input NAME:SHAPE for "
+            "each of several inputs."
         )
     sample = _sample(input_shape, named, tokens=tokens)
     options = {"inputs": named, **options}
-    if target_shape is not None:
-        shape = parse_shape(target_shape, "--target-shape")
+    shape = None if target_shape is None else parse_shape(target_shape, "--target-shape")
+    if classes is None and shape is not None:
         fields = {"target": Input(shape, "float32"), "loss": "mse", **options}
         return Target(name, NO_DATASET, sample, shape[-1], runtimes, **fields)
     if classes is None or classes < 1:
         raise ConfigError(f"A classifier has at least one class, not {classes}.")
+    if shape is not None:
+        return Target(name, NO_DATASET, sample, classes, runtimes, target=Input(shape, "int64"), **options)
     of_each = options.get("loss") in ("sequence_cross_entropy", "padded_sequence_cross_entropy")
     positions = next((each.shape for each in named if each.name == "input_ids"), sample.shape)
     target = Input(positions, "int64") if of_each else CLASS_INDEX

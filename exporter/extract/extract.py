@@ -132,12 +132,15 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     x = random_inputs(bundle)
     given = taken_inputs(bundle, x)
     expected = expected_outputs(bundle, pattern, trained.weights, x, width=statistics)
-    about = _about(bundle, trained, wanted, pattern, outputs=expected.shape[1:], batch=chosen.batch)
     with quiet():
         model: nn.Module = _narrowed(bundle, pattern, trained.weights, statistics)
         if manifest.inputs:
             model = ByName(model, manifest.inputs)
-        exported = _exported(model, [torch.from_numpy(each) for each in given.values()], chosen)
+        samples = [torch.from_numpy(each) for each in given.values()]
+        with torch.no_grad():
+            shape = tuple(model(*samples).shape[1:])
+        about = _about(bundle, trained, wanted, pattern, outputs=shape, batch=chosen.batch)
+        exported = _exported(model, samples, chosen)
         data = chosen.save(exported, tuple(given), about.properties())
         parity = check_file(bundle, data, chosen, given, expected)
     card = Card(

@@ -11,7 +11,6 @@ from torch.nn import functional
 from edge_fl.core.layout import Segment
 from edge_fl.core.layout import Tensor as Spec
 from exporter.forward import mean_of, training_forward
-from exporter.own_outputs import predictions
 from exporter.source import Port, Source, Step, scalar, width_ports
 from exporter.steps._parts import Arguments
 from exporter.steps._parts import build as build_step
@@ -44,7 +43,7 @@ def build(source: Source) -> Step:
         wide, slim = (
             mean_of(source.loss.per_sample(outputs, inputs["y"], *more), inputs) for outputs in (teacher, student)
         )
-        distance = mean_of(_divergence(predictions(teacher), predictions(student), inputs), inputs)
+        distance = mean_of(_divergence(source.predictions(teacher), source.predictions(student), inputs), inputs)
         alpha, temperature = inputs["alpha"], inputs["temperature"]
         total = wide + (1 - alpha) * slim + alpha * temperature * temperature * distance
         return total, (slim, after_both if source.statistic_widths else statistics)

@@ -9,7 +9,7 @@ from edge_fl.core.inputs import Input
 from exporter.accept import Fit, accept
 from tests.exporter import models
 
-FIT = Fit(Input((6,), "float32"), (3,), 3)
+FIT = Fit(Input((6,), "float32"), ((3,),), 3)
 
 
 def with_weight(value: torch.Tensor) -> nn.Module:

@@ -289,7 +289,7 @@ class Evaluated(nn.Module):
 )
 def test_what_no_mask_stands_for_is_refused(model: nn.Module, says: str) -> None:
     with pytest.raises(UnsupportedModelError, match=says):
-        accept(model, Fit(Input((6,), "float32"), (4,), 4))
+        accept(model, Fit(Input((6,), "float32"), ((4,),), 4))
 
 
 def exported(model: nn.Module, x: Tensor, root: Path, *runtimes: str, **more: object) -> Bundle:
@@ -405,7 +405,7 @@ def test_find_dropout_leaves_the_model_as_it_is() -> None:
 def test_a_model_that_gives_nan_is_not_called_random() -> None:
     model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4))
     model[1].running_var.fill_(-1)  # type: ignore[union-attr, operator]
-    accept(model, Fit(Input((6,), "float32"), (4,), 4))
+    accept(model, Fit(Input((6,), "float32"), ((4,),), 4))
 
 
 def test_a_packed_sequence_has_its_own_words() -> None:
@@ -419,7 +419,7 @@ def test_a_packed_sequence_has_its_own_words() -> None:
             return self.out(h[0])  # type: ignore[no-any-return]
 
     with pytest.raises(UnsupportedModelError, match="packed sequence: pad"):
-        accept(Packed(), Fit(Input((5, 6), "float32"), (4,), 4))
+        accept(Packed(), Fit(Input((5, 6), "float32"), ((4,),), 4))
 
 
 def test_a_model_in_evaluation_is_trained(tmp_path: Path) -> None:

@@ -59,3 +59,11 @@ def test_a_layer_that_is_left_out_with_probability_0_stays(limit: float, stays: 
         left_out = torch.rand([]) < limit
     assert (left_out is False) == stays
     assert bool(left_out) != stays
+
+
+def test_one_hot_of_a_given_number_of_classes_looks_at_no_value() -> None:
+    y = torch.randint(0, 4, (3, 2))
+    with PlainFunctions():
+        assert torch.equal(functional.one_hot(y, 4), torch.eye(4, dtype=torch.int64)[y])
+        assert torch.equal(functional.one_hot(input=y, num_classes=5), torch.eye(5, dtype=torch.int64)[y])
+        assert functional.one_hot(torch.tensor([2])).shape == (1, 3)

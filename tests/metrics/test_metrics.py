@@ -8,6 +8,7 @@ import torch
 import torchmetrics
 from numpy.typing import NDArray
 
+from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import SCHEMA, Manifest
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.inputs import Input
@@ -27,6 +28,7 @@ _CLASSIFIERS = {
     "accuracy": lambda: torchmetrics.Accuracy(task="multiclass", num_classes=CLASSES, average="micro"),
     "top-3": lambda: torchmetrics.Accuracy(task="multiclass", num_classes=CLASSES, top_k=3, average="micro"),
     "macro-f1": lambda: torchmetrics.F1Score(task="multiclass", num_classes=CLASSES, average="macro"),
+    "mean-iou": lambda: torchmetrics.JaccardIndex(task="multiclass", num_classes=CLASSES, average="macro"),
 }
 _NUMBERS = {
     "mae": torchmetrics.MeanAbsoluteError,
@@ -88,6 +90,17 @@ def test_scores_of_classes_are_torchmetrics(name: str) -> None:
     y = rng.integers(0, CLASSES - 1, 61)  # one class never occurs
     theirs = _CLASSIFIERS[name]()(torch.from_numpy(outputs), torch.from_numpy(y))
     assert added(opened(name), outputs, y) == pytest.approx(float(theirs), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "macro-f1", "mean-iou"])
+def test_scores_of_pixels_are_torchmetrics_without_those_that_have_no_class(name: str) -> None:
+    rng = np.random.default_rng(6)
+    outputs = rng.standard_normal((9, 4, 5, CLASSES)).astype(np.float32)
+    y = rng.integers(0, CLASSES, (9, 4, 5))
+    y[:, 2] = LEFT_OUT  # as many of each sample, which accuracy weighs equally
+    real = y != LEFT_OUT
+    expected = _CLASSIFIERS[name]()(torch.from_numpy(outputs[real]), torch.from_numpy(y[real]))
+    assert added(opened(name), outputs, y) == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_perplexity_is_torchmetrics() -> None:
