@@ -199,6 +199,8 @@ def _of_outputs(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``function`` of the outputs it takes."""
 
     def per_sample(outputs: Outputs, y: Tensor) -> Tensor:
-        return function(outputs, y) if isinstance(outputs, Tensor) else function(*outputs.taken, y)
+        losses = function(outputs, y) if isinstance(outputs, Tensor) else function(*outputs.taken, y)
+        column = isinstance(losses, Tensor) and losses.dim() == 2 and losses.shape[1] == 1
+        return losses.squeeze(1) if column else losses  # as torch's losses give them for outputs [B, 1]
 
     return per_sample

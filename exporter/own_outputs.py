@@ -46,7 +46,8 @@ def flat_outputs(outputs: Outputs) -> Tensor:
 
 
 def with_plain_outputs(model: nn.Module, x: Tensor, names: Sequence[str]) -> nn.Module:
-    """``model``, or where its forward gives more than one tensor, a copy that gives :data:`Outputs`.
+    """``model``, or a copy that gives :data:`Outputs`: where its forward gives more than one tensor, or one number a
+    sample without an axis, ``[B]``, which become ``[B, 1]``.
 
     Parameters
     ----------
@@ -65,7 +66,7 @@ def with_plain_outputs(model: nn.Module, x: Tensor, names: Sequence[str]) -> nn.
     except Exception:  # whoever calls the model next says what is wrong with it
         return model
     if isinstance(outputs, Tensor) and len(names) <= 1:
-        return model
+        return _with_an_axis(model) if outputs.shape == x.shape[:1] else model
     predicted, taken = _chosen(outputs, names)
     for name in (predicted, *taken):
         if _read(outputs, name).shape[:1] != x.shape[:1]:
@@ -75,6 +76,16 @@ def with_plain_outputs(model: nn.Module, x: Tensor, names: Sequence[str]) -> nn.
     plain = copy.deepcopy(model)
     plain.register_forward_hook(_Give(predicted, () if taken == (predicted,) else taken))
     return plain
+
+
+def _with_an_axis(model: nn.Module) -> nn.Module:
+    plain = copy.deepcopy(model)
+    plain.register_forward_hook(_give_columns)
+    return plain
+
+
+def _give_columns(_: nn.Module, __: Any, outputs: Tensor) -> Tensor:
+    return outputs.unsqueeze(1)
 
 
 class _Give:

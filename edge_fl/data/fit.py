@@ -5,14 +5,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
+import numpy as np
+
 from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import CLASS_INDEX, Bundle, Manifest
 from edge_fl.core.errors import DataError, printable
+from edge_fl.core.inputs import Input
 from edge_fl.data.inputs_by_name import with_inputs, without_name
 from edge_fl.data.registry import Samples
 
 __all__ = ["arranged", "fitted", "fitted_but_texts", "prepared"]
 
+_NUMBER = Input((1,), "float32")
 _EVERY_POSITION = ("masked_cross_entropy", "sequence_cross_entropy")
 """Losses that take a class for every target."""
 
@@ -28,8 +32,16 @@ def fitted(samples: Samples, bundle: Bundle) -> Samples:
         As :func:`edge_fl.data.tokenizer.tokenized`, for texts.
     """
     samples = prepared(samples, bundle)
+    if bundle.manifest.target == _NUMBER and samples.y.ndim == 1:
+        samples = _with_numbers(samples)
     _check_targets(samples, bundle.manifest)
     return samples
+
+
+def _with_numbers(samples: Samples) -> Samples:
+    """One number a sample as ``[n, 1]``, whole ones, too. Classes of which three or more have names are no numbers."""
+    named = len(samples.class_names) > 2
+    return samples if named else replace(samples, y=samples.y.astype(np.float32, copy=False)[:, None])
 
 
 def fitted_but_texts(samples: Samples, bundle: Bundle) -> Samples:

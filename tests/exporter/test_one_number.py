@@ -1,0 +1,85 @@
+"""A model of one number a sample, with an axis for that number or without."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import edge_fl
+from edge_fl.core.errors import DataError
+from edge_fl.core.inputs import Input
+
+
+class Squeezed(nn.Module):
+    """Gives [B], as many tutorials of regression do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(x).squeeze(-1)
+        return outputs
+
+
+LOSSES = {"name": "mse", "torch's": nn.MSELoss(reduction="none"), "own": lambda outputs, y: (outputs - y).abs()}
+
+
+def table(folder: Path, y: str, name: str = "data.npz") -> str:
+    x = np.random.default_rng(0).standard_normal((80, 4)).astype(np.float32)
+    targets = {
+        "numbers": x.sum(1),
+        "with an axis": x.sum(1, keepdims=True),
+        "whole": np.rint(4 + x.sum(1)).clip(0).astype(np.int64),
+        "two classes": (x.sum(1) > 0).astype(np.int64),
+    }
+    np.savez(folder / name, x=x, y=targets[y])
+    return f"npz:{folder / name}"
+
+
+@pytest.mark.parametrize("y", ["numbers", "with an axis", "whole"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_targets_with_an_axis_or_without_train_the_same(loss: str, y: str, tmp_path: Path) -> None:
+    def run(name: str, data: str) -> dict[str, np.ndarray]:
+        torch.manual_seed(0)
+        model = Squeezed() if name == "squeezed" else Squeezed().layers
+        bundle = edge_fl.export(
+            model,
+            torch.randn(3, 4),
+            loss=LOSSES[loss],
+            target="float32",
+            runtimes=["onnx"],
+            output=tmp_path / name,
+        )
+        assert bundle.manifest.target == Input((1,), "float32")
+        run = edge_fl.simulate(
+            bundle, data, test_data=data, clients=4, rounds=3, lr=0.1, seed=0, output=tmp_path / f"run-{name}"
+        )
+        assert set(run.scores) == {"mae", "rmse"}
+        return {key.removeprefix("layers."): array for key, array in run.weights.items()}
+
+    given = table(tmp_path, y)
+    squeezed, whole = run("squeezed", given), run("whole", given)
+    for key, array in whole.items():
+        np.testing.assert_allclose(squeezed[key], array, atol=1e-5)
+
+
+def test_two_classes_are_0_and_1(tmp_path: Path) -> None:
+    bundle = edge_fl.export(
+        Squeezed(), torch.randn(3, 4), loss="binary_cross_entropy", runtimes=["onnx"], output=tmp_path / "bundle"
+    )
+    data = table(tmp_path, "two classes")
+    run = edge_fl.simulate(
+        bundle, data, test_data=data, clients=4, rounds=8, lr=0.5, seed=0, output=tmp_path / "run"
+    )
+    assert run.scores["binary-accuracy"] > 0.85
+
+
+def test_several_numbers_need_their_axis(tmp_path: Path) -> None:
+    bundle = edge_fl.export(
+        nn.Linear(4, 2), torch.randn(3, 4), loss="mse", runtimes=["onnx"], output=tmp_path / "bundle"
+    )
+    with pytest.raises(DataError, match="targets of shape"):
+        edge_fl.simulate(bundle, table(tmp_path, "numbers"), clients=2, rounds=1, output=tmp_path / "run")
