@@ -106,6 +106,8 @@ def derive(
     for name, module in model.named_modules():
         if isinstance(module, (*PRODUCERS, nn.RNNBase)) and name not in called:
             dense[name] = "the forward pass does not call it"
+        if isinstance(module, nn.RNNCellBase):
+            dense[name] = "nobody follows the units of a cell: use nn.LSTM, GRU or RNN, or declare a layout"
     producers = (name for group in kept if not group.heads for name in group.producers)
     layers = tuple(name for name in producers if not _depthwise(model.get_submodule(name)))
     layout = _layout(adapted, kept)

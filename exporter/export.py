@@ -51,8 +51,9 @@ from exporter.own_outputs import predictions, with_plain_outputs
 from exporter.parity import check_parity
 from exporter.personal import personal_names, set_apart
 from exporter.plain_tensors import with_registered_tensors
+from exporter.recurrent.scaling import inner_weights
 from exporter.report import Findings, examine
-from exporter.scaled import scaled_parameters
+from exporter.scaled import same_factor, scaled_parameters
 from exporter.sentence import some_names
 from exporter.source import Source, Step, Traceable
 from exporter.steps import STEPS
@@ -287,6 +288,7 @@ def _source(model: nn.Module, target: Target, loss: Loss, found: Derivation, voc
         original=model,
         layout=found.layout,
         scaled=found.scaled,
+        inner=inner_weights(model, found.layout),
         loss=loss,
         input=target.input,
         target=target.target,
@@ -351,7 +353,7 @@ def _manifest(target: Target, compiled: _Compiled) -> Manifest:
         dropout=source.dropped,
         momenta=momenta(whole.module, example_inputs(target.fit, 3), whole.tracked),
         costs=costs_at(whole.original, found.layout, target.input, target.widths, cut=compiled.cut),
-        scaled=scaled_parameters(whole.original, found.apart, found.scaled),
+        scaled=_scaled(target, whole, found),
         adapters=adapter_gains(source.original),
         columns=target.columns,
         class_names=target.class_names,
@@ -362,6 +364,12 @@ def _manifest(target: Target, compiled: _Compiled) -> Manifest:
             *_exact(source, noisy),
         ),
     )
+
+
+def _scaled(target: Target, whole: Source, found: Derivation) -> tuple[str, ...]:
+    """What a factor multiplies in a narrow model; of recurrent layers where the outputs agree with a step's alone."""
+    names = scaled_parameters(whole.original, found.apart, found.scaled, whole.inner)
+    return names if not whole.inner or same_factor(whole, names, example_inputs(target.fit, 3)) else ()
 
 
 def _dense(item: tuple[str, list[str]]) -> str:

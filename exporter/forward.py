@@ -2,15 +2,18 @@
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import cast
+from typing import Any, cast
 
 from torch import Tensor, nn
 
 from exporter.adapt import forget_statistics, new_statistics
 from exporter.dropout_calls import GivenMasks
 from exporter.own_outputs import Outputs
+from exporter.recurrent.cells import RecurrentCell
+from exporter.recurrent.layers import RecurrentLayers
+from exporter.recurrent.scaling import scaled_states, unscaled_states
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
 
 __all__ = [
@@ -48,24 +51,36 @@ def training_forward(
 
     The outputs of every module whose units can be dropped are multiplied by ``scale``.
     """
-    x, scale = inputs["x"], inputs["scale"]
-
-    def multiply(module: nn.Module, given: tuple[Tensor, ...], outputs: Tensor | tuple[Tensor, ...]) -> object:
-        if isinstance(outputs, Tensor):
-            return _scaled_layer(module, given[0], scale) if _is_large(outputs, module, given) else outputs * scale
-        return (outputs[0] * scale, *outputs[1:])  # a recurrent layer; its last state is not scaled
-
-    hooks = [source.module.get_submodule(name).register_forward_hook(multiply) for name in source.scaled]
+    inner = {name: tensors[name] * inputs["scale"] for name in source.inner}
     forget_statistics(source.module)
-    try:
-        with nullcontext() if source.dropout is None else GivenMasks(source.dropout, inputs):
-            outputs = source.outputs(source.module, tensors, x)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with (
+        _scaled(source, inputs["scale"]),
+        nullcontext() if source.dropout is None else GivenMasks(source.dropout, inputs),
+    ):
+        outputs = source.outputs(source.module, {**tensors, **inner}, inputs["x"])
     # Also those that nobody wants: none may stay in the module.
     statistics = new_statistics(source.module, tensors, inputs.get("width"))
     return outputs, statistics if source.tracked else {}
+
+
+@contextmanager
+def _scaled(source: Source, scale: Tensor) -> Iterator[None]:
+    """Modules multiply what they give by ``scale`` while this is active."""
+
+    def multiply(module: nn.Module, given: tuple[Tensor, ...], outputs: Any) -> object:
+        if isinstance(module, RecurrentLayers | RecurrentCell):
+            return scaled_states(outputs, scale, cell=isinstance(module, RecurrentCell))
+        return _scaled_layer(module, given[0], scale) if _is_large(outputs, module, given) else outputs * scale
+
+    def divide(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        return unscaled_states(args, kwargs, scale)
+
+    with ExitStack() as hooks:
+        for module in map(source.module.get_submodule, source.scaled):
+            hooks.callback(module.register_forward_hook(multiply).remove)
+            if isinstance(module, RecurrentLayers | RecurrentCell):
+                hooks.callback(module.register_forward_pre_hook(divide, with_kwargs=True).remove)
+        yield
 
 
 def _is_large(outputs: Tensor, module: nn.Module, given: tuple[Tensor, ...]) -> bool:

@@ -6,7 +6,7 @@ nothing here knows of compact execution, padding or the traced step.
 
 import copy
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -231,11 +231,6 @@ class Reference:
         return add
 
     def _outputs(self, tensors: dict[str, Tensor], given: Given) -> Outputs:
-        def multiply(_: nn.Module, __: tuple[Tensor, ...], outputs: Any) -> Any:
-            if isinstance(outputs, tuple):
-                return (outputs[0] * given.scale, *outputs[1:])
-            return outputs * given.scale
-
         for module in self._module.modules():
             still = self._source.batch_norm == "frozen" or is_frozen(module)
             if still and isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -246,10 +241,17 @@ class Reference:
             self._module.get_submodule(n).register_forward_hook(self._noise(n, real, given), with_kwargs=True)
             for n in rated
         ]
-        hooks += [self._module.get_submodule(n).register_forward_hook(multiply) for n in self._source.scaled]
+        scaled = [self._module.get_submodule(name) for name in self._source.scaled]
+        hooks += [module.register_forward_hook(_multiply(given.scale)) for module in scaled]
+        hooks += [
+            module.register_forward_pre_hook(_divide(given.scale), with_kwargs=True)
+            for module in scaled
+            if isinstance(module, nn.RNNBase | nn.RNNCellBase)
+        ]
+        inner = {name: tensors[name] * given.scale for name in self._source.inner}
         x = self._input(given.batch.x[real])
         with self._masks(real, given) as masks, self._precision():
-            outputs: Outputs = functional_call(self._module, tensors, (x,))
+            outputs: Outputs = functional_call(self._module, {**tensors, **inner}, (x,))
         if isinstance(masks, DrawnMasks):
             masks.require_all_drawn()
         for hook in hooks:
@@ -308,6 +310,34 @@ def _optimizer(optimizer: Optimizer, trained: list[Tensor]) -> torch.optim.Optim
     if optimizer.name == "adam":
         return torch.optim.Adam(trained, betas=optimizer.betas, eps=optimizer.eps, weight_decay=decay)
     return torch.optim.SGD(trained, lr=0.1, momentum=optimizer.momentum, weight_decay=decay)
+
+
+def _multiply(scale: float) -> Callable[..., Any]:
+    """A hook that multiplies the units a module gives: outputs and the state h, not an LSTM's c."""
+
+    def multiply(module: nn.Module, _: tuple[Any, ...], outputs: Any) -> Any:
+        if isinstance(module, nn.LSTM):
+            return outputs[0] * scale, (outputs[1][0] * scale, outputs[1][1])
+        if isinstance(module, nn.RNNBase):
+            return outputs[0] * scale, outputs[1] * scale
+        if isinstance(module, nn.LSTMCell):
+            return outputs[0] * scale, outputs[1]
+        return outputs * scale
+
+    return multiply
+
+
+def _divide(scale: float) -> Callable[..., Any]:
+    """A hook that takes the factor out of the state h that a recurrent module is given."""
+
+    def divide(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        state = named.get("hx", args[1] if len(args) > 1 else None)
+        if state is None:
+            return None
+        lstm = isinstance(module, nn.LSTM | nn.LSTMCell)
+        return args[:1], {"hx": (state[0] / scale, state[1]) if lstm else state / scale}
+
+    return divide
 
 
 def _layout_name(name: str) -> str:

@@ -57,8 +57,9 @@ class Source:
     """A model and everything that is known of it: where its units are, and how it is trained.
 
     ``module`` takes every size from the tensors it is called with (:func:`exporter.adapt.adapt`); ``original`` is
-    the user's own. ``scaled`` are the modules whose outputs a step multiplies by ``scale``. Under the policy
-    ``per-width`` the statistics of ``layout`` have a row for each of ``statistic_widths``, those of the modules none.
+    the user's own. ``scaled`` are the modules whose outputs a step multiplies by ``scale``, ``inner`` the weights that
+    it multiplies besides (:func:`exporter.recurrent.scaling.inner_weights`). Under the policy ``per-width`` the
+    statistics of ``layout`` have a row for each of ``statistic_widths``, those of the modules none.
     ``inputs`` are those of a model that takes several by name (:mod:`exporter.named_inputs`); of one without a name
     ``vocabulary`` says how many tokens there are (0: it is none, or nobody knows). ``below`` are frozen tensors that no
     step reads, since it takes features (:mod:`exporter.features`). ``dropout`` are the calls of dropout of ``module``'s
@@ -85,6 +86,7 @@ class Source:
     below: frozenset[str] = frozenset()
     dropout: tuple[DropoutPlace | None, ...] | None = None
     classes_first: bool = False
+    inner: tuple[str, ...] = ()
     micro_batch: int = 0
     checkpoint: tuple[str, ...] = ()
 

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from exporter.derive import derive
+from exporter.recurrent.scaling import inner_weights
 from exporter.scaled import scaled_parameters
 from exporter.zoo import lstm, mlp
 
@@ -38,6 +39,7 @@ class Tied(nn.Module):
         return outputs
 
 
+RECURRENT = ("embedding.weight", "lstm.weight_hh_l0", "lstm.weight_ih_l1", "lstm.weight_hh_l1", "decoder.weight")
 CONVOLUTIONAL = ("norm.weight", "norm.bias", "plain.weight", "plain.bias", "hidden.weight", "hidden.bias")
 
 
@@ -46,7 +48,7 @@ CONVOLUTIONAL = ("norm.weight", "norm.bias", "plain.weight", "plain.bias", "hidd
     [
         (mlp.digits(), torch.randn(3, 1, 8, 8), ("1.weight", "1.bias", "3.weight", "3.bias")),
         (Normalised(), torch.randn(3, 1, 8, 8), CONVOLUTIONAL),
-        (lstm.character_rnn(hidden=6), torch.randint(0, 90, (2, 3)), ()),
+        (lstm.character_rnn(hidden=6), torch.randint(0, 90, (2, 3)), RECURRENT),
     ],
     ids=["perceptron", "normalised", "recurrent"],
 )
@@ -54,7 +56,7 @@ def test_weights_and_biases_of_the_layers_whose_outputs_are_units(
     model: nn.Module, x: Tensor, expected: tuple[str, ...]
 ) -> None:
     found = derive(model, x)
-    assert scaled_parameters(model, found.layout, found.scaled) == expected
+    assert scaled_parameters(model, found.layout, found.scaled, inner_weights(model, found.layout)) == expected
 
 
 def test_no_factor_where_a_weight_is_another_layers_too() -> None:

@@ -1,0 +1,151 @@
+"""A factor on units of recurrent layers: whoever reads a unit gets it, and a state is not multiplied twice."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import edge_fl
+from edge_fl.core.layout import Block, Layout, Segment
+from edge_fl.core.layout import Tensor as Spec
+from edge_fl.core.pattern import Pattern
+from edge_fl.core.selection import Selection
+from exporter.forward import training_forward
+from exporter.scaled import same_factor, scaled_parameters
+from tests.exporter.sources import source
+
+HIDDEN = 6
+
+
+class Reads(nn.Module):
+    """The last output, or the last state, of recurrent layers."""
+
+    def __init__(self, kind: type[nn.RNNBase], layers: int, *, state: bool, both_ways: bool = False) -> None:
+        super().__init__()
+        self.state = state
+        self.layers = kind(3, HIDDEN, layers, batch_first=True, bidirectional=both_ways)
+        self.out = nn.Linear(HIDDEN * (1 + both_ways), 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, last = self.layers(x)
+        h = last[0] if isinstance(last, tuple) else last  # the layers are others in a trace
+        found: Tensor = self.out(h[-1] if self.state else outputs.mean(1))
+        return found
+
+
+class Steps(nn.Module):
+    """A cell, called in a loop of the model's."""
+
+    def __init__(self, kind: type[nn.RNNCellBase]) -> None:
+        super().__init__()
+        self.cell, self.out = kind(3, HIDDEN), nn.Linear(HIDDEN, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for step in range(x.shape[1]):
+            state = self.cell(x[:, step], state)
+        outputs: Tensor = self.out(state[0] if isinstance(state, tuple) else state)
+        return outputs
+
+
+class Handed(nn.Module):
+    """The state of one layer is where another begins, step by step."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.first, self.second = kind(3, HIDDEN, batch_first=True), kind(3, HIDDEN, batch_first=True)
+        self.out = nn.Linear(HIDDEN, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, state = self.first(x)
+        for step in range(2):
+            outputs, state = self.second(x[:, step : step + 1], state)
+        found: Tensor = self.out(outputs[:, -1])
+        return found
+
+
+def declared(model: nn.Module) -> nn.Module:
+    """The model with a layout that drops the units of its cell, or of both of its layers together."""
+    free, tensors = lambda length: (Segment(None, 1, length),), []
+    for name, parameter in model.named_parameters():
+        shape = tuple(parameter.shape)
+        rows = (free(shape[0]) if "out" in name else (Segment("h", shape[0] // HIDDEN),), *map(free, shape[1:]))
+        reads = parameter.ndim == 2 and ("out" in name or "weight_hh" in name)
+        tensors.append(Spec(name, shape, rows, (rows[0], (Segment("h"),)) if reads else rows))
+    model.edge_fl_layout = Layout((Block("h", HIDDEN, recurrent=True),), tuple(tensors))  # type: ignore[assignment]
+    return model
+
+
+MODELS: dict[str, nn.Module] = {
+    **{f"{kind.__name__} outputs": Reads(kind, 1, state=False) for kind in (nn.LSTM, nn.GRU, nn.RNN)},
+    **{f"{kind.__name__} state": Reads(kind, 2, state=True) for kind in (nn.LSTM, nn.GRU, nn.RNN)},
+    "both ways": Reads(nn.GRU, 2, state=False, both_ways=True),
+    **{kind.__name__: declared(Steps(kind)) for kind in (nn.LSTMCell, nn.GRUCell, nn.RNNCell)},
+    **{f"{kind.__name__} handed on": declared(Handed(kind)) for kind in (nn.LSTM, nn.GRU)},
+}
+
+
+def with_twins(model: nn.Module) -> nn.Module:
+    """Every unit of the upper half becomes what its twin in the lower half is; its readers' columns, too."""
+    half = HIDDEN // 2
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "out" not in name:  # rows of gates
+                rows = parameter.view(-1, HIDDEN, *parameter.shape[1:])
+                rows[:, half:] = rows[:, :half]
+            if parameter.ndim == 2 and parameter.shape[1] % HIDDEN == 0:
+                columns = parameter.view(parameter.shape[0], -1, HIDDEN)
+                columns[..., half:] = columns[..., :half]
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_half_of_the_units_times_two_are_all_of_them(name: str) -> None:
+    """With each unit twice in the model, dropping one of the two and doubling the other changes nothing."""
+    made = source(with_twins(MODELS[name]), (5, 3), 4)
+    assert {block.size for block in made.layout.blocks} == {HIDDEN}
+    pattern = Pattern(made.layout, np.tile(np.arange(HIDDEN) < HIDDEN // 2, len(made.layout.blocks)))
+    weights = {name: parameter.detach().numpy() for name, parameter in made.original.named_parameters()}
+    kept = {name: torch.from_numpy(each) for name, each in Selection.of(pattern, "units").gather(weights).items()}
+    x = torch.randn(3, 5, 3)
+
+    outputs, _ = training_forward(made, kept, {"x": x, "scale": torch.tensor(2.0)})
+
+    torch.testing.assert_close(outputs, made.original(x), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_narrow_model_predicts_with_the_factor_that_it_trained_with(name: str) -> None:
+    made = source(MODELS[name], (5, 3), 4)
+    names = scaled_parameters(made.original, made.layout, made.scaled, made.inner)
+    assert {*made.inner, "out.weight"} <= {*names}
+    assert same_factor(made, names, torch.randn(3, 5, 3))
+
+
+class Rectified(nn.Module):
+    """What reads the outputs is no linear layer alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.out = nn.GRU(3, HIDDEN, batch_first=True), nn.Linear(HIDDEN, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.out(torch.tanh(self.layers(x)[0][:, -1]))
+        return outputs
+
+
+def test_no_factor_where_a_layers_readers_do_not_show_it() -> None:
+    made = source(Rectified(), (5, 3), 4)
+    names = scaled_parameters(made.original, made.layout, made.scaled, made.inner)
+    assert not same_factor(made, names, torch.randn(3, 5, 3))
+
+
+@pytest.mark.parametrize("name", ["LSTM state", "GRUCell", "GRU handed on"])
+def test_programs_agree_with_a_reference_that_scales_by_itself(name: str, tmp_path: Path) -> None:
+    bundle = edge_fl.export(
+        MODELS[name], torch.randn(3, 5, 3), runtimes=["onnx", "torch-eager"], widths=[1.0, 0.5], output=tmp_path
+    )
+    assert all(parity.weights < 1e-4 for parity in bundle.manifest.parity.values())
+    assert bundle.manifest.scaled
