@@ -91,7 +91,7 @@ def simulated(bundle: Bundle, root: Path, trainer: str = "runtime", **parameters
 
 
 def torch_layers(weights: Arrays, width: int) -> torch.nn.Sequential:
-    """The first units as torch has them, up to the output layer: a level of half of them has twice the outputs."""
+    """The first units as torch has them, up to the output layer: a level of half has twice a norm's outputs."""
     first, second = math.ceil(width * 7 / 1000), math.ceil(width * 6 / 1000)
     layers = torch.nn.Sequential(
         torch.nn.Flatten(),
@@ -101,8 +101,8 @@ def torch_layers(weights: Arrays, width: int) -> torch.nn.Sequential:
     for name, tensor in layers.state_dict().items():
         if not name.rpartition(".")[2].startswith(("running", "num")):
             tensor.copy_(torch.from_numpy(weights[name][tuple(slice(0, n) for n in tensor.shape)]))
-    for linear in (layers[1], layers[4]):
-        linear.register_forward_hook(lambda _, __, outputs: 1000 / width * outputs)
+    for norm in (layers[2], layers[5]):
+        norm.register_forward_hook(lambda _, __, outputs: 1000 / width * outputs)
     return layers
 
 
