@@ -25,6 +25,7 @@ _TARGETS = {
     "Source": "edge_fl.data.sources.base:DataSource",
     "World": "device_sim.simulation.settings:World",
     "export": "exporter.api:export",
+    "extract": "exporter.extract.api:extract",
     "read_identity": "edge_fl.identity.file:read_identity",
     "serve": "broker.api:serve",
     "simulate": "device_sim.simulation.api:simulate",

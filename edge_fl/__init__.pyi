@@ -35,5 +35,6 @@ from edge_fl.runs.privacy import Privacy as Privacy
 from edge_fl.runs.run import Run as Run
 from edge_fl.transport.access import Access as Access
 from exporter.api import export as export
+from exporter.extract.api import extract as extract
 
 __version__: str

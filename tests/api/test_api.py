@@ -2,11 +2,13 @@
 
 import csv
 import inspect
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import nn
@@ -23,6 +25,7 @@ def build():
         nn.Linear(12, 3),
     )
 """
+WHO = ("command", "python")
 OPTIONS = "label=state&owner=user&shape=2x16"
 
 
@@ -101,6 +104,15 @@ def test_python_and_commands_give_the_same_weights_bit_for_bit(place: Path, bund
     page = run.compare(other, path=place / "compare.html").read_text()
     assert "fedbiad+dgc" in page
     assert "data:image/png;base64," in page
+    extracted = command(place, "extract", "simulated", "-o", "by-command.onnx", "--json")
+    assert extracted.returncode == 0, extracted.stderr
+    delivered = edge_fl.extract(run, place / "by-python.onnx", metadata={"licence": "MIT"})
+    card = json.loads(extracted.stdout)
+    assert delivered.card.scores == card["scores"] == pytest.approx(run.scores)
+    assert delivered.card.metadata == {"licence": "MIT"}
+    samples = {"x": np.random.default_rng(2).standard_normal((5, 2, 16)).astype(np.float32)}
+    answers = [onnxruntime.InferenceSession(str(place / f"by-{who}.onnx")).run(None, samples)[0] for who in WHO]
+    assert np.array_equal(*answers)
     shown = command(place, "compare", "simulated", "by-python", "-o", "compare.png", "--json")
     assert shown.returncode == 0, shown.stderr
     assert (place / "compare.png").read_bytes().startswith(b"\x89PNG")
