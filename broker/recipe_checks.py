@@ -120,7 +120,16 @@ def _check_collecting(bundle: Bundle, method: Method, tier: int, batch: int, pro
 
 
 def _warn_of_shift(bundle: Bundle, method: Method, config: RunConfig, *, collected: bool) -> None:
-    if not drops_units(method, bundle.layout) or not collectable(bundle.manifest):
+    if not collectable(bundle.manifest):
+        return
+    narrow = isinstance(method, TrainsWidths) and method.ordered and method.tiers > 1
+    if narrow and bundle.manifest.batch_norm == "tracked" and not collected:
+        _log.warning(
+            "'%s' trains several widths, whose BatchNorm statistics differ, and the bundle has one set: scores may be "
+            "low; export it with --batch-norm per-width, or give --collect-statistics",
+            method.name,
+        )
+    if not drops_units(method, bundle.layout):
         return
     consequence = "the full model's scores are too low"
     if collected:

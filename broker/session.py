@@ -1,6 +1,5 @@
 """Puts a run together from its parts: what `edge-fl serve` and the demo share."""
 
-import hashlib
 import logging
 import secrets
 import time
@@ -43,7 +42,7 @@ from broker.workers.access import worker_address
 from broker.workers.jobs import Start
 from broker.workers.pool import Workers, check_count
 from edge_fl.core.atomic import write_atomically
-from edge_fl.core.bundle import MANIFEST, Bundle
+from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BrokerError, BundleError, SubscriptionRefusedError
 from edge_fl.recipes.own import use_code
 from edge_fl.recipes.recipe import open_recipe
@@ -55,7 +54,7 @@ from edge_fl.transport.interface import Transport
 from edge_fl.transport.probe import round_trip
 from edge_fl.wire.messages import Topics
 
-__all__ = ["digest_of", "new_run_id", "open_bundle", "resume", "serve"]
+__all__ = ["new_run_id", "open_bundle", "resume", "serve"]
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ def serve(
         check_buffered(recipe)
     check_no_run(root)
     models = _absolute(models)
-    config = begun(config, recipe.parameters, bundle=str(bundle.root.resolve()))
+    config = begun(config, recipe.parameters, bundle=str(bundle.root.resolve()), bundle_sha256=bundle.digest)
     evaluator = open_evaluator(bundle, config)
     start = open_initial_weights(bundle, config)
     with (
@@ -114,7 +113,7 @@ def serve(
     ):
         settings = RunSettings(
             bundle=str(bundle.root.resolve()),
-            manifest=digest_of(bundle),
+            manifest=bundle.digest,
             config=config,
             models=models,
             initial=keep_initial_weights(root, config, start),
@@ -193,17 +192,12 @@ def resume(
 def open_bundle(settings: RunSettings, root: Path, bundle: Path | None) -> Bundle:
     """The bundle of the run in ``root``, at ``bundle`` or where it was; BundleError when it is another."""
     found = Bundle.load(bundle or Path(settings.bundle))
-    if digest_of(found) != settings.manifest:
+    if found.digest != settings.manifest:
         raise BundleError(
             f"The run in '{root}' trains another bundle than the one at '{found.root}': go on with a copy of its own, "
             "or export the same model with the same options and versions again."
         )
     return found
-
-
-def digest_of(bundle: Bundle) -> str:
-    """The SHA-256 of a bundle's manifest, and so of all that is in it."""
-    return hashlib.sha256(bundle.read(MANIFEST)).hexdigest()
 
 
 def _absolute(place: str | None) -> str | None:

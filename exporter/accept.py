@@ -89,7 +89,7 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
         needed = " or ".join(map(str, dict.fromkeys(fit.outputs)))
         raise DataError(
             f"The model gives {found} for one sample, and its classes or targets and its loss need {needed}: see "
-            "--classes, --target-shape and --loss."
+            f"--classes, --target-shape and --loss{_hint(found, fit)}."
         )
     again = _forward(model, x, fit.inputs)
     if not _are_plain(again) or not _equal(outputs, again):
@@ -100,6 +100,18 @@ def accept(model: nn.Module, fit: Fit) -> frozenset[str]:
     _no_side_effects(model, before)
     _same_in_evaluation(model, x)
     return _read(model, x)
+
+
+def _hint(found: object, fit: Fit) -> str:
+    """What to give for a class at each position."""
+    if (
+        isinstance(found, tuple)
+        and len(found) > 2
+        and found[0] == fit.classes
+        and fit.outputs == ((fit.classes,),)
+    ):
+        return f" (for a class a pixel --target-shape {'x'.join(map(str, found[1:]))} beside --classes)"
+    return ""
 
 
 def _are_plain(outputs: object) -> TypeGuard[Outputs]:

@@ -15,7 +15,7 @@ from edge_fl.core.inputs import Input
 from edge_fl.core.share import parse_width
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
-from exporter.losses import Loss, find_loss, try_loss
+from exporter.losses import Loss, find_loss, first_is_usual, try_loss
 from exporter.named_inputs import with_example_inputs
 from exporter.normalise import with_normalised_input
 from exporter.one_pass import one_pass
@@ -178,8 +178,14 @@ def _targets(model: nn.Module, sample: torch.Tensor, loss: Loss) -> tuple[Input,
     if loss.target == "float32":
         return Input(outputs, "float32"), outputs[-1]
     last, first = (Input(outputs[:-1], "int64"), outputs[-1]), (Input(outputs[1:], "int64"), outputs[0])
-    if loss.classes is None and last != first:  # a loss of the user's takes the one or the other
-        return last if _takes(loss, model, sample, last[0]) else first
+    if loss.classes is None:  # a loss of the user's takes the one or the other
+        usual, other = (first, last) if first_is_usual(first[0]) else (last, first)
+        return usual if _takes(loss, model, sample, usual[0]) else other
+    tokens = not sample.is_floating_point() and outputs[:-1] == tuple(sample.shape[1:])
+    if loss.classes == "first" and tokens:
+        raise ConfigError(
+            f"The model gives {outputs} for {outputs[0]} tokens, a class for each: take loss='sequence_cross_entropy'."
+        )
     return first if loss.classes == "first" else last
 
 

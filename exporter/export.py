@@ -42,7 +42,7 @@ from exporter.forward import build_evaluation
 from exporter.frozen_dtype import arrays_of, round_frozen, scaled_tensor, store_frozen
 from exporter.kernels import refuse_missing_kernels
 from exporter.lora import adapter_gains
-from exporter.losses import Loss, find_loss, try_loss
+from exporter.losses import Loss, find_loss, first_is_usual, try_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
 from exporter.one_pass import one_pass
 from exporter.open_lengths import FixedUnitsError
@@ -305,11 +305,13 @@ def _source(model: nn.Module, target: Target, loss: Loss, found: Derivation, voc
 
 
 def _has_classes_first(model: nn.Module, target: Target, loss: Loss) -> bool:
-    """Whether the axis of classes is before those of a sample's targets; where both may be so, it is behind."""
+    """Whether the axis of classes is before those of a sample's targets; where both may be so, as is usual."""
     if loss.classes == "last" or target.target.dtype == "float32" or not target.target.shape:
         return False
     found = tuple(predictions(one_pass(model, example_inputs(target.fit, 3))).shape[1:])
-    return loss.classes == "first" or found != (*target.target.shape, target.classes)
+    last = found == (*target.target.shape, target.classes)
+    first = found == (target.classes, *target.target.shape)
+    return loss.classes == "first" or (first and (not last or first_is_usual(target.target)))
 
 
 def _tensors(model: nn.Module, layout: Layout) -> dict[str, bytes]:

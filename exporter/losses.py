@@ -18,7 +18,7 @@ from exporter.one_pass import one_pass
 from exporter.own_outputs import Outputs
 from exporter.sentence import first_line
 
-__all__ = ["Loss", "find_loss", "try_loss"]
+__all__ = ["Loss", "find_loss", "first_is_usual", "try_loss"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Loss:
     :data:`edge_fl.core.batch.LEFT_OUT` where a sample has several. ``outputs`` are the names of those that a user's
     function takes, of a model that gives several (:mod:`exporter.own_outputs`); none where it takes predictions.
     ``classes`` says where in outputs of several positions it wants the axis of classes: None for either place.
+    ``positions`` says whether a sample may have several targets at all.
     """
 
     name: str
@@ -39,13 +40,20 @@ class Loss:
     leaves_out: bool = False
     outputs: tuple[str, ...] = ()
     classes: Literal["first", "last"] | None = "last"
+    positions: bool = True
 
     def output_shapes(self, target: Input, classes: int) -> tuple[tuple[int, ...], ...]:
         """What a model may give for a sample, without the batch axis, to be compared with ``target``."""
         if target.dtype == "float32":
             return (target.shape,)
         last, first = (*target.shape, classes), (classes, *target.shape)
-        return {"last": (last,), "first": (first,), None: (last, first)}[self.classes]
+        either = (first, last) if first_is_usual(target) else (last, first)
+        return {"last": (last,), "first": (first,), None: either}[self.classes]
+
+
+def first_is_usual(target: Input) -> bool:
+    """Whether models give classes before such targets' axes: those of images do, those of sequences behind."""
+    return len(target.shape) > 1
 
 
 def _cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
@@ -104,7 +112,7 @@ def _binary_cross_entropy(outputs: Tensor, y: Tensor) -> Tensor:
 
 _LOSSES = (
     Loss("cross_entropy", "int64", _cross_entropy, leaves_out=True, classes="first"),
-    Loss("masked_cross_entropy", "int64", _masked_cross_entropy, inputs=(LABEL_MASK,)),
+    Loss("masked_cross_entropy", "int64", _masked_cross_entropy, inputs=(LABEL_MASK,), positions=False),
     Loss("sequence_cross_entropy", "int64", _sequence_cross_entropy),
     Loss("padded_sequence_cross_entropy", "int64", _padded_sequence_cross_entropy, leaves_out=True),
     Loss("mse", "float32", _mse),
@@ -163,11 +171,13 @@ def try_loss(loss: Loss, model: nn.Module, x: Tensor, target: Input) -> None:
     if loss in _LOSSES:
         return
     y = torch.zeros(len(x), *target.shape, dtype=getattr(torch, target.dtype))
+    outputs = one_pass(model, x)
     try:
-        found = loss.per_sample(one_pass(model, x), y)
+        found = loss.per_sample(outputs, y)
     except Exception as error:  # it is the user's code
+        given = f"outputs {tuple(outputs.shape)} and " if isinstance(outputs, Tensor) else ""
         raise ModelError(
-            f"The loss '{loss.name}' fails on targets {tuple(y.shape)}: {first_line(error)}."
+            f"The loss '{loss.name}' fails on {given}targets {tuple(y.shape)}: {first_line(error)}."
         ) from error
     if not isinstance(found, Tensor) or found.shape != (len(x),):
         shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__

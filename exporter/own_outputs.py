@@ -85,7 +85,7 @@ def _with_an_axis(model: nn.Module) -> nn.Module:
 
 
 def _give_columns(_: nn.Module, __: Any, outputs: Tensor) -> Tensor:
-    return outputs.unsqueeze(1)
+    return outputs.reshape(-1, 1)  # of one sample, squeeze() leaves no axis at all
 
 
 class _Give:

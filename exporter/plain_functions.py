@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from edge_fl.core.errors import UnsupportedModelError
+
 __all__ = ["PlainFunctions"]
 
 _CONCATENATIONS = (torch.cat, torch.concat, torch.concatenate)
@@ -79,7 +81,7 @@ def _is_empty(part: Tensor) -> bool:
 
 def _one_hot(input: Tensor, num_classes: int = -1) -> Tensor:  # as torch calls it
     if num_classes < 1:
-        return functional.one_hot(input, num_classes)  # as many as the largest class needs: nobody knows that here
+        raise UnsupportedModelError("The model, or its loss, calls one_hot without num_classes: give num_classes.")
     return (input.unsqueeze(-1) == torch.arange(num_classes, device=input.device)).long()
 
 

@@ -15,6 +15,7 @@ from exporter.equivalence import run_with, weights_of
 from exporter.frozen import BATCH_NORMS
 from exporter.module_names import within
 from exporter.own_forward import activates
+from exporter.recurrent.states import LayerStates
 
 __all__ = ["NORMS", "scale_places"]
 
@@ -148,7 +149,12 @@ def _copied(outputs: Any) -> Any:
 
 
 def _other(outputs: Any) -> Any:
-    """Outputs of which an activation lets others through."""
-    if isinstance(outputs, tuple):
-        return (1 - outputs[0], *outputs[1:])
-    return 1 - outputs
+    """Outputs, and last states among them, of which an activation lets others through."""
+    match outputs:
+        case tuple():
+            return tuple(map(_other, outputs))
+        case LayerStates():
+            return LayerStates([1 - state for state in outputs])
+        case Tensor():
+            return 1 - outputs
+    return outputs

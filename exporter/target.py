@@ -127,7 +127,7 @@ def check_target(target: Target) -> None:
         LOWERINGS.check(name)
     if not target.variants:
         raise ConfigError("No train step is named: a bundle needs at least one, such as 'plain'.")
-    find_loss(target.loss, target=target.target.dtype)
+    _check_loss(target)
     for score in target.scores:
         open_metric(score)
     if target.columns and target.inputs:
@@ -155,6 +155,20 @@ def check_target(target: Target) -> None:
 def check_scores(target: Target, manifest: Manifest) -> None:
     """Refuse scores that do not fit the model: ConfigError."""
     open_metrics(target.scores, manifest)
+
+
+def _check_loss(target: Target) -> None:
+    loss = find_loss(target.loss, target=target.target.dtype)
+    if target.target.shape and not loss.positions:
+        raise ConfigError(
+            f"The loss '{loss.name}' compares one class a sample, and the targets are {target.target.shape}: take "
+            "cross_entropy or sequence_cross_entropy."
+        )
+    if loss.target == "int64" and target.target.dtype == "int64" and target.classes < 2:
+        raise ConfigError(
+            f"The loss '{loss.name}' tells classes apart, and there is one: for one output a sample take "
+            "binary_cross_entropy, with --target-shape 1 in place of --classes."
+        )
 
 
 def _check_micro_batch(target: Target) -> None:

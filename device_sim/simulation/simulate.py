@@ -20,7 +20,7 @@ from broker.recipe_checks import check_recipe
 from broker.run_folder import RunFolder, check_no_run
 from broker.secure_aggregation.round_total import SimulatedTotal
 from broker.secure_aggregation.settings import plan_of
-from broker.session import digest_of, open_bundle
+from broker.session import open_bundle
 from broker.settings import read_settings
 from broker.statistics_round import with_collection
 from broker.store import Store
@@ -142,10 +142,17 @@ class Simulation:
             check_no_run(root)
             initial = keep_initial_weights(root, config, start)
             known = data if isinstance(data, str) else (bundle.manifest.dataset if data is None else "objects")
-            config = begun(config, recipe.parameters, bundle=place, data=known, **_about(population, trainer))
+            config = begun(
+                config,
+                recipe.parameters,
+                bundle=place,
+                bundle_sha256=bundle.digest,
+                data=known,
+                **_about(population, trainer),
+            )
         self._settings = SimulationSettings(
             bundle=place,
-            manifest=digest_of(bundle),
+            manifest=bundle.digest,
             config=config,
             population=population,
             trainer=trainer,

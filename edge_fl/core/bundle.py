@@ -427,6 +427,11 @@ class Bundle:
             raise BundleError(f"The bundle cannot be written to '{root}': {error.strerror}.") from error
         return cls(root, manifest)
 
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the manifest, and so of all that is in the bundle."""
+        return hashlib.sha256(self.read(MANIFEST)).hexdigest()
+
     def read(self, name: str) -> bytes:
         """The bytes of one file of the bundle."""
         return (self.root / name).read_bytes()

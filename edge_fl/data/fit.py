@@ -16,6 +16,7 @@ from edge_fl.data.registry import Samples
 
 __all__ = ["arranged", "fitted", "fitted_but_texts", "prepared"]
 
+_LEFT_OUT_HINT = f", with {LEFT_OUT} where there is no class"
 _NUMBER = Input((1,), "float32")
 _EVERY_POSITION = ("masked_cross_entropy", "sequence_cross_entropy")
 """Losses that take a class for every target."""
@@ -126,6 +127,18 @@ def _check_inputs(samples: Samples, manifest: Manifest) -> None:
         )
 
 
+def _check_shares(samples: Samples, manifest: Manifest) -> None:
+    if (
+        manifest.loss == "binary_cross_entropy"
+        and samples.y.size
+        and not 0 <= samples.y.min() <= samples.y.max() <= 1
+    ):
+        raise DataError(
+            f"The data has targets {samples.y.min():g} to {samples.y.max():g}, and the loss 'binary_cross_entropy' "
+            "takes shares from 0 to 1; give --data that fits."
+        )
+
+
 def _check_targets(samples: Samples, manifest: Manifest) -> None:
     if samples.y.shape[1:] != manifest.target.shape:
         given = "--data that fits"
@@ -143,13 +156,14 @@ def _check_targets(samples: Samples, manifest: Manifest) -> None:
             f"{kinds[manifest.target.dtype]}; give --data that fits."
         )
     if manifest.target.dtype == "float32":
+        _check_shares(samples, manifest)
         return
     _check_names(samples.class_names, manifest)
     labels = samples.y[samples.y != LEFT_OUT] if samples.y.ndim > 1 else samples.y
     if labels.size and not 0 <= labels.min() <= labels.max() < manifest.classes:
         raise DataError(
             f"The data has labels {labels.min()} to {labels.max()}, and '{manifest.name}' knows "
-            f"{manifest.classes} classes, from 0; give --data that fits."
+            f"{manifest.classes} classes, from 0; give --data that fits{_LEFT_OUT_HINT if samples.y.ndim > 1 else ''}."
         )
     if labels.size < samples.y.size and manifest.loss in _EVERY_POSITION:
         raise DataError(

@@ -20,7 +20,7 @@ __all__ = ["cell", "compare", "comparison"]
 
 _MIB = 1 << 20
 # What says nothing beside another run's: names, folders, and what has a column or settings of its own.
-_OWN = ("run", "method", "parameters", "about", "version", "began", "bundle")
+_OWN = ("run", "method", "parameters", "about", "version", "began", "bundle", "bundle_sha256")
 _LABEL = 120  # characters of a line of the legend
 
 

@@ -105,6 +105,7 @@ def target_for(
         When there is no such data set.
     """
     from edge_fl.data.registry import dataset_info
+    from exporter.losses import find_loss
     from exporter.target import Target
 
     dataset, input_shape, classes, target_shape = data
@@ -132,6 +133,8 @@ def target_for(
     if classes is None or classes < 1:
         raise ConfigError(f"A classifier has at least one class, not {classes}.")
     if shape is not None:
+        if find_loss(options.get("loss", "cross_entropy")).target == "float32":
+            raise ConfigError("The loss compares numbers: give --target-shape without --classes.")
         return Target(name, NO_DATASET, sample, classes, runtimes, target=Input(shape, "int64"), **options)
     of_each = options.get("loss") in ("sequence_cross_entropy", "padded_sequence_cross_entropy")
     positions = next((each.shape for each in named if each.name == "input_ids"), sample.shape)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from edge_fl.core.bundle import Bundle, Manifest
-from edge_fl.core.errors import DataError, RunError, RuntimeMissingError, StateError
+from edge_fl.core.errors import BundleError, DataError, RunError, RuntimeMissingError, StateError
 from edge_fl.core.selection import masked
 from edge_fl.core.share import parse_width
 from edge_fl.data.splits import test_samples
@@ -131,6 +131,11 @@ def _opened(
     thousandths = parse_width(width)
     run = run if isinstance(run, Run) else Run.open(Path(run))
     source = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle) if bundle else _bundle_of(run))
+    if run.config.about.get("bundle_sha256", source.digest) != source.digest:
+        raise BundleError(
+            f"The run at '{run.folder}' trained another bundle than the one at '{source.root}': give its own with "
+            "--bundle, or export the same model with the same options and versions again."
+        )
     if source.layout.personal:
         named = some_names([tensor.name for tensor in source.layout.personal], most=_SHOWN)
         warn(f"Each device has its own {named}: what is delivered has those of the bundle, and no score.")

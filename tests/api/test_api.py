@@ -284,3 +284,13 @@ def test_a_coordinator_reads_test_data_from_a_file(place: Path, bundle: edge_fl.
     samples = (np.zeros((3, 2), np.float32), np.zeros(3, np.int64))
     with pytest.raises(ConfigError, match="A coordinator reads test data from a file"):
         edge_fl.serve(bundle, test_data=samples)  # type: ignore[arg-type]
+
+
+def test_a_run_is_extracted_with_its_own_bundle_alone(tmp_path: Path) -> None:
+    place = tmp_path / "bundle"
+    bundle = edge_fl.export(nn.Linear(4, 3), torch.randn(2, 4), output=place)
+    x = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
+    run = edge_fl.simulate(bundle, (x, np.arange(40) % 3), clients=2, rounds=1, output=tmp_path / "run")
+    edge_fl.export(nn.Sequential(nn.Linear(4, 3), nn.Sigmoid()), torch.randn(2, 4), output=place)
+    with pytest.raises(EdgeFLError, match="trained another bundle"):
+        edge_fl.extract(run, tmp_path / "model.onnx")

@@ -14,7 +14,6 @@ from safetensors.numpy import load_file
 import edge_fl
 from broker.model import GlobalModel
 from broker.observer import Observer
-from broker.session import digest_of
 from edge_fl.agent.kept_model import KeptModel, Predictor, read_model, write_model
 from edge_fl.agent.opening import in_this_process
 from edge_fl.agent.settings import AgentSettings
@@ -152,9 +151,9 @@ def test_a_damaged_model_is_one_sentence(tmp_path: Path) -> None:
 def predictor(bundle: Bundle, state: Path) -> Predictor:
     """Of the bundle's own weights."""
     model = GlobalModel(bundle.layout, bundle.weights(), recipe=open_recipe("fedavg", {}), run="r")
-    write_model(state, KeptModel("r", digest_of(bundle), 1000, 1000, model.narrowed_frame(model.weights, 1000)))
+    write_model(state, KeptModel("r", bundle.digest, 1000, 1000, model.narrowed_frame(model.weights, 1000)))
     (state / "bundles").mkdir()
-    (state / "bundles" / digest_of(bundle)).symlink_to(bundle.root)
+    (state / "bundles" / bundle.digest).symlink_to(bundle.root)
     return Predictor(settings(state))
 
 

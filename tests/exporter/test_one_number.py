@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import edge_fl
-from edge_fl.core.errors import DataError
+from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.core.inputs import Input
 
 
@@ -82,4 +82,32 @@ def test_several_numbers_need_their_axis(tmp_path: Path) -> None:
         nn.Linear(4, 2), torch.randn(3, 4), loss="mse", runtimes=["onnx"], output=tmp_path / "bundle"
     )
     with pytest.raises(DataError, match="targets of shape"):
+        edge_fl.simulate(bundle, table(tmp_path, "numbers"), clients=2, rounds=1, output=tmp_path / "run")
+
+
+class SqueezedWhole(Squeezed):
+    """Gives [B], and of one sample no axis at all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.layers(x).squeeze()
+        return outputs
+
+
+def test_a_model_may_squeeze_whatever_axes_there_are(tmp_path: Path) -> None:
+    bundle = edge_fl.export(
+        SqueezedWhole(), torch.randn(3, 4), loss="mse", runtimes=["onnx"], output=tmp_path / "bundle"
+    )
+    assert bundle.manifest.target == Input((1,), "float32")
+
+
+def test_one_class_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="take binary_cross_entropy"):
+        edge_fl.export(Squeezed(), torch.randn(3, 4), runtimes=["onnx"], output=tmp_path / "bundle")
+
+
+def test_shares_are_from_0_to_1(tmp_path: Path) -> None:
+    bundle = edge_fl.export(
+        Squeezed(), torch.randn(3, 4), loss="binary_cross_entropy", runtimes=["onnx"], output=tmp_path / "bundle"
+    )
+    with pytest.raises(DataError, match="takes shares from 0 to 1"):
         edge_fl.simulate(bundle, table(tmp_path, "numbers"), clients=2, rounds=1, output=tmp_path / "run")

@@ -190,7 +190,7 @@ def test_other_shapes_of_outputs(kind: str, name: str, losses: Path, tmp_path: P
         ("in training", "alone", "The model gives tuple for one sample"),
         ("scalar", "with_hidden", "The output 'hidden' is not of each sample"),
         ("plain", "mean", r"The loss 'mean' gives \(\) for 3 samples: give one value a sample"),
-        ("plain", "broken", r"The loss 'broken' fails on targets \(3,\): .*nowhere"),
+        ("plain", "broken", r"The loss 'broken' fails on outputs \(3, 3\) and targets \(3,\): .*nowhere"),
         ("dict", "with_default", r"takes \(logits, hidden=None, targets=None\): let it take"),
         ("dict", "with_keyword", r"takes \(logits, hidden, \*, targets\): let it take"),
     ],

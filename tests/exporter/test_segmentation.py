@@ -12,7 +12,7 @@ from torch.nn import functional
 import edge_fl
 from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import DataError
+from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.core.inputs import Input
 from exporter.commands.export_options import target_for
 from exporter.extract.extract import Trained, Wanted, extract
@@ -166,3 +166,42 @@ def test_masks_of_another_size_are_refused(bundle: Bundle, tmp_path: Path) -> No
     np.savez(tmp_path / "small.npz", x=np.zeros((40, 2, 8, 8), np.float32), y=np.zeros((40, 4, 4), np.int64))
     with pytest.raises(DataError, match=r"targets of shape \(4, 4\) a sample"):
         edge_fl.simulate(bundle, f"npz:{tmp_path / 'small.npz'}", clients=2, rounds=1, output=tmp_path / "run")
+
+
+def test_losses_of_one_class_a_sample_take_no_positions(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5))
+    with pytest.raises(ConfigError, match="compares one class a sample"):
+        edge_fl.export(model, torch.randn(3, 5, 4), loss="masked_cross_entropy", output=tmp_path / "bundle")
+
+
+def test_a_class_for_each_token_has_a_loss_of_its_own(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Embedding(9, 6), nn.Linear(6, 9))
+    with pytest.raises(ConfigError, match="take loss='sequence_cross_entropy'"):
+        edge_fl.export(model, torch.zeros(3, 5, dtype=torch.int64), output=tmp_path / "bundle")
+
+
+def test_images_as_wide_as_there_are_classes_have_classes_first(tmp_path: Path) -> None:
+    def own(outputs: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, y, reduction="none").mean((1, 2))
+
+    model = nn.Sequential(nn.Conv2d(2, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 8, 1))
+    found = edge_fl.export(model, torch.randn(3, 2, 8, 8), loss=own, runtimes=["onnx"], output=tmp_path / "bundle")
+    y = np.tile(np.arange(8).reshape(1, 8, 1), (40, 1, 8))  # the class is the row, which x tells
+    x = np.stack([y / 8, np.ones_like(y)], 1).astype(np.float32)
+    run = edge_fl.simulate(
+        found,
+        (x, y),
+        test_data=(x, y),
+        clients=2,
+        fraction=1.0,
+        rounds=12,
+        lr=0.5,
+        seed=0,
+        output=tmp_path / "run",
+    )
+    assert run.scores["accuracy"] > 0.4  # a column has each class once: along it no more than 1 in 8 is right
+
+
+def test_numbers_have_no_classes() -> None:
+    with pytest.raises(ConfigError, match="without --classes"):
+        target_for((None, "2x8x8", 4, "4"), "unet", ("onnx",), {"loss": "mse"})

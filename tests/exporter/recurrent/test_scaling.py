@@ -35,6 +35,20 @@ class Reads(nn.Module):
         return found
 
 
+class Twofold(nn.Module):
+    """Outputs that are normalised, and a state that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.norm = nn.GRU(3, HIDDEN, batch_first=True), nn.BatchNorm1d(HIDDEN)
+        self.out, self.out2 = nn.Linear(HIDDEN, 4), nn.Linear(HIDDEN, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, last = self.layers(x)
+        found: Tensor = self.out(self.norm(outputs.mean(1))) + self.out2(last[-1])
+        return found
+
+
 class Steps(nn.Module):
     """A cell, called in a loop of the model's."""
 
@@ -149,3 +163,7 @@ def test_programs_agree_with_a_reference_that_scales_by_itself(name: str, tmp_pa
     )
     assert all(parity.weights < 1e-4 for parity in bundle.manifest.parity.values())
     assert bundle.manifest.scaled
+
+
+def test_a_state_that_no_norm_is_in_front_of_gets_the_factor() -> None:
+    assert {*source(Twofold(), (5, 3), 4).scaled} == {"layers", "norm"}
