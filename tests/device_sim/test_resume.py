@@ -238,6 +238,7 @@ def test_a_runs_config_tells_what_it_was_begun_of(torch_bundle: Bundle, tmp_path
     assert about == {
         "version": __version__,
         "bundle": str(torch_bundle.root.resolve()),
+        "bundle_sha256": torch_bundle.digest,
         "data": "digits",
         "clients": 8,
         "partition": "iid",
