@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from edge_fl.core.layout import Axis, Layout
+from edge_fl.core.layout import Layout
 from exporter.equivalence import run_with, weights_of
 from exporter.frozen import BATCH_NORMS
 from exporter.module_names import within
 from exporter.own_forward import activates
+from exporter.recurrent.scaling import blocks_of
 from exporter.recurrent.states import LayerStates
 
 __all__ = ["NORMS", "scale_places"]
@@ -42,17 +43,15 @@ def scale_places(
         The layers whose outputs are droppable units, without the depthwise ones.
     """
     order = {name: at for at, (name, _) in enumerate(model.named_modules())}
+    chains = [chain for block in layout.blocks if (chain := _chain(model, layout, block.name, producers))]
+    if not chains:  # a large model without norms needs no weights to be drawn
+        return tuple(sorted({*producers}, key=order.__getitem__))
     run = partial(run_with, adapted, weights_of(adapted), x)
     taken, given = set[str](), set[str]()
-    for block in layout.blocks:
-        own, readers = _owners(layout, block.name)
-        norms = {name for name in own if isinstance(model.get_submodule(name), NORMS)}
-        layers = own & {*producers}
-        behind = (
-            _not_normalised(adapted, run, _Chain(layers | norms, norms, readers)) if layers and norms else set()
-        )
-        taken |= layers if behind else set()
-        given |= {_behind_parameters(model, name) for name in behind}
+    for chain in chains:
+        if behind := _not_normalised(adapted, run, chain):
+            taken |= chain.places - chain.norms
+            given |= {_behind_parameters(model, name) for name in behind}
     kept = {*producers} - taken
     return tuple(sorted(kept | given, key=order.__getitem__))
 
@@ -62,21 +61,25 @@ def _behind_parameters(model: nn.Module, place: str) -> str:
     return within(place, "drop") if activates(model.get_submodule(place)) else place
 
 
+def _chain(model: nn.Module, layout: Layout, block: str, producers: tuple[str, ...]) -> "_Chain | None":
+    """What is between a block's layers and what reads them; None without such layers or without norms."""
+    own, readers = _owners(layout, block)
+    norms = {name for name in own if isinstance(model.get_submodule(name), NORMS)}
+    layers = own & {*producers}
+    return _Chain(layers | norms, norms, readers) if layers and norms else None
+
+
 def _owners(layout: Layout, block: str) -> tuple[set[str], set[str]]:
     """The modules with rows of the block's units, and those whose columns read them."""
     own, readers = set[str](), set[str]()
     for tensor in layout.tensors:
         module = tensor.name.rpartition(".")[0]
         for rows, units in zip(tensor.rows, tensor.units, strict=True):
-            if _names(rows, block):
+            if block in blocks_of(rows):
                 own.add(module)
-            elif _names(units, block):
+            elif block in blocks_of(units):
                 readers.add(module)
     return own, readers
-
-
-def _names(axis: Axis, block: str) -> bool:
-    return any(segment.block == block for segment in axis)
 
 
 @dataclass(frozen=True)

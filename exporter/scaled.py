@@ -7,12 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from edge_fl.core.layout import Axis, Layout
+from edge_fl.core.layout import Layout
 from exporter.equivalence import weights_of
 from exporter.forward import training_forward
 from exporter.groups import PRODUCERS
 from exporter.own_forward import activates
 from exporter.own_outputs import flat_outputs
+from exporter.recurrent.scaling import RECURRENT, blocks_of
 from exporter.scale_places import NORMS
 from exporter.source import Source
 from exporter.written_out import written_out
@@ -36,7 +37,7 @@ def scaled_parameters(
     inner
         The weights of recurrent layers that read their own units.
     """
-    recurrent = {name for name in scaled if isinstance(model.get_submodule(name), _RECURRENT)}
+    recurrent = {name for name in scaled if isinstance(model.get_submodule(name), RECURRENT)}
     found = [*inner, *_readers(layout, recurrent)]
     for place in scaled:
         if place not in recurrent:
@@ -72,9 +73,6 @@ def _own(model: nn.Module, name: str) -> list[str]:
     return own if isinstance(module, (*PRODUCERS, *NORMS)) and {*own} <= {f"{name}.weight", f"{name}.bias"} else []
 
 
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
-
-
 def _with_parameters(model: nn.Module, place: str) -> str:
     """The module that a scaled place is, or the norm that it is within, behind the norm's parameters."""
     outer = place.rpartition(".")[0]
@@ -84,12 +82,8 @@ def _with_parameters(model: nn.Module, place: str) -> str:
 def _readers(layout: Layout, modules: set[str]) -> Iterator[str]:
     """The tensors of other modules whose columns read units of ``modules``."""
     of = {tensor.name: tensor.name.rpartition(".")[0] for tensor in layout.tensors}
-    own = {b for tensor in layout.tensors if of[tensor.name] in modules for b in _blocks(tensor.rows)}
+    own = {b for tensor in layout.tensors if of[tensor.name] in modules for b in blocks_of(*tensor.rows)}
     for tensor in layout.tensors:
-        read = _blocks(tensor.units) - _blocks(tensor.rows)
+        read = blocks_of(*tensor.units) - blocks_of(*tensor.rows)
         if of[tensor.name] not in modules and own & read:
             yield tensor.name
-
-
-def _blocks(axes: tuple[Axis, ...]) -> set[str | None]:
-    return {segment.block for axis in axes for segment in axis} - {None}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Manifest, Optimizer
@@ -109,9 +110,9 @@ class Target:
             **{"loss": info.loss, **options},
         )
 
-    @property
+    @cached_property
     def fit(self) -> Fit:
-        """What the model must map to what."""
+        """What the model must map to what; cached, as a loss of the user's is a file to run."""
         loss = find_loss(self.loss, target=self.target.dtype)
         return Fit(self.input, loss.output_shapes(self.target, self.classes), self.classes, self.inputs)
 

@@ -12,22 +12,27 @@ from edge_fl.core.layout import Axis, Layout
 from exporter.recurrent.known_zeros import is_known_zero
 from exporter.recurrent.states import LayerStates
 
-__all__ = ["inner_weights", "scaled_states", "unscaled_states"]
+__all__ = ["RECURRENT", "blocks_of", "inner_weights", "scaled_states", "unscaled_states"]
+
+
+RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+"""Recurrent modules as the user's model has them."""
 
 
 def inner_weights(model: nn.Module, layout: Layout) -> tuple[str, ...]:
     """The weights of recurrent modules of the user's ``model`` whose columns read units of the same module."""
     found = []
     for name, module in model.named_modules():
-        if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        if isinstance(module, RECURRENT):
             tensors = [tensor for tensor in layout.tensors if tensor.name.rpartition(".")[0] == name]
-            own = {block for tensor in tensors for block in _blocks(tensor.rows[0])}
-            found += [t.name for t in tensors if len(t.shape) > 1 and own & _blocks(t.units[1])]
+            own = {block for tensor in tensors for block in blocks_of(tensor.rows[0])}
+            found += [t.name for t in tensors if len(t.shape) > 1 and own & blocks_of(t.units[1])]
     return tuple(found)
 
 
-def _blocks(axis: Axis) -> set[str]:
-    return {segment.block for segment in axis if segment.block is not None}
+def blocks_of(*axes: Axis) -> set[str]:
+    """The blocks that own indices of these axes."""
+    return {segment.block for axis in axes for segment in axis if segment.block is not None}
 
 
 def unscaled_states(

@@ -1,5 +1,6 @@
 """A factor on units of recurrent layers: whoever reads a unit gets it, and a state is not multiplied twice."""
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,7 @@ MODELS: dict[str, nn.Module] = {
 
 def with_twins(model: nn.Module) -> nn.Module:
     """Every unit of the upper half becomes what its twin in the lower half is; its readers' columns, too."""
-    half = HIDDEN // 2
+    model, half = copy.deepcopy(model), HIDDEN // 2
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "out" not in name:  # rows of gates
