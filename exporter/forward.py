@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -13,7 +13,7 @@ from exporter.dropout_calls import GivenMasks
 from exporter.own_outputs import Outputs
 from exporter.recurrent.cells import RecurrentCell
 from exporter.recurrent.layers import RecurrentLayers
-from exporter.recurrent.scaling import scaled_states, unscaled_states
+from exporter.recurrent.scaling import ScaledUnits, dropping
 from exporter.source import Source, Traceable, batch_ports, frozen_ports, tensor_ports
 
 __all__ = [
@@ -67,20 +67,29 @@ def training_forward(
 def _scaled(source: Source, scale: Tensor) -> Iterator[None]:
     """Modules multiply what they give by ``scale`` while this is active."""
 
-    def multiply(module: nn.Module, given: tuple[Tensor, ...], outputs: Any) -> object:
-        if isinstance(module, RecurrentLayers | RecurrentCell):
-            return scaled_states(outputs, scale, cell=isinstance(module, RecurrentCell))
+    def multiply(module: nn.Module, given: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
         return _scaled_layer(module, given[0], scale) if _is_large(outputs, module, given) else outputs * scale
 
-    def divide(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        return unscaled_states(args, kwargs, scale)
-
     with ExitStack() as hooks:
-        for module in map(source.module.get_submodule, source.scaled):
-            hooks.callback(module.register_forward_hook(multiply).remove)
+        for name in source.scaled:
+            module = source.module.get_submodule(name)
             if isinstance(module, RecurrentLayers | RecurrentCell):
-                hooks.callback(module.register_forward_pre_hook(divide, with_kwargs=True).remove)
+                units = _recurrent_units(source, name, scale)
+                before = module.register_forward_pre_hook(
+                    lambda _, *given, u=units: u.out_of(*given), with_kwargs=True
+                )
+                hooks.callback(before.remove)
+                hooks.callback(module.register_forward_hook(lambda _, __, given, u=units: u.on(given)).remove)
+            else:
+                hooks.callback(module.register_forward_hook(multiply).remove)
         yield
+
+
+def _recurrent_units(source: Source, name: str, scale: Tensor) -> ScaledUnits:
+    module = source.module.get_submodule(name)
+    both_ways = isinstance(module, RecurrentLayers) and module.bidirectional
+    cell = isinstance(module, RecurrentCell)
+    return ScaledUnits(scale, dropping(source.module, name, source.layout), both_ways, cell)
 
 
 def _is_large(outputs: Tensor, module: nn.Module, given: tuple[Tensor, ...]) -> bool:

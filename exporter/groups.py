@@ -6,7 +6,7 @@ keeps only what it finds to be true by running the model.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -107,8 +107,16 @@ def _proposal(stood: nn.Module, x: Tensor) -> Proposal:
                 continue
             seen.update(group.producers)
             found.groups.append(group)
-    unfollowed = {name: why for name, why in found.unfollowed.items() if name not in seen}
-    return Proposal(found.groups, unfollowed, head_sizes)
+    layers = {name: module.layer for name, module in stood.named_modules() if isinstance(module, StandIn)}
+    groups = [replace(g, producers=_called(g.producers, layers)) for g in found.groups]
+    followed = {*_called(seen, layers)}
+    unfollowed = {layers.get(name, name): why for name, why in found.unfollowed.items() if name not in seen}
+    return Proposal(groups, {name: why for name, why in unfollowed.items() if name not in followed}, head_sizes)
+
+
+def _called(producers: Iterable[str], layers: dict[str, str]) -> tuple[str, ...]:
+    """The producers as the model has them, each once: a stand-in may be a part of a layer."""
+    return tuple(dict.fromkeys(layers.get(name, name) for name in producers))
 
 
 @dataclass(frozen=True)

@@ -96,15 +96,16 @@ def blocks_in(text: str, example: Sequence[Tensor], free: Free) -> tuple[str, ..
 
 
 def open_dims(free: Free) -> tuple[dict[int, Any], ...]:
-    """The same for ``torch.export``: multiples of a block's units; where an axis has several, a guess of its own."""
+    """The same for ``torch.export``: multiples of a block's units and more; of several blocks it finds out itself."""
     blocks = dict.fromkeys(block for lengths in free for length in lengths.values() for block, _ in length.factors)
     dims = {block: Dim(f"units_{number}" if block else "batch") for number, block in enumerate(blocks)}
 
     def dim(length: Length) -> Any:
-        if length.fixed or len(length.factors) != 1:
+        if len(length.factors) != 1:
             return Dim.AUTO
         ((block, factor),) = length.factors
-        return dims[block] if factor == 1 else factor * dims[block]
+        units = dims[block] if factor == 1 else factor * dims[block]
+        return units + length.fixed if length.fixed else units
 
     return tuple({axis: dim(length) for axis, length in lengths.items()} for lengths in free)
 

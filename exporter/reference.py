@@ -6,10 +6,10 @@ nothing here knows of compact execution, padding or the traced step.
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from exporter.double_precision import double_precision
 from exporter.dropout_calls import Undropped
 from exporter.frozen import is_frozen
 from exporter.own_outputs import Outputs
+from exporter.recurrent.scaling import dropping
 from exporter.reference_dropout import DrawnMasks
 from exporter.sentence import first_line
 from exporter.source import Source
@@ -241,13 +242,15 @@ class Reference:
             self._module.get_submodule(n).register_forward_hook(self._noise(n, real, given), with_kwargs=True)
             for n in rated
         ]
-        scaled = [self._module.get_submodule(name) for name in self._source.scaled]
-        hooks += [module.register_forward_hook(_multiply(given.scale)) for module in scaled]
-        hooks += [
-            module.register_forward_pre_hook(_divide(given.scale), with_kwargs=True)
-            for module in scaled
-            if isinstance(module, nn.RNNBase | nn.RNNCellBase)
-        ]
+        for name in self._source.scaled:
+            module = self._module.get_submodule(name)
+            if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+                drops = dropping(self._module, name, self._source.layout)
+                factors = tuple(given.scale if dropped else 1.0 for dropped in drops)
+                hooks.append(module.register_forward_hook(_multiply_units(factors)))
+                hooks.append(module.register_forward_pre_hook(_divide_units(factors), with_kwargs=True))
+            else:
+                hooks.append(module.register_forward_hook(_multiply(given.scale)))
         inner = {name: tensors[name] * given.scale for name in self._source.inner}
         x = self._input(given.batch.x[real])
         with self._masks(real, given) as masks, self._precision():
@@ -312,32 +315,45 @@ def _optimizer(optimizer: Optimizer, trained: list[Tensor]) -> torch.optim.Optim
     return torch.optim.SGD(trained, lr=0.1, momentum=optimizer.momentum, weight_decay=decay)
 
 
-def _multiply(scale: float) -> Callable[..., Any]:
-    """A hook that multiplies the units a module gives: outputs and the state h, not an LSTM's c."""
+def _multiply(scale: float) -> Callable[..., Tensor]:
+    """A hook that multiplies what a layer gives."""
+    return lambda _, __, outputs: outputs * scale
 
-    def multiply(module: nn.Module, _: tuple[Any, ...], outputs: Any) -> Any:
-        if isinstance(module, nn.LSTM):
-            return outputs[0] * scale, (outputs[1][0] * scale, outputs[1][1])
-        if isinstance(module, nn.RNNBase):
-            return outputs[0] * scale, outputs[1] * scale
-        if isinstance(module, nn.LSTMCell):
-            return outputs[0] * scale, outputs[1]
-        return outputs * scale
+
+def _multiply_units(factors: tuple[float, ...]) -> Callable[..., Any]:
+    """A hook that multiplies the units a recurrent module gives: outputs and the state h, not an LSTM's c.
+
+    There is a factor for each layer and direction.
+    """
+
+    def multiply(module: nn.Module, _: tuple[Any, ...], given: Any) -> Any:
+        if isinstance(module, nn.RNNCellBase):
+            return _state_times(given, factors)
+        outputs, last = given
+        top = factors[-2:] if cast(nn.RNNBase, module).bidirectional else factors[-1:]
+        parts = zip(outputs.chunk(len(top), -1), top, strict=True)
+        return torch.cat([part * factor for part, factor in parts], -1), _state_times(last, factors)
 
     return multiply
 
 
-def _divide(scale: float) -> Callable[..., Any]:
-    """A hook that takes the factor out of the state h that a recurrent module is given."""
+def _divide_units(factors: tuple[float, ...]) -> Callable[..., Any]:
+    """A hook that takes the factors out of the state h that a recurrent module is given."""
 
-    def divide(module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def divide(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         state = named.get("hx", args[1] if len(args) > 1 else None)
-        if state is None:
-            return None
-        lstm = isinstance(module, nn.LSTM | nn.LSTMCell)
-        return args[:1], {"hx": (state[0] / scale, state[1]) if lstm else state / scale}
+        return None if state is None else (args[:1], {"hx": _state_times(state, [1 / f for f in factors])})
 
     return divide
+
+
+def _state_times(state: Any, factors: Sequence[float]) -> Any:
+    """The state h ``[layers, ..., H]``, or a cell's, times the factor of each layer; of a pair the first."""
+    if isinstance(state, tuple):
+        return (_state_times(state[0], factors), *state[1:])
+    if len(factors) == 1:
+        return state * factors[0]
+    return torch.stack([layer * factor for layer, factor in zip(state, factors, strict=True)])
 
 
 def _layout_name(name: str) -> str:

@@ -70,12 +70,12 @@ def _chain(model: nn.Module, layout: Layout, block: str, producers: tuple[str, .
 
 
 def _owners(layout: Layout, block: str) -> tuple[set[str], set[str]]:
-    """The modules with rows of the block's units, and those whose columns read them."""
+    """The modules whose rows are units, of the block among them, and those whose columns read the block's."""
     own, readers = set[str](), set[str]()
     for tensor in layout.tensors:
         module = tensor.name.rpartition(".")[0]
         for rows, units in zip(tensor.rows, tensor.units, strict=True):
-            if block in blocks_of(rows):
+            if block in blocks_of(rows) and all(segment.block for segment in rows):
                 own.add(module)
             elif block in blocks_of(units):
                 readers.add(module)

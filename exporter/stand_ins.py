@@ -5,6 +5,7 @@ A stand-in gives outputs of the right shapes and of no meaning; what its units o
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from exporter.module_names import within
 from exporter.multihead import MultiheadAttention, attention_axes, can_replace
 from exporter.recurrent import recurrent_axes, replace_recurrent
 from exporter.recurrent.layers import LstmLayers, RecurrentLayers
+from exporter.recurrent.states import LayerStates
 from exporter.transposed import TransposedLinear, is_transposed, transposed_axes
 from exporter.unit_axes import UnitAxes
 
@@ -28,6 +30,8 @@ class StandIn(nn.Module):
     ----------
     axes
         The units of every layer in it.
+    layer
+        What the module whose outputs the units are is called in the model.
     readers
         The weights whose columns read the module's input.
     inputs
@@ -42,26 +46,42 @@ class StandIn(nn.Module):
         self,
         axes: Sequence[UnitAxes],
         *,
+        layer: str,
         readers: Sequence[str],
         inputs: int,
         recurrent: bool = False,
         reading: int = 1,
     ) -> None:
         super().__init__()
-        self.reading = reading
+        self.layer, self.reading = layer, reading
         self.axes, self.readers, self.inputs, self.recurrent = tuple(axes), tuple(readers), inputs, recurrent
         self.outputs = sum(each.size for each in self.axes if each.outputs is not None)
         self.anchor = nn.Parameter(torch.zeros(()))  # the module may come first, where nothing else has a gradient
 
 
-class _Recurrence(StandIn):
+class _Direction(StandIn):
+    """One layer of a recurrent module, in one direction."""
+
+    def __init__(self, module: RecurrentLayers, name: str, axes: UnitAxes, suffix: str) -> None:
+        weight = f"weight_ih{suffix}"
+        inputs = module.get_parameter(weight).shape[1]
+        axes = replace(axes, outputs=slice(0, axes.size))  # of its own outputs, not of the module's
+        super().__init__([axes], layer=name, readers=[within(name, weight)], inputs=inputs, recurrent=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs of their shape."""
+        outputs: Tensor = _Operation.apply(x, self.anchor, self.outputs)  # type: ignore[no-untyped-call]
+        return outputs
+
+
+class _Recurrence(nn.Module):
+    """The layers and directions of a recurrent module, each an operation that others may read by itself."""
+
     def __init__(self, module: RecurrentLayers, name: str) -> None:
-        readers = [within(name, p) for p, _ in module.named_parameters() if "ih_l0" in p and "weight" in p]
-        axes = recurrent_axes(module, name)
-        super().__init__(
-            axes, readers=readers, inputs=module.get_parameter("weight_ih_l0").shape[1], recurrent=True
-        )
-        self.layers = len(self.axes)
+        super().__init__()
+        parts = zip(recurrent_axes(module, name), module.suffixes(), strict=True)
+        self.parts = nn.ModuleList([_Direction(module, name, axes, suffix) for axes, suffix in parts])
+        self.directions = len(self.parts) // module.num_layers
         self.batch_first, self.pair = module.batch_first, isinstance(module, LstmLayers)
 
     def flatten_parameters(self) -> None:
@@ -70,17 +90,20 @@ class _Recurrence(StandIn):
     def forward(self, x: Tensor, hx: Any = None) -> tuple[Tensor, Any]:
         """Outputs and last states of the shapes that torch gives."""
         del hx
-        outputs: Tensor = _Operation.apply(x, self.anchor, self.outputs)  # type: ignore[no-untyped-call]
-        time = 1 if self.batch_first and x.dim() == 3 else 0
-        last = outputs.select(time, -1)[..., : self.axes[-1].size].unsqueeze(0)
-        last = last.expand(self.layers, *last.shape[1:])
-        return outputs, (last, last) if self.pair else last
+        time, states = (1 if self.batch_first and x.dim() == 3 else 0), list[Tensor]()
+        for bottom in range(0, len(self.parts), self.directions):
+            given = [part(x) for part in self.parts[bottom : bottom + self.directions]]
+            states += [outputs.select(time, -1) for outputs in given]
+            x = torch.cat(given, -1) if len(given) > 1 else given[0]
+        last = LayerStates(states)
+        return x, (last, last) if self.pair else last
 
 
 class _Attention(StandIn):
     def __init__(self, module: MultiheadAttention, name: str) -> None:
         super().__init__(
             attention_axes(module, name),
+            layer=name,
             readers=[within(name, p) for p, _ in module.named_parameters() if "proj_weight" in p],
             inputs=module.out_proj.weight.shape[0],
         )
@@ -95,7 +118,7 @@ class _Attention(StandIn):
 class _Transposed(StandIn):
     def __init__(self, module: TransposedLinear, name: str) -> None:
         axes, inputs = transposed_axes(module, name), module.weight.shape[0]
-        super().__init__([axes], readers=[f"{name}.weight"], inputs=inputs, reading=0)
+        super().__init__([axes], layer=name, readers=[f"{name}.weight"], inputs=inputs, reading=0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Outputs of their shape."""
@@ -118,7 +141,7 @@ class _Operation(torch.autograd.Function):
 class _Pruner(tp.BasePruningFunc):  # type: ignore[misc]
     """What torch-pruning asks of a layer; nothing is ever pruned."""
 
-    TARGET_MODULES = (_Recurrence, _Attention, _Transposed)
+    TARGET_MODULES = (_Direction, _Attention, _Transposed)
 
     def prune_out_channels(self, layer: StandIn, idxs: Sequence[int]) -> nn.Module:
         return layer
@@ -133,7 +156,7 @@ class _Pruner(tp.BasePruningFunc):  # type: ignore[misc]
         return layer.inputs
 
 
-PRUNERS = {kind: _Pruner() for kind in (_Recurrence, _Attention, _Transposed)}
+PRUNERS = {kind: _Pruner() for kind in (_Direction, _Attention, _Transposed)}
 """For torch-pruning's ``customized_pruners``."""
 
 

@@ -28,7 +28,12 @@ class LayerStates(Sequence[Tensor]):
         return iter(self._states)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._states[index] if isinstance(index, int) else self.stacked()[index]
+        match index:
+            case int():
+                return self._states[index]
+            case (int() as layer, *rest):
+                return self._states[layer][tuple(rest)]
+        return self.stacked()[index]
 
     def stacked(self) -> Tensor:
         """One tensor of all layers."""

@@ -79,6 +79,22 @@ class Twice(nn.Module):
         return outputs
 
 
+class BesideDense(nn.Module):
+    """One norm over units and the channels of a layer that stays dense."""
+
+    edge_fl_dense = ("dense",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.dense = nn.Conv2d(3, 8, 1), nn.Conv2d(3, 4, 1)
+        self.norm, self.out = nn.BatchNorm2d(12), nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(torch.cat([self.layer(x), self.dense(x)], 1))
+        outputs: Tensor = self.out(torch.relu(x).mean((2, 3)))
+        return outputs
+
+
 class NormAct(nn.BatchNorm2d):
     """A norm with an activation behind it, as timm has it."""
 
@@ -115,6 +131,7 @@ CASES: dict[str, tuple[nn.Module, tuple[str, ...]]] = {
     "stream of normalised layers": (PostActivation(), ("first", "second")),
     "one of two": (OneNormalised(), ("norm", "right")),
     "read twice": (Twice(), ("layer", "norm")),
+    "beside a dense layer": (BesideDense(), ("layer",)),
     "no norm": (nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), *head(8)), ("0",)),
 }
 

@@ -21,18 +21,24 @@ HIDDEN = 6
 
 
 class Reads(nn.Module):
-    """The last output, or the last state, of recurrent layers."""
+    """The outputs of recurrent layers, or last states of the layers and directions ``states``."""
 
-    def __init__(self, kind: type[nn.RNNBase], layers: int, *, state: bool, both_ways: bool = False) -> None:
+    def __init__(
+        self, kind: type[nn.RNNBase], layers: int, *states: int, both_ways: bool = False, dense: str | None = None
+    ) -> None:
         super().__init__()
-        self.state = state
+        self.states = states
         self.layers = kind(3, HIDDEN, layers, batch_first=True, bidirectional=both_ways)
-        self.out = nn.Linear(HIDDEN * (1 + both_ways), 4)
+        read = HIDDEN * (len(states) or 1 + both_ways)
+        self.out = nn.Linear(read, 4)
+        if dense is not None:
+            self.edge_fl_dense = [dense]
 
     def forward(self, x: Tensor) -> Tensor:
         outputs, last = self.layers(x)
         h = last[0] if isinstance(last, tuple) else last  # the layers are others in a trace
-        found: Tensor = self.out(h[-1] if self.state else outputs.mean(1))
+        read = torch.cat([h[number, :, :] for number in self.states], 1) if self.states else outputs.mean(1)
+        found: Tensor = self.out(read)
         return found
 
 
@@ -94,11 +100,22 @@ def declared(model: nn.Module) -> nn.Module:
 
 
 MODELS: dict[str, nn.Module] = {
-    **{f"{kind.__name__} outputs": Reads(kind, 1, state=False) for kind in (nn.LSTM, nn.GRU, nn.RNN)},
-    **{f"{kind.__name__} state": Reads(kind, 2, state=True) for kind in (nn.LSTM, nn.GRU, nn.RNN)},
-    "both ways": Reads(nn.GRU, 2, state=False, both_ways=True),
+    **{f"{kind.__name__} outputs": Reads(kind, 1) for kind in (nn.LSTM, nn.GRU, nn.RNN)},
+    **{f"{kind.__name__} state": Reads(kind, 2, -1) for kind in (nn.LSTM, nn.GRU, nn.RNN)},
+    "both ways": Reads(nn.GRU, 2, both_ways=True),
+    **{f"{kind.__name__} states both ways": Reads(kind, 2, -2, -1, both_ways=True) for kind in (nn.LSTM, nn.GRU)},
+    "states of all layers": Reads(nn.LSTM, 2, 0, 1, 2, 3, both_ways=True),
+    "one direction's state": Reads(nn.GRU, 1, -1, both_ways=True),
     **{kind.__name__: declared(Steps(kind)) for kind in (nn.LSTMCell, nn.GRUCell, nn.RNNCell)},
     **{f"{kind.__name__} handed on": declared(Handed(kind)) for kind in (nn.LSTM, nn.GRU)},
+}
+
+
+PARTLY_DENSE: dict[str, nn.Module] = {
+    "one direction dense": Reads(nn.LSTM, 1, both_ways=True, dense="layers.l0"),
+    "states of one direction dense": Reads(nn.GRU, 1, -2, -1, both_ways=True, dense="layers.l0_reverse"),
+    "a lower layer dense": Reads(nn.LSTM, 2, 0, 1, dense="layers.l0"),
+    "an upper layer dense": Reads(nn.GRU, 2, 0, 1, dense="layers.l1"),
 }
 
 
@@ -116,10 +133,10 @@ def with_twins(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", MODELS | PARTLY_DENSE)
 def test_half_of_the_units_times_two_are_all_of_them(name: str) -> None:
     """With each unit twice in the model, dropping one of the two and doubling the other changes nothing."""
-    made = source(with_twins(MODELS[name]), (5, 3), 4)
+    made = source(with_twins((MODELS | PARTLY_DENSE)[name]), (5, 3), 4)
     assert {block.size for block in made.layout.blocks} == {HIDDEN}
     pattern = Pattern(made.layout, np.tile(np.arange(HIDDEN) < HIDDEN // 2, len(made.layout.blocks)))
     weights = {name: parameter.detach().numpy() for name, parameter in made.original.named_parameters()}
@@ -151,19 +168,24 @@ class Rectified(nn.Module):
         return outputs
 
 
-def test_no_factor_where_a_layers_readers_do_not_show_it() -> None:
-    made = source(Rectified(), (5, 3), 4)
+@pytest.mark.parametrize("model", [Rectified(), *PARTLY_DENSE.values()])
+def test_no_factor_where_a_layers_readers_do_not_show_it(model: nn.Module) -> None:
+    made = source(model, (5, 3), 4)
     names = scaled_parameters(made.original, made.layout, made.scaled, made.inner)
     assert not same_factor(made, names, torch.randn(3, 5, 3))
 
 
-@pytest.mark.parametrize("name", ["LSTM state", "GRUCell", "GRU handed on"])
+@pytest.mark.parametrize("name", ["LSTM state", "GRUCell", "GRU handed on", "states of one direction dense"])
 def test_programs_agree_with_a_reference_that_scales_by_itself(name: str, tmp_path: Path) -> None:
     bundle = edge_fl.export(
-        MODELS[name], torch.randn(3, 5, 3), runtimes=["onnx", "torch-eager"], widths=[1.0, 0.5], output=tmp_path
+        (MODELS | PARTLY_DENSE)[name],
+        torch.randn(3, 5, 3),
+        runtimes=["onnx", "torch-eager"],
+        widths=[1.0, 0.5],
+        output=tmp_path,
     )
     assert all(parity.weights < 1e-4 for parity in bundle.manifest.parity.values())
-    assert bundle.manifest.scaled
+    assert bool(bundle.manifest.scaled) == (name in MODELS)
 
 
 def test_a_state_that_no_norm_is_in_front_of_gets_the_factor() -> None:
