@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import Optimizer
-from edge_fl.core.errors import ModelError, UnsupportedModelError
+from edge_fl.core.errors import EdgeFLError, ModelError, UnsupportedModelError
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.width_statistics import row_at
@@ -155,7 +155,8 @@ class Reference:
         with torch.no_grad():
             ones = [torch.ones(self._source.classes) for _ in self._source.loss.inputs]
             with self._precision():
-                outputs = functional_call(self._module.eval(), tensors, (self._input(batch.x),))
+                self._module.eval()
+                outputs = self._called(tensors, self._input(batch.x))
                 losses = self._source.loss.per_sample(outputs, self._input(batch.y), *ones)
         self._module.train()
         return float(losses[torch.from_numpy(batch.weight > 0)].mean()), self._source.predictions(outputs).numpy()
@@ -254,11 +255,23 @@ class Reference:
         inner = {name: tensors[name] * given.scale for name in self._source.inner}
         x = self._input(given.batch.x[real])
         with self._masks(real, given) as masks, self._precision():
-            outputs: Outputs = functional_call(self._module, {**tensors, **inner}, (x,))
+            outputs = self._called({**tensors, **inner}, x)
         if isinstance(masks, DrawnMasks):
             masks.require_all_drawn()
         for hook in hooks:
             hook.remove()
+        return outputs
+
+    def _called(self, tensors: dict[str, Tensor], x: Tensor) -> Outputs:
+        try:
+            outputs: Outputs = functional_call(self._module, tensors, (x,))
+        except EdgeFLError:
+            raise
+        except Exception as error:  # the forward pass is the user's code, and ran in single precision before
+            raise UnsupportedModelError(
+                f"The model's forward does not run in double precision, in which its programs are proven "
+                f"({first_line(error)}): leave out what asks for float32."
+            ) from error
         return outputs
 
     def _precision(self) -> AbstractContextManager[None]:

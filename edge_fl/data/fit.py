@@ -32,17 +32,18 @@ def fitted(samples: Samples, bundle: Bundle) -> Samples:
     RuntimeMissingError, BundleError
         As :func:`edge_fl.data.tokenizer.tokenized`, for texts.
     """
-    samples = prepared(samples, bundle)
-    if bundle.manifest.target == _NUMBER and samples.y.ndim == 1:
-        samples = _with_numbers(samples)
-    _check_targets(samples, bundle.manifest)
+    return _with_targets(prepared(samples, bundle), bundle.manifest)
+
+
+def _with_targets(samples: Samples, manifest: Manifest) -> Samples:
+    """The samples with targets that the model learns; raises DataError as :func:`fitted`.
+
+    One number a sample becomes ``[n, 1]``, a whole one, too. Classes of which three or more have names are no numbers.
+    """
+    if manifest.target == _NUMBER and samples.y.ndim == 1 and len(samples.class_names) < 3:
+        samples = replace(samples, y=samples.y.astype(np.float32, copy=False)[:, None])
+    _check_targets(samples, manifest)
     return samples
-
-
-def _with_numbers(samples: Samples) -> Samples:
-    """One number a sample as ``[n, 1]``, whole ones, too. Classes of which three or more have names are no numbers."""
-    named = len(samples.class_names) > 2
-    return samples if named else replace(samples, y=samples.y.astype(np.float32, copy=False)[:, None])
 
 
 def fitted_but_texts(samples: Samples, bundle: Bundle) -> Samples:
@@ -53,9 +54,8 @@ def fitted_but_texts(samples: Samples, bundle: Bundle) -> Samples:
     if not samples.are_texts:
         return fitted(samples, bundle)
     reads_texts(bundle.manifest)
-    if not samples.are_continued or bundle.manifest.target == CLASS_INDEX:
-        _check_targets(samples, bundle.manifest)
-    return samples
+    with_targets = not samples.are_continued or bundle.manifest.target == CLASS_INDEX
+    return _with_targets(samples, bundle.manifest) if with_targets else samples
 
 
 def prepared(samples: Samples, bundle: Bundle) -> Samples:

@@ -17,7 +17,7 @@ from edge_fl.core.bundle import CLASS_INDEX, SCHEMA, Bundle, Manifest, Program, 
 from edge_fl.core.errors import BundleError, DataError
 from edge_fl.core.inputs import Input, NamedInput, packed_input
 from edge_fl.core.layout import Layout
-from edge_fl.data.fit import fitted, prepared
+from edge_fl.data.fit import fitted, fitted_but_texts, prepared
 from edge_fl.data.given import samples_of
 from edge_fl.data.sources.base import open_source
 from edge_fl.data.tokenizer import packed_texts, unpacked_texts
@@ -89,6 +89,14 @@ def test_tables_have_texts(tmp_path: Path) -> None:
         open_source(f"csv:{tmp_path / 'reviews.csv'}?text=review&ignore=id")
     with pytest.raises(DataError, match="no column 'words'"):
         open_source(f"csv:{tmp_path / 'reviews.csv'}?text=words&label=stars").samples()
+
+
+def test_texts_may_have_numbers_for_targets_with_an_axis_or_without(tmp_path: Path) -> None:
+    model = bundle(tmp_path, target=Input((1,), "float32"), loss="mse")
+    for numbers in (np.array([1.5, 2]), np.array([[1.5], [2]])):
+        texts = samples_of((["warm soup", "cold"], numbers.astype(np.float32)))
+        for fit in (fitted, fitted_but_texts):
+            np.testing.assert_array_equal(fit(texts, model).y, [[1.5], [2]])
 
 
 def test_a_parquet_column_is_texts(tmp_path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from edge_fl.core.errors import UnsupportedModelError
 from exporter.api import export
 from exporter.double_precision import double_precision
 
@@ -33,3 +35,17 @@ class Counts(nn.Module):
 def test_a_model_that_casts_to_single_precision_is_proven(tmp_path: Path) -> None:
     bundle = export(Counts(), torch.randint(5, (2, 6)), output=tmp_path / "bundle")
     assert bundle.manifest.parity["onnx"].outputs < 1e-5
+
+
+class Insists(nn.Linear):
+    """Takes single precision alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dtype == torch.float32, "single precision, please"
+        return super().forward(x)
+
+
+def test_a_model_that_insists_on_single_precision_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), Insists(3, 3))
+    with pytest.raises(UnsupportedModelError, match=r"double precision.*AssertionError: single precision, please"):
+        export(model, torch.zeros(2, 4), output=tmp_path / "bundle")

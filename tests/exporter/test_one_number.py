@@ -111,3 +111,29 @@ def test_shares_are_from_0_to_1(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="takes shares from 0 to 1"):
         edge_fl.simulate(bundle, table(tmp_path, "numbers"), clients=2, rounds=1, output=tmp_path / "run")
+
+
+class Branch(nn.Module):
+    """A residual block with BatchNorm behind each convolution."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.short = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(outputs) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = torch.relu(self.norms[0](self.first(x)))
+        return torch.relu(self.norms[1](self.second(inner)) + self.norms[2](self.short(x)))
+
+
+def test_a_residual_network_whose_loss_grows_on_made_up_samples_is_proven_in_smaller_steps(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    stem = (nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+    blocks = (Branch(8, 8, 1), Branch(8, 16, 2))
+    model = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 1))
+    bundle = edge_fl.export(
+        model, torch.randn(2, 3, 16, 16), loss="mse", runtimes=["onnx"], output=tmp_path / "bundle"
+    )
+    assert bundle.manifest.parity["onnx"].weights < 1e-4
