@@ -11,6 +11,7 @@ from broker.session import new_run_id
 from broker.session import serve as coordinate
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.option_lists import names_given
 from edge_fl.recipes.named import NamedRecipe, recipe_and_parameters
 from edge_fl.recipes.own import plain_robust
 from edge_fl.runs.config import RunConfig, SecureAggregation, bounds_beside
@@ -101,7 +102,7 @@ def serve(
         lr=lr,
         seed=seed,
         test_data=None if test_data is None else _spec(test_data),
-        scores=tuple(scores),
+        scores=names_given("scores", scores),
         initial_weights=place_of(initial_weights),
         code=(*code, *of_rule),
         robust=robust_rule,

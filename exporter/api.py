@@ -12,6 +12,7 @@ from torch import nn
 from edge_fl.core.bundle import BatchNormPolicy, Bundle, Optimizer
 from edge_fl.core.errors import ConfigError, ModelError, said
 from edge_fl.core.inputs import Input
+from edge_fl.core.option_lists import names_given
 from edge_fl.core.share import parse_width
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
@@ -116,14 +117,6 @@ def export(
     EdgeFLError
         As :func:`exporter.export.export_bundle`; nothing is written then.
     """
-    for option, names in (
-        ("train", train),
-        ("personal", personal),
-        ("checkpoint", checkpoint),
-        ("scores", scores),
-    ):
-        if isinstance(names, str):
-            raise ConfigError(f"'{option}' takes a list, such as ['{names}'], not '{names}' alone.")
     if not isinstance(model, nn.Module):
         raise ModelError(
             f"A {type(model).__name__} is no model: give a torch.nn.Module, such as a function's result."
@@ -134,7 +127,7 @@ def export(
     taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
     found = find_loss(loss, target=target or "int64")
     targets, classes = _targets(with_plain_outputs(model, sample, found.outputs), sample, found)
-    model = train_only(model, train)
+    model = train_only(model, names_given("train", train))
     if normalise is not None and inputs:
         raise ConfigError("A model of several inputs normalises them itself: leave the normalisation out.")
     if normalise is not None:
@@ -147,24 +140,24 @@ def export(
             input=taken,
             target=targets,
             classes=classes,
-            runtimes=tuple(runtime.replace("-", "_") for runtime in runtimes),
+            runtimes=tuple(runtime.replace("-", "_") for runtime in names_given("runtimes", runtimes)),
             widths=tuple(parse_width(width) for width in widths),
             batch=batch,
             loss=loss,
-            variants=tuple(variants),
+            variants=names_given("variants", variants),
             optimizer=Optimizer(optimizer) if isinstance(optimizer, str) else optimizer,
             batch_norm=batch_norm,
-            columns=tuple(columns),
-            class_names=tuple(class_names),
+            columns=names_given("columns", columns),
+            class_names=names_given("class_names", class_names),
             metadata=dict(metadata or {}),
-            scores=tuple(scores),
-            personal=tuple(personal),
+            scores=names_given("scores", scores),
+            personal=names_given("personal", personal),
             inputs=inputs,
             cache_features=cache_features,
             frozen_dtype=frozen_dtype,
             dropout=dropout,
             micro_batch=micro_batch,
-            checkpoint=tuple(checkpoint),
+            checkpoint=names_given("checkpoint", checkpoint),
             tokenizer=None if tokenizer is None else read_tokenizer(Path(tokenizer)),
         ),
         Path(output),

@@ -13,6 +13,7 @@ from device_sim.simulation.simulate import Simulation
 from edge_fl.compressors.base import COMPRESSORS
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.option_lists import names_given
 from edge_fl.data.given import samples_of
 from edge_fl.data.partition import Kind
 from edge_fl.methods.base import METHODS
@@ -193,7 +194,7 @@ def begin(
         deadline=deadline,
         quorum=quorum,
         test_data=_spec(test_data),
-        scores=tuple(scores),
+        scores=names_given("scores", scores),
         code=(*code, *of_rule),
     )
     return Simulation(

@@ -1,5 +1,7 @@
 """Who takes part in a simulation, and what computes their training: all of it besides the run's own settings."""
 
+from numbers import Real
+
 import msgspec
 
 from broker.settings import RunSettings
@@ -54,7 +56,8 @@ class Population(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def share(self, fraction: float) -> int:
         """How many clients a fraction of them is, rounded down; ConfigError when it is none of them."""
-        if not 0 < fraction <= 1:
+        given: object = fraction
+        if not isinstance(given, Real) or not 0 < fraction <= 1:
             raise ConfigError(f"The fraction of clients picked a round is in (0, 1], not {fraction}.")
         count = int(fraction * self.clients + 1e-9)  # 0.29 * 100 is a little less than 29
         if count < 1:

@@ -34,7 +34,7 @@ class Kind:
     @classmethod
     def parse(cls, text: str) -> "Kind":
         """Read ``iid``, ``labels=5``, ``dirichlet=0.5`` and so on; raises DataError on anything else."""
-        match = _KIND.fullmatch(text)
+        match = _KIND.fullmatch(str(text))
         cut = CUTS.get(match["name"]) if match else None
         if match is None or cut is None or (match["value"] is None) != (cut.value is None):
             raise DataError(f"'{text}' is no partition; write {', '.join(c.example for c in CUTS.values())}.")

@@ -76,10 +76,11 @@ def recipe_and_parameters(
     ConfigError
         When ``method`` is neither a name nor one of this module's.
     """
-    given = NamedRecipe(method) if isinstance(method, str) else method
+    given: object = NamedRecipe(method) if isinstance(method, str) else method
     if not isinstance(given, NamedRecipe):
+        without_call = f"; call {given}()" if isinstance(given, _Method) else ""
         raise ConfigError(
-            f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {method!r}."
+            f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {given}{without_call}."
         )
     if given.name == SERVER:
         raise ConfigError(_NO_METHOD)
@@ -93,6 +94,10 @@ class _Method:
 
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def __str__(self) -> str:
+        """As it is written in Python."""
+        return f"edge_fl.{next(name for name in __all__ if globals()[name] is self)}"
 
     def __call__(self, **parameters: Any) -> NamedRecipe:
         """The recipe with ``parameters``."""

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -192,6 +193,30 @@ def test_a_model_or_data_that_cannot_be_are_one_sentence(place: Path, bundle: ed
     with pytest.raises(StateError, match="There is no run"):
         edge_fl.Run.open(place / "never")
     assert not (place / "never").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("method", edge_fl.FedBIAD, r"edge_fl\.FedBIAD; call edge_fl\.FedBIAD\(\)"),
+        ("fraction", "x", r"in \(0, 1\], not x"),
+        ("partition", 5, "'5' is no partition"),
+        ("scores", "accuracy", r"such as \['accuracy'\]"),
+        ("scores", [len], "'scores' takes names"),
+    ],
+)
+def test_an_option_of_another_type_is_one_sentence(
+    place: Path, bundle: edge_fl.Bundle, option: str, value: Any, sentence: str
+) -> None:
+    data = (np.zeros((6, 2, 16), np.float32), np.arange(6) % 2)
+    with pytest.raises(EdgeFLError, match=sentence):
+        edge_fl.simulate(bundle, data, clients=2, output=place / "never", **{option: value})
+    assert not (place / "never").exists()
+
+
+def test_runtimes_are_a_list(place: Path) -> None:
+    with pytest.raises(EdgeFLError, match=r"'runtimes' takes a list, such as \['onnx'\]"):
+        edge_fl.export(model(), torch.zeros(2, 2, 16), runtimes="onnx", output=place / "never")
 
 
 def test_regression_is_first_class(place: Path) -> None:
