@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Manifest, Optimizer
 from edge_fl.core.errors import ConfigError, DataError
@@ -128,6 +128,7 @@ def check_target(target: Target) -> None:
         LOWERINGS.check(name)
     if not target.variants:
         raise ConfigError("No train step is named: a bundle needs at least one, such as 'plain'.")
+    _check_choices(target)
     _check_loss(target)
     for score in target.scores:
         open_metric(score)
@@ -151,6 +152,21 @@ def check_target(target: Target) -> None:
         _check_micro_batch(target)
     if target.checkpoint and (without := OWN_GRADIENTS.intersection(target.runtimes)):
         raise ConfigError(f"The runtime '{min(without)}' keeps all activations: take onnx or executorch.")
+
+
+def _check_choices(target: Target) -> None:
+    optimizer: object = target.optimizer
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(
+            f"'optimizer' takes 'sgd', 'adam' or edge_fl.Optimizer(...), not {type(optimizer).__name__}."
+        )
+    for what, chosen, known in (
+        ("optimizer", optimizer.name, ("sgd", "adam")),
+        ("batch-norm policy", target.batch_norm, ("tracked", "per-width", "static", "frozen")),
+        ("dtype of frozen tensors", target.frozen_dtype, get_args(FrozenDType)),
+    ):
+        if chosen not in known:
+            raise ConfigError(f"There is no {what} '{chosen}'; there are {', '.join(known)}.")
 
 
 def check_scores(target: Target, manifest: Manifest) -> None:

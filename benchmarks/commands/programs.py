@@ -1,12 +1,15 @@
 """`edge-fl bench parity`, `support`, `fine-tuning-step` and `frozen`: what runtimes make of models and operations."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from edge_fl.commands.measure_options import Json, Models, Output, Runtimes, show
 from edge_fl.commands.progress import progress
+
+if TYPE_CHECKING:
+    from exporter.frozen_dtype import FrozenDType
 
 __all__ = ["fine_tuning_step", "frozen", "parity", "support"]
 
@@ -135,11 +138,10 @@ def frozen(
     Example: edge-fl bench frozen -o docs/benchmarks/frozen.md
     """
     from benchmarks.frozen import FrozenSetting, bench_frozen
-    from exporter.commands.export_options import parse_frozen_dtype
 
     if width % 64:
         raise typer.BadParameter(f"a head has 64 features, which do not divide {width}", param_hint="--width")
-    dtypes = tuple(parse_frozen_dtype(name) for name in frozen_dtype or ["float32"])
+    dtypes = cast("tuple[FrozenDType, ...]", tuple(frozen_dtype or ["float32"]))  # its export checks them
     setting = FrozenSetting(width, depth, vocabulary, agents, rounds, dtypes)
     with progress("bench frozen") as report:
         result = bench_frozen(setting, report)

@@ -207,7 +207,10 @@ class Method(ABC):
         """Start the device half for one round."""
 
     def check(self, pattern: Pattern, tier: int, assigned: Pattern | None = None) -> None:
-        """Refuse an uploaded pattern that this method cannot have made: FrameError (``pattern``)."""
+        """Refuse an uploaded pattern that this method cannot have made: FrameError (``pattern``).
+
+        As it stands, one with other counts than :meth:`counts`; a method that draws counts allows fewer.
+        """
         if assigned is not None:
             if pattern != assigned:
                 raise FrameError("pattern", "The pattern is not the one that was assigned.")
@@ -217,7 +220,8 @@ class Method(ABC):
             if count != expected[block]:
                 raise FrameError(
                     "pattern",
-                    f"The pattern keeps {count} units of block '{block}', not the {expected[block]} assigned.",
+                    f"The pattern keeps {count} units of block '{block}', where the method's counts() say "
+                    f"{expected[block]}: a method that draws counts overrides check().",
                 )
 
 

@@ -21,6 +21,9 @@ def plain_recipe(text: str) -> tuple[str, tuple[str, ...]]:
     ConfigError
         When a spec cannot be had, or is neither a method nor a compressor.
     """
+    for part in text.split("+"):
+        if part.endswith(".py"):
+            raise ConfigError(f"'{part}' is a file: name the class in it, as in '{part}:CLASS'.")
     specs = tuple(_absolute(part) for part in text.split("+") if ":" in part)
     named = iter(use_code(specs))
     return "+".join(next(named) if ":" in part else part for part in text.split("+")), specs

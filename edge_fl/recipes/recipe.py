@@ -233,7 +233,8 @@ def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]
     if method not in method_names():
         raise ConfigError(
             f"There is no method '{method}'; there are {', '.join(method_names())}, the compressors "
-            f"{', '.join(compressor_names())}, and {', '.join(PRESETS)}."
+            f"{', '.join(compressor_names())}, and {', '.join(PRESETS)}. One of yours is '--method FILE.py:CLASS', on "
+            "devices, too."
         )
     compressor = rest[0] if rest else ""
     own = _Own({}, {}, {})

@@ -7,7 +7,7 @@ steps. :func:`train` drives one in a runtime, as a device does; ``device_sim`` d
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,16 @@ from edge_fl.core.server_half import State
 from edge_fl.core.width_statistics import width_of
 from edge_fl.data.batcher import batches
 from edge_fl.data.registry import Samples
-from edge_fl.methods.base import Job, LocalStep, Method
+from edge_fl.methods.base import Job, LocalHalf, LocalStep, Method
 from edge_fl.methods.capabilities import MasksLabels, SelectsEntries, TrainsSlots
 from edge_fl.runtimes.base import Runtime
 from edge_fl.training.local_model import LocalModel
 from edge_fl.training.personal import personal_state
 
 __all__ = ["LocalResult", "LocalRun", "LocalSettings", "StepInputs", "train"]
+
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class LocalRun:
         self.settings, self._variant = settings, method.variant
         self._personal, self._dropout = personal, dropout
         self._job, self._samples = job, len(samples.y)
-        self._local = method.local(job)
+        self._local = _required(method.local(job), LocalHalf, f"What local() of '{method.name}' returns")
         slots = self._local.slots if isinstance(self._local, TrainsSlots) else None
         self.full = LocalModel({**job.weights, **personal}, slots)
         self._losses: list[float] = []
@@ -118,7 +121,9 @@ class LocalRun:
     @property
     def step(self) -> LocalStep:
         """What to train next."""
-        return self._local.step
+        step = _required(self._local.step, LocalStep, "The 'step' of a LocalHalf")
+        _required(step.pattern, Pattern, "The first argument of LocalStep")
+        return step
 
     @property
     def variant(self) -> str:
@@ -221,6 +226,13 @@ class _Compact:
 
     def put_back(self) -> None:
         self._run.full.put_back(self._selection, self._kept, self._slots)
+
+
+def _required(given: object, kind: type[_T], what: str) -> _T:
+    """``given``, which the method's own code made; raises RunError where it is of another kind."""
+    if not isinstance(given, kind):
+        raise RunError(f"{what} is a {kind.__name__}, not {type(given).__name__}.")
+    return given
 
 
 def _label_input(mask: NDArray[np.float32] | None, *, masked: bool) -> dict[str, NDArray[np.float32]]:

@@ -4,21 +4,19 @@ import fnmatch
 import json as json_module
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from edge_fl.commands.options import Scores, runtime_name
 from edge_fl.commands.progress import progress
+from edge_fl.core.bundle import Optimizer
 from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.share import parse_widths
 from edge_fl.data.class_names import read_class_names
 from exporter.commands.export_check import describe_findings, show_findings
 from exporter.commands.export_options import (
-    parse_batch_norm,
-    parse_frozen_dtype,
     parse_metadata,
-    parse_optimizer,
     target_for,
 )
 
@@ -226,8 +224,8 @@ def export(
         "widths": parse_widths(widths),
         "batch": batch,
         "variants": tuple(dict.fromkeys(variant or ["plain"])),
-        "optimizer": parse_optimizer(optimizer, momentum, weight_decay, clip_norm),
-        "batch_norm": parse_batch_norm(batch_norm),
+        "optimizer": Optimizer(cast(Any, optimizer), momentum, weight_decay, clip_norm),
+        "batch_norm": batch_norm,
         "columns": tuple(name.strip() for name in columns.split(",")) if columns else (),
         "class_names": read_class_names(class_names),
         "metadata": parse_metadata(metadata or []),
@@ -235,7 +233,7 @@ def export(
         "personal": tuple(personal or ()),
         "tokenizer": _tokenizer(tokenizer),
         "cache_features": cache_features,
-        "frozen_dtype": parse_frozen_dtype(frozen_dtype),
+        "frozen_dtype": frozen_dtype,
         "micro_batch": micro_batch or 0,
         "checkpoint": tuple(checkpoint or ()),
         "dropout": not no_dropout,

@@ -4,23 +4,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import msgspec
-
-from edge_fl.core.bundle import CLASS_INDEX, Optimizer
+from edge_fl.core.bundle import CLASS_INDEX
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.inputs import Input, NamedInput, packed_input
 
 if TYPE_CHECKING:
-    from exporter.frozen_dtype import FrozenDType
     from exporter.target import Target
 
 __all__ = [
     "NO_DATASET",
-    "parse_batch_norm",
-    "parse_frozen_dtype",
     "parse_input",
     "parse_metadata",
-    "parse_optimizer",
     "parse_shape",
     "target_for",
 ]
@@ -29,8 +23,6 @@ NO_DATASET = ""
 """What a bundle names where there is only a shape."""
 _SHAPE = r"[1-9]\d*(x[1-9]\d*)*"
 _DTYPES = ("float32", "int64", "bool")
-_FROZEN_DTYPES: tuple["FrozenDType", ...] = ("float32", "float16", "int8")
-_POLICIES = ("tracked", "per-width", "static", "frozen")
 
 
 def parse_shape(text: str, option: str) -> tuple[int, ...]:
@@ -38,30 +30,6 @@ def parse_shape(text: str, option: str) -> tuple[int, ...]:
     if not re.fullmatch(_SHAPE, text):
         raise ConfigError(f"{option} takes a shape such as 3x32x32, without the batch, not '{text}'.")
     return tuple(int(part) for part in text.split("x"))
-
-
-def parse_optimizer(name: str, momentum: float, weight_decay: float, clip_norm: float | None) -> Optimizer:
-    """The optimiser; its numbers are checked with the rest of the target. Raises ConfigError on an unknown name."""
-    settings = {"name": name, "momentum": momentum, "weight_decay": weight_decay, "clip": clip_norm}
-    try:
-        return msgspec.convert(settings, Optimizer)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"There is no optimizer '{name}'; there are sgd and adam.") from error
-
-
-def parse_batch_norm(policy: str) -> str:
-    """One of the policies; raises ConfigError."""
-    if policy not in _POLICIES:
-        raise ConfigError(f"There is no batch-norm policy '{policy}'; there are {', '.join(_POLICIES)}.")
-    return policy
-
-
-def parse_frozen_dtype(name: str) -> "FrozenDType":
-    """float32, float16 or int8; raises ConfigError."""
-    for dtype in _FROZEN_DTYPES:
-        if name == dtype:
-            return dtype
-    raise ConfigError(f"Frozen tensors are stored as float32, float16 or int8, not as '{name}'.")
 
 
 def parse_metadata(settings: Sequence[str]) -> dict[str, str]:

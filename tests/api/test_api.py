@@ -214,9 +214,29 @@ def test_an_option_of_another_type_is_one_sentence(
     assert not (place / "never").exists()
 
 
-def test_runtimes_are_a_list(place: Path) -> None:
-    with pytest.raises(EdgeFLError, match=r"'runtimes' takes a list, such as \['onnx'\]"):
-        edge_fl.export(model(), torch.zeros(2, 2, 16), runtimes="onnx", output=place / "never")
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("runtimes", "onnx", r"'runtimes' takes a list, such as \['onnx'\]"),
+        ("scores", [len], "'scores' takes names"),
+        ("widths", 0.5, r"'widths' takes a list of numbers, such as \[1, 0\.5\]"),
+        ("optimizer", "adamw", "no optimizer 'adamw'; there are sgd, adam"),
+        ("optimizer", edge_fl.Optimizer("rmsprop"), "no optimizer 'rmsprop'"),  # type: ignore[arg-type]
+        ("optimizer", torch.optim.Adam([torch.zeros(1)]), r"or edge_fl\.Optimizer\(\.\.\.\), not Adam"),
+        (
+            "batch_norm",
+            "per_width",
+            "no batch-norm policy 'per_width'; there are tracked, per-width, static, frozen",
+        ),
+        ("target", "int32", "no dtype of targets 'int32'"),
+    ],
+)
+def test_an_option_of_an_export_that_cannot_be_is_one_sentence(
+    place: Path, option: str, value: Any, sentence: str
+) -> None:
+    with pytest.raises(EdgeFLError, match=sentence):
+        edge_fl.export(model(), torch.zeros(2, 2, 16), output=place / "never", **{option: value})
+    assert not (place / "never").exists()
 
 
 def test_regression_is_first_class(place: Path) -> None:

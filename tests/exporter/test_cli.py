@@ -121,7 +121,7 @@ def model(tmp_path: Path) -> Path:
         ("good --widths nan", 15, "width must be in (0, 1]"),
         ("good --widths ''", 15, "--widths takes shares"),
         ("good --batch 0", 15, "at least one sample"),
-        ("good --optimizer lbfgs", 15, "no optimizer 'lbfgs'; there are sgd and adam"),
+        ("good --optimizer lbfgs", 15, "no optimizer 'lbfgs'; there are sgd, adam"),
         ("good --optimizer adam --momentum 0.9", 15, "Adam has its own"),
         ("good --momentum 1", 15, "below 1"),
         ("good --weight-decay -1", 15, "Weight decay"),

@@ -115,3 +115,31 @@ def test_a_task_names_plain_names_only(name: str) -> None:
 
 def test_names_of_ours_pass_as_they_are() -> None:
     assert plain_recipe("fjord+kd+dgc") == ("fjord+kd+dgc", ())
+
+
+@pytest.mark.parametrize(
+    ("half", "sentence"),
+    [
+        ("None", "What local() of 'random_dropout' returns is a LocalHalf, not NoneType."),
+        ("LocalHalf(None)", "The 'step' of a LocalHalf is a LocalStep, not NoneType."),
+        ("LocalHalf(LocalStep([1, 0]))", "The first argument of LocalStep is a Pattern, not list."),
+        (
+            "LocalHalf(LocalStep(Pattern.full(job.layout)))",
+            "where the method's counts() say 16: a method that draws counts overrides check().",
+        ),
+    ],
+)
+def test_a_method_that_gives_the_wrong_thing_is_told_so(
+    half: str, sentence: str, tmp_path: Path, digits_bundle: Bundle
+) -> None:
+    text, found = re.subn(r"return LocalHalf\(.*", f"return {half}", printed())
+    assert found == 1
+    (tmp_path / "random_dropout.py").write_text(text)
+    done = simulate(tmp_path, digits_bundle, "--method", "random_dropout.py:RandomDropout", "-o", "mine")
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") <= 3
+
+
+def test_a_file_without_a_class_is_no_method() -> None:
+    with pytest.raises(ConfigError, match=r"name the class in it, as in 'mine\.py:CLASS'"):
+        plain_recipe("mine.py")
