@@ -158,6 +158,7 @@ def begin(
         As :class:`device_sim.simulation.simulate.Simulation`.
     """
     run = run or new_run_id()
+    _check_kinds(parameters, lr_drops, world)
     found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
     population = Population(clients, tiers, Kind.parse(partition), test_share=test_share)
     name, given, code = recipe_and_parameters(method, parameters or {})
@@ -257,6 +258,16 @@ def _hint(unknown: str, known: Iterable[str]) -> str:
     named = {"secure_aggregation": "secure", "dp": "privacy"}.get(unknown)
     near = [named] if named else difflib.get_close_matches(unknown, known, n=1, cutoff=0.75)
     return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def _check_kinds(parameters: object, lr_drops: object, world: object) -> None:
+    for option, given, kinds, example in (
+        ("parameters", parameters, (Mapping, type(None)), "{'dropout': 0.5}"),
+        ("lr_drops", lr_drops, (Sequence,), "[0.5, 0.75]"),
+        ("world", world, (World, type(None)), "edge_fl.World(link='wifi')"),
+    ):
+        if not isinstance(given, kinds):
+            raise ConfigError(f"'{option}' takes, for instance, {example}, not {given!r}.")
 
 
 def _spec(given: Any) -> str | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
@@ -16,10 +16,14 @@ def settle_fields(struct: msgspec.Struct, hints: Mapping[str, str] | None = None
     """For ``__post_init__``: Python's numbers for NumPy's, in lists, tuples and dicts, too; refuse other types.
 
     ``hints`` say for a field what to give. Raises ConfigError as far as JSON, in which settings are kept, would find a
-    type wrong. A choice of several texts is left to the struct, whose sentence names them.
+    type wrong.
     """
     for name, kind in _types(type(struct)).items():
         given = getattr(struct, name)
+        if get_origin(kind) is Literal:
+            if given not in get_args(kind):
+                raise ConfigError(f"'{name}' cannot be {given!r}: give {' or '.join(get_args(kind))}.")
+            continue
         if (settled := _plain(given)) is not given:
             msgspec.structs.force_setattr(struct, name, settled)
         hint = f": give {hints[name]}" if hints and name in hints else ""
@@ -34,7 +38,7 @@ def settle_fields(struct: msgspec.Struct, hints: Mapping[str, str] | None = None
 @cache
 def _types(struct: type[msgspec.Struct]) -> dict[str, Any]:
     types = get_type_hints(struct)
-    return {name: types[name] for name in struct.__struct_fields__ if get_origin(types[name]) is not Literal}
+    return {name: types[name] for name in struct.__struct_fields__}
 
 
 def _plain(value: Any) -> Any:

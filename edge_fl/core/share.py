@@ -1,6 +1,7 @@
 """Shares: a number such as 0.5 for a person, thousandths in a config and on the wire."""
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
@@ -61,7 +62,8 @@ def parse_widths(text: str) -> tuple[int, ...]:
 
 def parse_width(width: float) -> int:
     """A kept share in thousandths; raises ConfigError outside (0, 1]."""
-    value = round(width * 1000) if 0 < width <= 1 else 0  # NaN compares false
+    given: object = width
+    value = round(width * 1000) if isinstance(given, Real) and 0 < width <= 1 else 0  # NaN compares false
     if value < 1 or abs(width * 1000 - value) > 1e-6:
-        raise ConfigError(f"A width must be in (0, 1] and a multiple of 0.001, not {width}.")
+        raise ConfigError(f"A width must be in (0, 1] and a multiple of 0.001, not {given!r}.")
     return value

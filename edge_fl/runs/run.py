@@ -124,11 +124,12 @@ class Run:
         after = rounds if kept is self.metrics[-1] else f"round {kept.round}, the best of {rounds}"
         return f"{self.config.method}: {kept.found} after {after}"
 
-    def compare(self, *others: "Run", path: str | Path = "compare.html") -> Path:
-        """Draw and tabulate this run beside ``others``; returns the page's place (HTML, or PNG as it ends)."""
+    def compare(self, *others: "Run | str | Path", path: str | Path = "compare.html") -> Path:
+        """Draw and tabulate this run beside ``others``, runs or folders; returns the page's place (HTML, or PNG)."""
         from edge_fl.runs.compare import compare
 
-        return compare([self, *others], Path(path))
+        runs = [other if isinstance(other, Run) else Run.open(other) for other in others]
+        return compare([self, *runs], Path(path))
 
 
 def _read(folder: Path) -> tuple[RunConfig, tuple[RoundMetrics, ...]]:
