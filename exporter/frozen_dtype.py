@@ -5,7 +5,7 @@ In int8 each row is whole numbers of -127 to 127 times a scale. The scales are a
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -33,8 +33,10 @@ def round_frozen(model: nn.Module, dtype: FrozenDType) -> nn.Module:
     Raises
     ------
     ConfigError
-        When one has a number that is too large, or there is none.
+        When one has a number that is too large, or there is none; on another ``dtype``.
     """
+    if dtype not in get_args(FrozenDType):
+        raise ConfigError(f"Frozen tensors are stored as float32, float16 or int8, not as '{dtype}'.")
     if dtype == "float32":
         return model
     rounded = copy.deepcopy(model)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Manifest, Optimizer
 from edge_fl.core.errors import ConfigError, DataError
@@ -163,7 +163,6 @@ def _check_choices(target: Target) -> None:
     for what, chosen, known in (
         ("optimizer", optimizer.name, ("sgd", "adam")),
         ("batch-norm policy", target.batch_norm, ("tracked", "per-width", "static", "frozen")),
-        ("dtype of frozen tensors", target.frozen_dtype, get_args(FrozenDType)),
     ):
         if chosen not in known:
             raise ConfigError(f"There is no {what} '{chosen}'; there are {', '.join(known)}.")

@@ -30,6 +30,10 @@ def extract(
     sparse: Annotated[
         bool, typer.Option("--sparse", help="Leave out units whose weights are all exactly zero.")
     ] = False,
+    test_data: Annotated[
+        str | None,
+        typer.Option(help="What the model is scored on, as --data has it [default: the run's test data]."),
+    ] = None,
     class_names: Annotated[
         Path | None, typer.Option(help="A text file with the name of a class a line [default: the bundle's].")
     ] = None,
@@ -54,9 +58,9 @@ def extract(
 
     Example: edge-fl extract runs/ID --adapter --width 0.5 -o adapter/
     """
-    if adapter and (runtime, class_names, metadata) != (None, None, None):
+    if adapter and (runtime, class_names, metadata, test_data) != (None, None, None, None):
         raise ConfigError(
-            "PEFT's folder has no runtime, class names or metadata: leave these options or --adapter out."
+            "PEFT's folder has no runtime, class names, metadata or scores: leave these options or --adapter out."
         )
     names, own = read_class_names(class_names), parse_metadata(metadata or [])
     from exporter.extract.api import extract as extract_run
@@ -77,7 +81,13 @@ def extract(
         typer.echo(json_module.dumps(config) if json else _adapter_text(output, config))
         return
     path, card = extract_run(
-        run, output, runtime=runtime or "onnx", class_names=names or (), metadata=own, **shared
+        run,
+        output,
+        runtime=runtime or "onnx",
+        test_data=test_data,
+        class_names=names or (),
+        metadata=own,
+        **shared,
     )
     typer.echo(_json(path, card) if json else _text(path, card))
 

@@ -10,6 +10,8 @@ from edge_fl.core.bundle import Bundle, Manifest
 from edge_fl.core.errors import BundleError, DataError, RunError, RuntimeMissingError, StateError
 from edge_fl.core.selection import masked
 from edge_fl.core.share import parse_width
+from edge_fl.data.given import samples_of
+from edge_fl.data.registry import Samples
 from edge_fl.data.splits import test_samples
 from edge_fl.methods.capabilities import NarrowsBlocks, TrainsWidths, model_width, width_factor
 from edge_fl.recipes.own import use_code
@@ -44,6 +46,7 @@ def extract(
     width: float = 1.0,
     untrained_width: bool = False,
     sparse: bool = False,
+    test_data: Any = None,
     class_names: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
     warn: Callable[[str], None] = _log.warning,
@@ -66,6 +69,8 @@ def extract(
         Whether the width may be one that the run's method trained no model of.
     sparse
         Whether units whose weights are all exactly zero are left out.
+    test_data
+        What the model is scored on, as :func:`edge_fl.data.given.samples_of` takes it; None for the run's test data.
     class_names, metadata
         In place of the bundle's names, one a class; and beside its metadata.
     warn
@@ -87,8 +92,11 @@ def extract(
         untrained=untrained_width,
     )
     if opened.width <= opened.trained.width:
-        tested = opened.run.config.test_data or f"the test split of {manifest.dataset}"
-        scores = _scores(opened.run, opened.bundle, opened.trained, wanted, warn)
+        given = opened.run.config.test_data if test_data is None else test_data
+        named = str(given) if isinstance(given, str | Path) else None
+        tested = named or ("what was given" if given is not None else f"the test split of {manifest.dataset}")
+        data = named if named or given is None else samples_of(given, "the test data")
+        scores = _scores(opened, wanted, data, warn)
         wanted = replace(wanted, scores=scores, test_data=tested)
     delivered = Extracted(*extract_model(opened.bundle, opened.trained, wanted, Path(output)))
     if between := opened.trained.between(opened.width):
@@ -171,17 +179,22 @@ def _trained(run: Run, manifest: Manifest, width: int) -> Trained:
 
 
 def _scores(
-    run: Run, bundle: Bundle, trained: Trained, wanted: Wanted, warn: Callable[[str], None]
+    opened: _Opened, wanted: Wanted, data: str | Samples | None, warn: Callable[[str], None]
 ) -> dict[str, float]:
-    """The scores of what is delivered on the run's test data as it is now; none where it is not at hand here."""
+    """The scores of what is delivered on ``data`` as they are now; none where they are not at hand here."""
+    run, bundle, trained = opened.run, opened.bundle, opened.trained
     shapes = {name: array.shape for name, array in trained.weights.items()}
     if any(shapes.get(tensor.name) != tensor.shape for tensor in bundle.layout.tensors):
         return {}  # weights of another model: what delivers them says so
     if bundle.layout.personal:  # of which each device has its own
         return {}
     try:
-        samples = test_samples(run.config.test_data, bundle)
+        samples = test_samples(data, bundle)
         if samples is None:
+            if wanted.width < 1000 and any(each.scores for each in run.metrics):
+                warn(
+                    "not scored: the run had test data that its folder does not name; give them as test data here."
+                )
             return {}
         evaluator = open_evaluator(bundle, run.config, samples=samples, threads=1)
         if trained.narrowed is None:

@@ -33,6 +33,7 @@ from exporter.quiet import quiet
 __all__ = ["Trained", "Wanted", "as_delivered", "check_trained", "extract", "of_width"]
 
 _SUFFIXES = (".onnx", ".pte", ".pt2")
+_NO_FOLDERS = (".pt", ".pth", ".ptl", ".bin", ".safetensors", ".tflite", ".ort")
 _TOOLS = ("torch", "onnx", "onnxscript", "onnxruntime", "executorch")
 
 
@@ -189,6 +190,8 @@ def as_delivered(bundle: Bundle, trained: Trained) -> Trained:
 def _placed(output: Path, suffix: str) -> Path:
     if output.suffix in _SUFFIXES and output.suffix != suffix:
         raise ConfigError(f"'{output}' cannot be the file: this runtime's files end in '{suffix}'.")
+    if output.suffix in _NO_FOLDERS:
+        raise ConfigError(f"'{output}' is no name of a folder, and files end in {', '.join(_SUFFIXES)}: take one.")
     return output if output.suffix == suffix else output / f"model{suffix}"
 
 

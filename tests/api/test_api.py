@@ -233,6 +233,7 @@ def test_an_option_of_another_type_is_one_sentence(
             "per_width",
             "no batch-norm policy 'per_width'; there are tracked, per-width, static, frozen",
         ),
+        ("frozen_dtype", "int4", "stored as float32, float16 or int8, not as 'int4'"),
         ("target", "int32", "no dtype of targets 'int32'"),
     ],
 )
@@ -344,3 +345,22 @@ def test_a_run_is_extracted_with_its_own_bundle_alone(tmp_path: Path) -> None:
     edge_fl.export(nn.Sequential(nn.Linear(4, 3), nn.Sigmoid()), torch.randn(2, 4), output=place)
     with pytest.raises(EdgeFLError, match="trained another bundle"):
         edge_fl.extract(run, tmp_path / "model.onnx")
+
+
+def test_a_run_of_arrays_is_scored_on_what_is_given_again(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    bundle = edge_fl.export(model, torch.randn(2, 4), output=tmp_path / "bundle")
+    data = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32), np.arange(40) % 3
+    run = edge_fl.simulate(bundle, data, test_data=data, clients=2, rounds=1, output=tmp_path / "run")
+    half = {"width": 0.5, "untrained_width": True}
+    said: list[str] = []
+    unscored = edge_fl.extract(run, tmp_path / "unscored.onnx", warn=said.append, **half)  # type: ignore[arg-type]
+    assert not unscored.card.scores
+    assert "give them as test data" in said[0]
+    scored = edge_fl.extract(run, tmp_path / "scored.onnx", test_data=data)
+    assert scored.card.scores == pytest.approx(run.scores)
+    narrow = edge_fl.extract(run, tmp_path / "narrow.onnx", test_data=data, **half)  # type: ignore[arg-type]
+    assert 0 <= narrow.card.scores["accuracy"] <= 1
+    with pytest.raises(EdgeFLError, match=r"files end in \.onnx, \.pte, \.pt2"):
+        edge_fl.extract(run, tmp_path / "model.pt")
+    assert not (tmp_path / "model.pt").exists()

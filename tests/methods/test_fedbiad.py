@@ -142,7 +142,7 @@ def test_each_tier_has_its_rate_and_the_last_serves_the_rest() -> None:
 def test_a_pattern_with_the_wrong_count_is_refused() -> None:
     method = open_method("fedbiad", {"dropout": [500]})
     method.check(Pattern.seeded(LAYOUT, 500, 1), 0)
-    with pytest.raises(FrameError, match="keeps 9 units of block 'layer0', not the 5") as caught:
+    with pytest.raises(FrameError, match="keeps 9 units of block 'layer0'") as caught:
         method.check(Pattern.full(LAYOUT), 0)
     assert caught.value.code == "pattern"
 
