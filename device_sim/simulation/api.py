@@ -159,6 +159,10 @@ def begin(
     """
     run = run or new_run_id()
     _check_kinds(parameters, lr_drops, world)
+    if evaluate_on and not test_share:
+        raise ConfigError(
+            "Clients evaluate on samples held out of their training: give --test-share beside --evaluate-on."
+        )
     found = bundle if isinstance(bundle, Bundle) else Bundle.load(Path(bundle))
     population = Population(clients, tiers, Kind.parse(partition), test_share=test_share)
     name, given, code = recipe_and_parameters(method, parameters or {})

@@ -205,6 +205,7 @@ def test_a_model_or_data_that_cannot_be_are_one_sentence(place: Path, bundle: ed
         ("scores", [len], "'scores' takes names"),
         ("selection", "rand", "'selection' cannot be 'rand': give random or least-recent or"),
         ("tier_choice", "best", "'tiers' cannot be 'best': give registered or auto"),
+        ("evaluate_on", 2, "give --test-share beside --evaluate-on"),
         ("world", "wifi", r"'world' takes, for instance, edge_fl\.World\(link='wifi'\)"),
         ("lr_drops", 0.5, r"'lr_drops' takes, for instance, \[0\.5, 0\.75\]"),
         ("parameters", ["dropout=0.5"], r"'parameters' takes, for instance, \{'dropout': 0\.5\}"),
