@@ -40,6 +40,8 @@ def blocks_of(*axes: Axis) -> set[str]:
 def dropping(model: nn.Module, name: str, layout: Layout) -> tuple[bool, ...]:
     """Of each layer and direction of a recurrent module, in torch's order, whether its units can be dropped.
 
+    Those of frozen layers cannot.
+
     Parameters
     ----------
     model
@@ -47,8 +49,9 @@ def dropping(model: nn.Module, name: str, layout: Layout) -> tuple[bool, ...]:
     """
     names = {id(parameter): of for of, parameter in model.named_parameters()}
     weights = dict(model.get_submodule(name).named_parameters(recurse=False, remove_duplicate=False))
-    hidden = [weight for of, weight in weights.items() if of.startswith("weight_hh")]
-    return tuple(bool(blocks_of(layout.tensor(names[id(weight)]).rows[0])) for weight in hidden)
+    hidden = [names[id(weight)] for of, weight in weights.items() if of.startswith("weight_hh")]
+    rows = {tensor.name: tensor.rows[0] for tensor in layout.tensors if tensor.name in hidden}
+    return tuple(bool(blocks_of(rows.get(name, ()))) for name in hidden)
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,10 @@ class LayerStates(Sequence[Tensor]):
         return iter(self._states)
 
     def __getitem__(self, index: Any) -> Any:
-        match index:
-            case int():
-                return self._states[index]
-            case (int() as layer, *rest):
-                return self._states[layer][tuple(rest)]
+        if isinstance(index, int):
+            return self._states[index]
+        if isinstance(index, tuple) and index and isinstance(index[0], int):
+            return self._states[index[0]][index[1:]]
         return self.stacked()[index]
 
     def stacked(self) -> Tensor:

@@ -14,6 +14,7 @@ from edge_fl.core.layout import Tensor as Spec
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection
 from exporter.forward import training_forward
+from exporter.recurrent.states import LayerStates
 from exporter.scaled import same_factor, scaled_parameters
 from tests.exporter.sources import source
 
@@ -186,6 +187,31 @@ def test_programs_agree_with_a_reference_that_scales_by_itself(name: str, tmp_pa
     )
     assert all(parity.weights < 1e-4 for parity in bundle.manifest.parity.values())
     assert bool(bundle.manifest.scaled) == (name in MODELS)
+
+
+@pytest.mark.parametrize("trained", ["layers.*_l1", "layers.*_l0"])
+def test_a_frozen_layer_gets_no_factor(trained: str, tmp_path: Path) -> None:
+    bundle = edge_fl.export(
+        Reads(nn.GRU, 2, 0, 1), torch.randn(3, 5, 3), train=[trained, "out.*"], runtimes=["onnx"], output=tmp_path
+    )
+    assert [block.name for block in bundle.layout.blocks] == ["layers." + trained[-2:]]
+    assert bundle.manifest.parity["onnx"].weights < 1e-4
+
+
+def test_states_take_every_index_of_a_tensor() -> None:
+    stacked = torch.randn(4, 3, HIDDEN)
+    states = LayerStates(list(stacked))
+    for index in (
+        -1,
+        (1,),
+        (-2, ...),
+        (0, slice(None), 2),
+        [0, 2],
+        slice(1, 3),
+        (slice(None), 0),
+        torch.tensor(2),
+    ):
+        torch.testing.assert_close(states[index], stacked[index])
 
 
 def test_a_state_that_no_norm_is_in_front_of_gets_the_factor() -> None:
