@@ -1,22 +1,25 @@
 """Options of the Python interface that are lists of names."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from edge_fl.core.errors import ConfigError
 
 __all__ = ["names_given"]
 
 
-def names_given(option: str, names: Sequence[str]) -> tuple[str, ...]:
-    """``names`` as a tuple; raises ConfigError for one name alone, and for anything that is no name.
+def names_given(option: str, names: Iterable[str] | None) -> tuple[str, ...]:
+    """``names`` as a tuple, none of None; raises ConfigError for one name alone, and for anything that is no name.
 
     Example: ``names_given("scores", ["accuracy"])``
     """
     if isinstance(names, str):
         raise ConfigError(f"'{option}' takes a list, such as ['{names}'], not '{names}' alone.")
-    for name in names:
+    listed: object = names
+    if not isinstance(listed, Iterable | None):
+        raise ConfigError(f"'{option}' takes a list of names, not {names!r}.")
+    given = tuple(names or ())
+    for name in given:
         if not isinstance(name, str):
-            raise ConfigError(
-                f"'{option}' takes names, such as 'file.py:NAME' of what is in a file of yours, not {name!r}."
-            )
-    return tuple(names)
+            own = ": write 'file.py:NAME' of what is in a file of yours" if callable(name) else ""
+            raise ConfigError(f"'{option}' takes a list of names, not {name!r}{own}.")
+    return given

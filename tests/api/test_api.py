@@ -202,7 +202,7 @@ def test_a_model_or_data_that_cannot_be_are_one_sentence(place: Path, bundle: ed
         ("fraction", "x", r"in \(0, 1\], not x"),
         ("partition", 5, "'5' is no partition"),
         ("scores", "accuracy", r"such as \['accuracy'\]"),
-        ("scores", [len], "'scores' takes names"),
+        ("scores", [len], "'scores' takes a list of names, not .* write 'file.py:NAME'"),
         ("selection", "rand", "'selection' cannot be 'rand': give random or least-recent or"),
         ("tier_choice", "best", "'tiers' cannot be 'best': give registered or auto"),
         ("evaluate_on", 2, "give --test-share beside --evaluate-on"),
@@ -224,7 +224,7 @@ def test_an_option_of_another_type_is_one_sentence(
     ("option", "value", "sentence"),
     [
         ("runtimes", "onnx", r"'runtimes' takes a list, such as \['onnx'\]"),
-        ("scores", [len], "'scores' takes names"),
+        ("scores", [len], "'scores' takes a list of names, not .* write 'file.py:NAME'"),
         ("widths", 0.5, r"'widths' takes a list of numbers, such as \[1, 0\.5\]"),
         ("optimizer", "adamw", "no optimizer 'adamw'; there are sgd, adam"),
         ("optimizer", edge_fl.Optimizer("rmsprop"), "no optimizer 'rmsprop'"),  # type: ignore[arg-type]
@@ -244,6 +244,14 @@ def test_an_option_of_an_export_that_cannot_be_is_one_sentence(
     with pytest.raises(EdgeFLError, match=sentence):
         edge_fl.export(model(), torch.zeros(2, 2, 16), output=place / "never", **{option: value})
     assert not (place / "never").exists()
+
+
+def test_names_come_in_any_iterable_or_none(place: Path) -> None:
+    one = edge_fl.export(
+        model(), torch.zeros(2, 2, 16), runtimes=(n for n in ["onnx"]), train=None, output=place / "any"
+    )
+    assert {*one.manifest.programs} == {"onnx"}
+    assert not one.layout.frozen
 
 
 def test_regression_is_first_class(place: Path) -> None:
