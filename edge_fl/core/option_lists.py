@@ -1,6 +1,7 @@
 """Options of the Python interface that are lists of names."""
 
 from collections.abc import Iterable
+from typing import cast
 
 from edge_fl.core.errors import ConfigError
 
@@ -14,8 +15,7 @@ def names_given(option: str, names: Iterable[str] | None) -> tuple[str, ...]:
     """
     if isinstance(names, str):
         raise ConfigError(f"'{option}' takes a list, such as ['{names}'], not '{names}' alone.")
-    listed: object = names
-    if not isinstance(listed, Iterable | None):
+    if not isinstance(cast("object", names), Iterable | None):
         raise ConfigError(f"'{option}' takes a list of names, not {names!r}.")
     given = tuple(names or ())
     for name in given:
