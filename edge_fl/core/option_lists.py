@@ -1,7 +1,6 @@
 """Options of the Python interface that are lists of names."""
 
 from collections.abc import Iterable
-from typing import cast
 
 from edge_fl.core.errors import ConfigError
 
@@ -15,9 +14,10 @@ def names_given(option: str, names: Iterable[str] | None) -> tuple[str, ...]:
     """
     if isinstance(names, str):
         raise ConfigError(f"'{option}' takes a list, such as ['{names}'], not '{names}' alone.")
-    if not isinstance(cast("object", names), Iterable | None):
-        raise ConfigError(f"'{option}' takes a list of names, not {names!r}.")
-    given = tuple(names or ())
+    try:
+        given = tuple(names or ())
+    except TypeError as error:
+        raise ConfigError(f"'{option}' takes a list of names, not {names!r}.") from error
     for name in given:
         if not isinstance(name, str):
             own = ": write 'file.py:NAME' of what is in a file of yours" if callable(name) else ""
