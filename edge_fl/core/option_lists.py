@@ -1,6 +1,7 @@
 """Options of the Python interface that are lists of names."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from edge_fl.core.errors import ConfigError
 
@@ -15,7 +16,7 @@ def names_given(option: str, names: Iterable[str] | None) -> tuple[str, ...]:
     if isinstance(names, str):
         raise ConfigError(f"'{option}' takes a list, such as ['{names}'], not '{names}' alone.")
     try:
-        given = tuple(names or ())
+        given: tuple[Any, ...] = tuple(names or ())
     except TypeError as error:
         raise ConfigError(f"'{option}' takes a list of names, not {names!r}.") from error
     for name in given:
