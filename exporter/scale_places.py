@@ -43,16 +43,22 @@ def scale_places(
         The layers whose outputs are droppable units, without the depthwise ones.
     """
     order = {name: at for at, (name, _) in enumerate(model.named_modules())}
-    chains = [chain for block in layout.blocks if (chain := _chain(model, layout, block.name, producers))]
+    named = [(block.name, _chain(model, layout, block.name, producers)) for block in layout.blocks]
+    chains = {block: chain for block, chain in named if chain is not None}
     if not chains:  # a large model without norms needs no weights to be drawn
         return tuple(sorted({*producers}, key=order.__getitem__))
     run = partial(run_with, adapted, weights_of(adapted), x)
-    taken, given = set[str](), set[str]()
-    for chain in chains:
+    taken, given = set[tuple[str, str]](), set[str]()
+    for block, chain in chains.items():
         if behind := _not_normalised(adapted, run, chain):
-            taken |= chain.places - chain.norms
+            taken |= {(name, block) for name in chain.places - chain.norms}
             given |= {_behind_parameters(model, name) for name in behind}
-    kept = {*producers} - taken
+    # A recurrent module stays where norms follow some of its layers alone: those take a factor out once more.
+    owned = {
+        name: {block.name for block in layout.blocks if name in _owners(layout, block.name)[0]}
+        for name in producers
+    }
+    kept = {name for name in producers if not owned[name] or any((name, b) not in taken for b in owned[name])}
     return tuple(sorted(kept | given, key=order.__getitem__))
 
 

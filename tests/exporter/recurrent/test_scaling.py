@@ -57,6 +57,21 @@ class Twofold(nn.Module):
         return found
 
 
+class OneNormalised(nn.Module):
+    """The states of two layers or directions, one of them normalised."""
+
+    def __init__(self, layers: int, normal: int, plain: int) -> None:
+        super().__init__()
+        self.layers = nn.GRU(3, HIDDEN, layers, batch_first=True, bidirectional=layers == 1)
+        self.normal, self.plain = normal, plain
+        self.norm, self.out, self.out2 = nn.BatchNorm1d(HIDDEN), nn.Linear(HIDDEN, 4), nn.Linear(HIDDEN, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        _, h = self.layers(x)
+        found: Tensor = self.out(self.norm(h[self.normal])) + self.out2(h[self.plain])
+        return found
+
+
 class Steps(nn.Module):
     """A cell, called in a loop of the model's."""
 
@@ -212,6 +227,11 @@ def test_states_take_every_index_of_a_tensor() -> None:
         torch.tensor(2),
     ):
         torch.testing.assert_close(states[index], stacked[index])
+
+
+@pytest.mark.parametrize("which", [(1, -2, -1), (2, -1, 0), (2, 0, 1)])
+def test_a_norm_behind_one_layer_leaves_the_others_their_factor(which: tuple[int, int, int]) -> None:
+    assert {*source(OneNormalised(*which), (5, 3), 4).scaled} == {"layers", "norm"}
 
 
 def test_a_state_that_no_norm_is_in_front_of_gets_the_factor() -> None:
