@@ -125,7 +125,7 @@ def export(
         raise ConfigError(f"'widths' takes a list of numbers, such as [1, 0.5], not {widths!r}.")
     model, sample, inputs = with_example_inputs(model, example_inputs)
     taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
-    if target is not None and (target not in ("int64", "float32")):
+    if target not in (None, "int64", "float32"):
         raise ConfigError(f"There is no dtype of targets '{target}'; there are int64 and float32.")
     found = find_loss(loss, target=target or "int64")
     targets, classes = _targets(with_plain_outputs(model, sample, found.outputs), sample, found)

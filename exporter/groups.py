@@ -95,7 +95,7 @@ def _proposal(stood: nn.Module, x: Tensor) -> Proposal:
     for name, module in stood.named_modules():
         if isinstance(module, StandIn):
             inner = (axes for axes in module.axes if axes.outputs is None)
-            found.groups.extend(_inner(axes, recurrent=module.recurrent) for axes in inner)
+            found.groups.extend(map(_inner, inner))
         if not isinstance(module, (*PRODUCERS, StandIn)) or name in seen or module not in graph.module2node:
             continue
         for part in _parts(graph, module, name):
@@ -134,10 +134,10 @@ def _parts(graph: tp.DependencyGraph, module: nn.Module, name: str) -> list[_Par
     return [_Part(name, 0, graph.get_pruner_of_module(module).get_out_channels(module))]
 
 
-def _inner(axes: UnitAxes, *, recurrent: bool) -> Group:
+def _inner(axes: UnitAxes) -> Group:
     """Units that only layers of their own module read."""
     producers = (axes.name,) if axes.is_layer else ()
-    return Group(axes.name, axes.size, producers, dict(axes.owners), axes.own, recurrent=recurrent)
+    return Group(axes.name, axes.size, producers, dict(axes.owners), axes.own)
 
 
 def _graph(model: nn.Module, x: Tensor) -> tuple[tp.DependencyGraph, tuple[int, ...]]:

@@ -43,8 +43,8 @@ def scale_places(
         The layers whose outputs are droppable units, without the depthwise ones.
     """
     order = {name: at for at, (name, _) in enumerate(model.named_modules())}
-    named = [(block.name, _chain(model, layout, block.name, producers)) for block in layout.blocks]
-    chains = {block: chain for block, chain in named if chain is not None}
+    owners = {block.name: _owners(layout, block.name) for block in layout.blocks}
+    chains = {block: chain for block, found in owners.items() if (chain := _chain(model, *found, producers))}
     if not chains:  # a large model without norms needs no weights to be drawn
         return tuple(sorted({*producers}, key=order.__getitem__))
     run = partial(run_with, adapted, weights_of(adapted), x)
@@ -54,11 +54,8 @@ def scale_places(
             taken |= {(name, block) for name in chain.places - chain.norms}
             given |= {_behind_parameters(model, name) for name in behind}
     # A recurrent module stays where norms follow some of its layers alone: those take a factor out once more.
-    owned = {
-        name: {block.name for block in layout.blocks if name in _owners(layout, block.name)[0]}
-        for name in producers
-    }
-    kept = {name for name in producers if not owned[name] or any((name, b) not in taken for b in owned[name])}
+    left = {name for block, (own, _) in owners.items() for name in own if (name, block) not in taken}
+    kept = {*producers} - ({name for name, _ in taken} - left)
     return tuple(sorted(kept | given, key=order.__getitem__))
 
 
@@ -67,9 +64,8 @@ def _behind_parameters(model: nn.Module, place: str) -> str:
     return within(place, "drop") if activates(model.get_submodule(place)) else place
 
 
-def _chain(model: nn.Module, layout: Layout, block: str, producers: tuple[str, ...]) -> "_Chain | None":
+def _chain(model: nn.Module, own: set[str], readers: set[str], producers: tuple[str, ...]) -> "_Chain | None":
     """What is between a block's layers and what reads them; None without such layers or without norms."""
-    own, readers = _owners(layout, block)
     norms = {name for name in own if isinstance(model.get_submodule(name), NORMS)}
     layers = own & {*producers}
     return _Chain(layers | norms, norms, readers) if layers and norms else None

@@ -90,31 +90,31 @@ def recipe_and_parameters(
 
 
 class _Method:
-    """Makes recipes of one method or compressor."""
+    """Makes recipes of one method or compressor, which is called ``edge_fl.PYTHON`` here."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, python: str) -> None:
+        self._python, self._name = python, python.lower()
 
     def __str__(self) -> str:
         """As it is written in Python."""
-        return f"edge_fl.{next(name for name in __all__ if globals()[name] is self)}"
+        return f"edge_fl.{self._python}"
 
     def __call__(self, **parameters: Any) -> NamedRecipe:
         """The recipe with ``parameters``."""
         return NamedRecipe(self._name, parameters)
 
 
-FedAvg = _Method("fedavg")
-FedBIAD = _Method("fedbiad")
-FedDrop = _Method("feddrop")
-AFD = _Method("afd")
-FedMP = _Method("fedmp")
-HeteroFL = _Method("heterofl")
-HetLoRA, FlexLoRA = _Method("hetlora"), _Method("flexlora")
-VarDrop = _Method("vardrop")
-EFD = _Method("efd")
-TopK, RandK, STC, DGC = _Method("topk"), _Method("randk"), _Method("stc"), _Method("dgc")
-FedPAQ, SignSGD, Fractional, TCS = _Method("fedpaq"), _Method("signsgd"), _Method("fractional"), _Method("tcs")
+FedAvg = _Method("FedAvg")
+FedBIAD = _Method("FedBIAD")
+FedDrop = _Method("FedDrop")
+AFD = _Method("AFD")
+FedMP = _Method("FedMP")
+HeteroFL = _Method("HeteroFL")
+HetLoRA, FlexLoRA = _Method("HetLoRA"), _Method("FlexLoRA")
+VarDrop = _Method("VarDrop")
+EFD = _Method("EFD")
+TopK, RandK, STC, DGC = _Method("TopK"), _Method("RandK"), _Method("STC"), _Method("DGC")
+FedPAQ, SignSGD, Fractional, TCS = _Method("FedPAQ"), _Method("SignSGD"), _Method("Fractional"), _Method("TCS")
 
 
 def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N802  (its name in the field)

@@ -21,12 +21,13 @@ def plain_recipe(text: str) -> tuple[str, tuple[str, ...]]:
     ConfigError
         When a spec cannot be had, or is neither a method nor a compressor.
     """
-    for part in text.split("+"):
+    parts = text.split("+")
+    for part in parts:
         if part.endswith(".py"):
             raise ConfigError(f"'{part}' is a file: name the class in it, as in '{part}:CLASS'.")
-    specs = tuple(_absolute(part) for part in text.split("+") if ":" in part)
+    specs = tuple(_absolute(part) for part in parts if ":" in part)
     named = iter(use_code(specs))
-    return "+".join(next(named) if ":" in part else part for part in text.split("+")), specs
+    return "+".join(next(named) if ":" in part else part for part in parts), specs
 
 
 def plain_robust(text: str | None) -> tuple[str | None, tuple[str, ...]]:
