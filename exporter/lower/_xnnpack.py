@@ -36,6 +36,7 @@ _UNTOUCHED = {
     *(_edge.floor.default, _edge.gelu.default, _edge.log.default, _edge.neg.default, _edge.rsqrt.default),
     *(_edge.sigmoid.default, _edge.sin.default, _edge.sqrt.default, _edge.tanh.default, _edge.pow.Tensor_Scalar),
     *(_edge.add.Tensor, _edge.sub.Tensor, _edge.mul.Tensor, _edge.div.Tensor, _edge.bmm.default),
+    _edge.linear.default,  # of constant weights and no bias, as sums are
     *(_edge.maximum.default, _edge.minimum.default, _edge._softmax.default, _edge.leaky_relu.default),
     *(_edge.view_copy.default, _edge.permute_copy.default, _edge.slice_copy.Tensor, _edge.constant_pad_nd.default),
 }

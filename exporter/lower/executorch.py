@@ -10,6 +10,7 @@ from exporter.forward import scaled_where_smaller
 from exporter.lower import Lowered, Report, Request, kept_at
 from exporter.lower._edge import UNCHECKED, to_edge
 from exporter.lower._reshapes import sink_reshapes
+from exporter.lower._sums import sum_by_dense_layers
 from exporter.lower._transposes import share_transposes
 from exporter.lower._xnnpack import delegate
 from exporter.lower.executorch_decompositions import executorch_decompositions
@@ -79,9 +80,10 @@ def to_executorch(exported: ExportedProgram) -> bytes:
 
 
 def _lighten(exported: ExportedProgram) -> None:
-    """Leave out copies that XNNPACK would make, in place."""
+    """Leave out copies that XNNPACK would make, and columns that it would pad, in place."""
     sink_reshapes(exported.graph)
     share_transposes(exported.graph)
+    sum_by_dense_layers(exported.graph_module)
     exported.graph.eliminate_dead_code()
     results = next(node for node in exported.graph.nodes if node.op == "output").args[0]
     for specification, result in zip(exported.graph_signature.output_specs, results, strict=True):

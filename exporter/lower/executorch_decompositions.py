@@ -89,16 +89,11 @@ def _gelu_backward(gradient: Tensor, x: Tensor, approximate: str = "none") -> Te
     return gradient * (below + x * density)
 
 
-def _equal_shares(x: Tensor, shape: Sequence[int]) -> Tensor:
-    return x.new_full(list(shape), 1 / math.prod(shape))
-
-
-def _row_means(x: Tensor, by: Tensor) -> Tensor:
-    """The products of the last axes of ``x`` with ``by``, a mean's weights, as a product of matrices."""
-    count = by.numel()
-    means = torch.bmm(x.reshape(1, -1, count), by.reshape(1, count, 1))
-    outer = x.shape[: x.dim() - by.dim()]
-    return means.reshape([*outer, *([1] * by.dim())])
+def _means(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """The means over the last axes, which have ``shape``, as a product of matrices."""
+    count = math.prod(shape)
+    means = torch.bmm(x.reshape(1, -1, count), x.new_full((1, count, 1), 1 / count))
+    return means.reshape([*x.shape[: x.dim() - len(shape)], *([1] * len(shape))])
 
 
 def _layer_norm(
@@ -107,11 +102,10 @@ def _layer_norm(
     """In operations that XNNPACK takes: ExecuTorch's kernel takes longer, and would end its part of the graph."""
     if x.dtype != torch.float32 or not x.numel():
         return _LEFT
-    equal = _equal_shares(x, normalized_shape)
-    mean = _row_means(x, equal)
-    mean = mean + _row_means(x - mean, equal)  # shares of 1/n are rounded: features that are alike must give 0
+    mean = _means(x, normalized_shape)
+    mean = mean + _means(x - mean, normalized_shape)  # 1 / count is rounded: features that are alike must give 0
     centred = x - mean
-    rstd = torch.rsqrt(_row_means(centred * centred, equal) + eps)
+    rstd = torch.rsqrt(_means(centred * centred, normalized_shape) + eps)
     result = centred * rstd
     result = result if weight is None else result * weight
     return result if bias is None else result + bias, mean, rstd
@@ -127,19 +121,17 @@ def _layer_norm_backward(  # noqa: PLR0917  # ATen's signature
     bias: Tensor | None,
     output_mask: Sequence[bool],
 ) -> Any:
-    """Means over the features are products with the weight, so that no tensor of all samples is made for them."""
+    """The usual rule, with means that are products of matrices."""
     if x.dtype != torch.float32 or not x.numel():
         usual = torch._decomp.decompositions.native_layer_norm_backward
         return usual(gradient, x, list(normalized_shape), mean, rstd, weight, bias, list(output_mask))
-    by = _equal_shares(x, normalized_shape) if weight is None else weight * (1 / math.prod(normalized_shape))
     norm = (x - mean) * rstd
-    moved = gradient * norm
     scaled = gradient if weight is None else gradient * weight
-    given = scaled - _row_means(gradient, by) - norm * _row_means(moved, by)
+    given = scaled - _means(scaled, normalized_shape) - norm * _means(scaled * norm, normalized_shape)
     outer = list(range(x.dim() - len(normalized_shape)))
     return (
         rstd * given if output_mask[0] else None,
-        _summed(moved, outer) if output_mask[1] and weight is not None else None,
+        _summed(gradient * norm, outer) if output_mask[1] and weight is not None else None,
         _summed(gradient, outer) if output_mask[2] and bias is not None else None,
     )
 
