@@ -68,12 +68,26 @@ _WHOLE = 32  # bits of an entry that is not quantised
 
 
 class TcsParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What TCS is run with.
+    """What TCS takes; shares are of the entries, in (0, 1].
 
-    ``global_ratio`` and ``local_ratio`` are phi_global and phi_local, shares of the entries in (0, 1]. ``fairness``
-    keeps a share of every layer: ``global_minimum`` of it in the global mask (``plf``), and ``local_minimum`` of it in
-    each local one too (``lf``). ``bits`` an entry are 2 to 8 with its sign, 5 in the paper's Q5, or 32: not
-    quantised. ``warmup`` is the number of rounds at the start in which everything is sent, as float32.
+    Parameters
+    ----------
+    global_ratio
+        The paper's phi_global, the share of the global mask.
+    local_ratio
+        The paper's phi_local, the share that a client adds.
+    fairness
+        ``plf`` keeps a share of every layer in the global mask, ``lf`` in each local mask, too.
+    global_minimum
+        That share of a layer in the global mask.
+    local_minimum
+        That share of a layer in a local mask.
+    bits
+        2 to 8 an entry with its sign, 5 in the paper's Q5; or 32, not quantised.
+    quantisation_feedback
+        Keep what quantisation loses for the next round.
+    warmup
+        The number of rounds at the start in which everything is sent, as float32.
     """
 
     global_ratio: float = 0.01

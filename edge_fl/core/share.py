@@ -8,7 +8,7 @@ import msgspec
 
 from edge_fl.core.errors import ConfigError
 
-__all__ = ["Share", "in_thousandths", "parse_width", "parse_widths", "thousandths"]
+__all__ = ["Share", "in_shares", "in_thousandths", "parse_width", "parse_widths", "thousandths"]
 
 _MARK = "share"
 Share = Annotated[int, msgspec.Meta(extra={_MARK: True})]
@@ -44,6 +44,14 @@ def _converted(kind: Any, name: str, value: Any, of: str) -> Any:
         several = " or, one a tier, 0.2,0.4" if listed else ""
         raise ConfigError(f"'{name}' of the {of} is a share such as 0.5{several}, not '{value}'.") from error
     return shares if listed or len(shares) > 1 else shares[0]
+
+
+def in_shares(kind: Any, value: Any) -> Any:
+    """A parameter's ``value`` as a person gives it: a :data:`Share` as a number, a list of one share as that share."""
+    if get_origin(kind) is tuple and _is_share(get_args(kind)[0]):
+        shares = tuple(share / 1000 for share in value)
+        return shares if len(shares) > 1 else shares[0]
+    return value / 1000 if _is_share(kind) else value
 
 
 def _is_share(kind: Any) -> bool:

@@ -16,9 +16,14 @@ __all__ = ["RankMethod", "RankParameters"]
 
 
 class RankParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What both are run with.
+    """What HetLoRA and FlexLoRA take.
 
-    ``widths`` are shares of the bundle's rank in thousandths, one a tier; the last serves every tier beyond.
+    Parameters
+    ----------
+    widths
+        The share of the bundle's rank that each tier trains, one a tier; the last serves every tier beyond.
+    weighting
+        ``samples`` weighs a client by its samples, ``clients`` weighs all alike.
     """
 
     widths: tuple[Share, ...] = (1000, 500, 250, 125)

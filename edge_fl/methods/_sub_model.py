@@ -11,7 +11,19 @@ __all__ = ["SubModelMethod", "SubModelParameters", "with_recurrent"]
 
 
 class SubModelParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True):
-    """What both are run with, besides ``dropout``; FedDrop's module says what each choice is."""
+    """What FedDrop and AFD take, beside ``dropout``.
+
+    Parameters
+    ----------
+    mode
+        ``units`` leaves out the columns of dropped units, too; ``rows`` sends them.
+    rule
+        ``holders`` averages a unit over the clients that train it; ``mean`` counts it as unchanged at all others.
+    weighting
+        ``samples`` weighs a client by its samples, ``clients`` weighs all alike.
+    scale
+        Multiply kept activations by 1 / (1 - p) in training.
+    """
 
     mode: Mode = "units"
     rule: Literal["holders", "mean"] = "holders"

@@ -41,7 +41,15 @@ __all__ = ["METHOD", "Afd", "AfdParameters", "draw_by_score"]
 
 
 class AfdParameters(SubModelParameters, frozen=True, forbid_unknown_fields=True):
-    """What AFD is run with, besides what FedDrop is; the module says what each choice is."""
+    """What AFD takes beside FedDrop's parameters.
+
+    Parameters
+    ----------
+    maps
+        ``multi`` keeps a map of scores for each client, ``single`` one for all.
+    floor
+        A weight that every unit has beside its score, at least 0.
+    """
 
     maps: Literal["multi", "single"] = "multi"
     floor: float = 0.0

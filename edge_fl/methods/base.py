@@ -228,7 +228,10 @@ class Method(ABC):
 class DropoutParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What every method with a dropout rate takes.
 
-    ``dropout`` is p in thousandths, one a tier (the last serves every tier beyond).
+    Parameters
+    ----------
+    dropout
+        The rate p in [0, 1), one a tier; the last serves every tier beyond.
     """
 
     dropout: tuple[Share, ...] = (500,)

@@ -34,10 +34,16 @@ __all__ = ["METHOD", "Efd", "EfdParameters"]
 
 
 class EfdParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What eFD is run with.
+    """What eFD takes; widths are shares of the full model.
 
-    ``width`` is p, and ``widths`` are p_max of each tier, as FjORD's (the last serves every tier beyond); both in
-    thousandths of the full model.
+    Parameters
+    ----------
+    width
+        The width p of the model that this run trains.
+    widths
+        The widest model p_max that each tier can run, one a tier; the last serves every tier beyond.
+    scale
+        Multiply kept activations by 1 / (1 - rate) in training.
     """
 
     width: Share = 1000

@@ -12,7 +12,13 @@ __all__ = ["METHOD", "FedAvg", "FedAvgParameters"]
 
 
 class FedAvgParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What FedAvg is run with: ``clients`` weighs every client alike."""
+    """What FedAvg takes.
+
+    Parameters
+    ----------
+    weighting
+        ``samples`` weighs a client by its samples, ``clients`` weighs all alike.
+    """
 
     weighting: Weighting = "samples"
 

@@ -39,12 +39,32 @@ __all__ = ["METHOD", "FedBiad", "FedBiadParameters"]
 
 
 class FedBiadParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True):
-    """What FedBIAD is run with.
+    """What FedBIAD takes beside ``dropout``.
 
-    ``dropout`` is p in thousandths, one a tier (the last serves every tier beyond); ``stage_boundary`` is R_b,
-    the last round of stage one (0: there is none); ``tau`` the passes, or steps, between two looks at the loss;
-    ``variance`` is s2, of which eq. (13) gives 1e-30 after a round of Table I on Fashion-MNIST, and less later: float32
-    cannot tell it from 0.
+    Parameters
+    ----------
+    stage_boundary
+        The last round R_b of stage one; 0: there is none.
+    tau
+        Passes, or steps, between two looks at the loss (eq. (8)).
+    tau_in
+        ``passes`` over the client's data, or ``steps`` of one mini-batch.
+    own_losses
+        Look at a redrawn pattern once it has 2 tau losses of its own.
+    mode
+        ``rows`` sends kept rows whole; ``units`` leaves out the columns of dropped units, too.
+    rule
+        ``holders`` averages a row over the clients that hold it; ``zeros`` counts it as zero at all others, as eq. (10)
+        is printed; ``mean`` as unchanged.
+    weighting
+        ``samples`` weighs a client by its samples, ``clients`` weighs all alike.
+    scale
+        Multiply kept activations by 1 / (1 - p) in training.
+    variance
+        The variance s2 of the noise on weights. Eq. (13) gives 1e-30 after a round of Table I on Fashion-MNIST, which
+        float32 cannot tell from 0.
+    score_every
+        Update the scores each ``step``, as line 26 of Algorithm 1, or each ``tau``.
     """
 
     stage_boundary: int = 55

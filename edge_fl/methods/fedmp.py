@@ -55,10 +55,16 @@ _NEAR = 0.1  # a client's time is as good as the mean where it is no further fro
 
 
 class FedMpParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True):
-    """What FedMP is run with: ``dropout``, the pruning ratio in thousandths, one a tier.
+    """What FedMP takes; ``dropout`` is the pruning ratio, of a bandit the highest.
 
-    Of a bandit it is the highest; ``granularity`` is between ratios that it may choose, in thousandths, and
-    ``discount`` is lambda, by which a client's earlier rounds count less with each of its rounds.
+    Parameters
+    ----------
+    ratio
+        ``fixed`` prunes by ``dropout``; ``bandit`` lets E-UCB choose a ratio for each client.
+    granularity
+        The distance between ratios that a bandit may choose.
+    discount
+        The factor lambda in (0, 1] by which a client's earlier rounds count less with each of its rounds.
     """
 
     ratio: Literal["fixed", "bandit"] = "fixed"

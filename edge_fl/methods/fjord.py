@@ -28,11 +28,13 @@ __all__ = ["METHOD", "Fjord", "FjordParameters", "draw_width"]
 
 
 class FjordParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What FjORD is run with.
+    """What FjORD takes.
 
-    ``widths`` are P in thousandths, one a tier: p_max of tier t is the t-th, and the last serves every tier
-    beyond. As they stand by default tier 0 is the ablest, as in HeteroFL; a fleet that numbers its tiers the
-    other way lists them in reverse.
+    Parameters
+    ----------
+    widths
+        The widest share p_max of the model that each tier trains, one a tier; the last serves every tier beyond. By
+        default tier 0 is the ablest; a fleet that numbers its tiers the other way lists them in reverse.
     """
 
     widths: tuple[Share, ...] = (1000, 800, 600, 400, 200)

@@ -26,7 +26,15 @@ __all__ = ["METHOD", "FjordEfd", "FjordEfdParameters"]
 
 
 class FjordEfdParameters(FjordParameters, frozen=True, forbid_unknown_fields=True):
-    """What it is run with besides ``widths``: ``cap``, in thousandths, is the highest rate of random dropping."""
+    """What ``fjord+efd`` takes beside ``widths``.
+
+    Parameters
+    ----------
+    cap
+        The highest rate of random dropping.
+    scale
+        Multiply kept activations by 1 / (1 - rate) in training.
+    """
 
     cap: Share = 250
     scale: bool = True

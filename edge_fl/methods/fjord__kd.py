@@ -39,7 +39,17 @@ _ALONE = "plain"
 
 
 class FjordKdParameters(FjordParameters, frozen=True, forbid_unknown_fields=True):
-    """What it is run with besides ``widths``: alpha, T, and KL's direction; the paper's best are alpha = T = 1."""
+    """What ``fjord+kd`` takes beside ``widths``; the paper's best are alpha = T = 1.
+
+    Parameters
+    ----------
+    alpha
+        The weight of the distillation loss, in [0, 1].
+    temperature
+        The temperature T of both softmaxes, above 0.
+    direction
+        Whose distribution is the reference of the KL divergence: ``teacher-student`` is KL(teacher || student).
+    """
 
     alpha: float = 1.0
     temperature: float = 1.0

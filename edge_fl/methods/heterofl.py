@@ -49,10 +49,22 @@ _SCALERS = {LEVEL_WIDTHS[level]: float(reciprocal) for level, reciprocal in _REC
 
 
 class HeteroFlParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What HeteroFL is run with.
+    """What HeteroFL takes.
 
-    ``levels`` are one a tier, so that by default tier 0 is the ablest (the last serves every tier beyond);
-    where they are drawn, a level named twice is drawn twice as often.
+    Parameters
+    ----------
+    levels
+        The level of each tier, ``a`` (all of the model) to ``e`` (a sixteenth of each block); the last serves every
+        tier beyond. By default tier 0 is the ablest. Where levels are drawn, one named twice is drawn twice as often.
+    dynamic
+        Draw a client's level anew each round, whatever its tier.
+    scale
+        Divide the outputs of each block's layer by the level's share in training.
+    mask
+        Set the outputs of classes that a client has no samples of to zero in training, where the bundle's loss is
+        ``masked_cross_entropy``.
+    static
+        Normalise by the batch in training, and collect BatchNorm's statistics from clients after the last round.
     """
 
     levels: tuple[Level, ...] = ("a", "b", "c", "d", "e")

@@ -18,7 +18,14 @@ __all__ = ["METHOD", "HetLora", "HetLoraParameters"]
 
 
 class HetLoraParameters(RankParameters, frozen=True, forbid_unknown_fields=True):
-    """What HetLoRA is run with, besides ``widths`` and ``weighting``."""
+    """What HetLoRA takes beside ``widths`` and ``weighting``.
+
+    Parameters
+    ----------
+    rule
+        ``holders`` averages a rank over the clients that have it; ``zeros``, the paper's, counts it as zero at all
+        others; ``mean`` as unchanged.
+    """
 
     rule: Literal["holders", "zeros", "mean"] = "holders"
 

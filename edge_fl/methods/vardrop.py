@@ -62,13 +62,28 @@ _SENT = "sent|"
 
 
 class VarDropParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What variational dropout is run with.
+    """What variational dropout takes.
 
-    ``threshold`` is T, in log alpha; ``kl`` multiplies the divergence's weight of 1 / N; log alpha is drawn uniformly
-    from ``start`` at first, the same on all devices (the paper draws it at random, and does not say how). ``server``
-    says what the server makes of the average, and devices of their log alpha's change: an Adam step, of size ``lr``
-    for theta and ``rate_lr`` for log alpha, or nothing. ``rate_lr`` is ours: a weight that the divergence alone moves
-    takes 558 rounds of 0.03 from log alpha = -4 to 3, 1,605 of 0.01 and 150 of 0.1.
+    Parameters
+    ----------
+    threshold
+        T, in log alpha: entries above it are pruned.
+    kl
+        Multiplies the divergence's weight of 1 / N, at least 0.
+    start
+        The range from which log alpha is drawn uniformly at first, the same on all devices. The paper does not say how.
+    server
+        What the server makes of the average, and devices of their log alpha's change: ``adam`` takes an Adam step,
+        ``average`` nothing.
+    lr
+        The length of Adam's step for theta.
+    rate_lr
+        The length of Adam's step for log alpha. The default is ours: a weight that the divergence alone moves takes 558
+        rounds of 0.03 from log alpha = -4 to 3, 1,605 of 0.01 and 150 of 0.1.
+    betas
+        Adam's decay rates.
+    eps
+        Adam's term for numerical stability.
     """
 
     threshold: float = 3.0

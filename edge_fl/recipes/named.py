@@ -3,8 +3,9 @@
 Parameters are those of ``--set``; rates and widths are shares such as 0.5, one or one a tier.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from inspect import Parameter, Signature
 from typing import Any
 
 from edge_fl.core.errors import ConfigError
@@ -12,6 +13,7 @@ from edge_fl.recipes.own import plain_recipe
 from edge_fl.recipes.presets import expanded
 from edge_fl.recipes.recipe import shares_in_thousandths
 from edge_fl.recipes.server_momentum import SERVER
+from edge_fl.recipes.signatures import defaults, described
 
 __all__ = [
     "AFD",
@@ -78,10 +80,9 @@ def recipe_and_parameters(
     """
     given: object = NamedRecipe(method) if isinstance(method, str) else method
     if not isinstance(given, NamedRecipe):
-        without_call = f"; call {given}()" if isinstance(given, _Method) else ""
-        raise ConfigError(
-            f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {given}{without_call}."
-        )
+        ours = f"edge_fl.{given.__name__}" if getattr(given, "__module__", "") == __name__ else ""  # type: ignore[attr-defined]
+        shown = f"{ours}; call {ours}()" if ours else given
+        raise ConfigError(f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {shown}.")
     if given.name == SERVER:
         raise ConfigError(_NO_METHOD)
     plain, code = plain_recipe(given.name)
@@ -89,36 +90,44 @@ def recipe_and_parameters(
     return name, shares_in_thousandths(name, found), code
 
 
-class _Method:
-    """Makes recipes of one method or compressor, which is called ``edge_fl.PYTHON`` here."""
+def _makes(python: str) -> Callable[..., NamedRecipe]:
+    """What makes recipes of one method or compressor, and is called ``edge_fl.PYTHON``."""
+    name = python.lower()
 
-    def __init__(self, python: str) -> None:
-        self._python, self._name = python, python.lower()
+    def make(**parameters: Any) -> NamedRecipe:
+        return NamedRecipe(name, parameters)
 
-    def __str__(self) -> str:
-        """As it is written in Python."""
-        return f"edge_fl.{self._python}"
+    make.__name__ = make.__qualname__ = python
+    make.__doc__ = described(name)
+    make.__signature__ = Signature(  # type: ignore[attr-defined]  # inspect and help() read it
+        [Parameter(key, Parameter.KEYWORD_ONLY, default=value) for key, value in defaults(name).items()]
+    )
+    return make
 
-    def __call__(self, **parameters: Any) -> NamedRecipe:
-        """The recipe with ``parameters``."""
-        return NamedRecipe(self._name, parameters)
 
-
-FedAvg = _Method("FedAvg")
-FedBIAD = _Method("FedBIAD")
-FedDrop = _Method("FedDrop")
-AFD = _Method("AFD")
-FedMP = _Method("FedMP")
-HeteroFL = _Method("HeteroFL")
-HetLoRA, FlexLoRA = _Method("HetLoRA"), _Method("FlexLoRA")
-VarDrop = _Method("VarDrop")
-EFD = _Method("EFD")
-TopK, RandK, STC, DGC = _Method("TopK"), _Method("RandK"), _Method("STC"), _Method("DGC")
-FedPAQ, SignSGD, Fractional, TCS = _Method("FedPAQ"), _Method("SignSGD"), _Method("Fractional"), _Method("TCS")
+FedAvg = _makes("FedAvg")
+FedBIAD = _makes("FedBIAD")
+FedDrop = _makes("FedDrop")
+AFD = _makes("AFD")
+FedMP = _makes("FedMP")
+HeteroFL = _makes("HeteroFL")
+HetLoRA, FlexLoRA = _makes("HetLoRA"), _makes("FlexLoRA")
+VarDrop = _makes("VarDrop")
+EFD = _makes("EFD")
+TopK, RandK, STC, DGC = _makes("TopK"), _makes("RandK"), _makes("STC"), _makes("DGC")
+FedPAQ, SignSGD, Fractional, TCS = _makes("FedPAQ"), _makes("SignSGD"), _makes("Fractional"), _makes("TCS")
 
 
 def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N802  (its name in the field)
-    """Ordered dropout (Horvath et al., 2021); with ``distil`` the widest sub-model teaches the one drawn."""
+    """Ordered dropout (Horvath et al., 2021); with ``distil`` the widest sub-model teaches the one drawn.
+
+    Parameters
+    ----------
+    distil
+        Distil knowledge, as method ``fjord+kd``.
+    **parameters
+        ``widths``, one a tier; with ``distil`` also ``alpha``, ``temperature`` and ``direction``.
+    """
     return NamedRecipe("fjord+kd" if distil else "fjord", parameters)
 
 
