@@ -66,8 +66,8 @@ def _warn_of_what_it_leaves_out(bundle: Bundle, method: Method) -> None:
     """What the method would do, and does not for this bundle."""
     if isinstance(method, MasksLabels) and method.masks_labels and bundle.manifest.loss == "cross_entropy":
         _log.warning(
-            "'%s' would leave out the classes that a client has no samples of, which this bundle's loss cannot; "
-            "export it with --loss masked_cross_entropy",
+            "'%s' trains without masked cross-entropy, as the bundle's loss is plain: to leave out the classes that a "
+            "client has no samples of, export with --loss masked_cross_entropy",
             method.name,
         )
     wanted = isinstance(method, CollectsStatistics) and method.collects_statistics and bundle.layout.statistics

@@ -177,7 +177,10 @@ class RunFolder:
 def check_no_run(root: Path) -> None:
     """Raise StateError when ``root`` holds a run already."""
     if (root / "config.json").exists():
-        raise StateError(f"'{root}' already holds a run; give another folder with --output.")
+        raise StateError(
+            f"'{root}' already holds a run: delete the folder, continue the run with --resume, or give another folder "
+            "with --output."
+        )
 
 
 def run_of(root: Path) -> str:

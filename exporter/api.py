@@ -1,7 +1,7 @@
 """``edge_fl.export``: a model in memory to a bundle on disk."""
 
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -121,8 +121,12 @@ def export(
         raise ModelError(
             f"A {type(model).__name__} is no model: give a torch.nn.Module, such as a function's result."
         )
-    if isinstance(widths, Real) or not all(isinstance(width, Real) for width in widths):
+    if not isinstance(widths, Iterable) or not all(isinstance(width, Real) for width in widths):
         raise ConfigError(f"'widths' takes a list of numbers, such as [1, 0.5], not {widths!r}.")
+    counts: Mapping[str, object] = {"batch": batch, "micro_batch": micro_batch}
+    for option, count in counts.items():
+        if not isinstance(count, Integral):
+            raise ConfigError(f"'{option}' is a number of samples, such as 20, not {count!r}.")
     model, sample, inputs = with_example_inputs(model, example_inputs)
     taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
     if target not in (None, "int64", "float32"):
@@ -144,7 +148,7 @@ def export(
             classes=classes,
             runtimes=tuple(runtime.replace("-", "_") for runtime in names_given("runtimes", runtimes)),
             widths=tuple(parse_width(width) for width in widths),
-            batch=batch,
+            batch=int(batch),
             loss=loss,
             variants=names_given("variants", variants),
             optimizer=Optimizer(optimizer) if isinstance(optimizer, str) else optimizer,
@@ -158,7 +162,7 @@ def export(
             cache_features=cache_features,
             frozen_dtype=frozen_dtype,
             dropout=dropout,
-            micro_batch=micro_batch,
+            micro_batch=int(micro_batch),
             checkpoint=names_given("checkpoint", checkpoint),
             tokenizer=None if tokenizer is None else read_tokenizer(Path(tokenizer)),
         ),

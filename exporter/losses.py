@@ -139,6 +139,9 @@ def find_loss(name: str | Callable[..., Tensor], *, target: Literal["float32", "
     ModelError
         When the user's file or function cannot be had.
     """
+    given: object = name
+    if not isinstance(given, str) and not callable(given):
+        raise ConfigError(f"A loss is a name such as 'mse', 'file.py:function' or a function, not {given!r}.")
     if not isinstance(name, str) or ":" in name:
         function = load_function(name) if isinstance(name, str) else name
         name = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)

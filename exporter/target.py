@@ -8,6 +8,7 @@ from typing import Any
 
 from edge_fl.core.bundle import CLASS_INDEX, PLAIN_SGD, BatchNormPolicy, Manifest, Optimizer
 from edge_fl.core.errors import ConfigError, DataError
+from edge_fl.core.field_types import settle_fields
 from edge_fl.core.inputs import Input, NamedInput
 from edge_fl.data.registry import DatasetInfo
 from edge_fl.metrics.base import open_metric, open_metrics
@@ -200,6 +201,7 @@ def _check_micro_batch(target: Target) -> None:
 
 
 def _check_optimizer(optimizer: Optimizer) -> None:
+    settle_fields(optimizer)
     if not 0 <= optimizer.momentum < 1:
         raise ConfigError(f"Momentum must be at least 0 and below 1, not {optimizer.momentum}.")
     if optimizer.momentum and optimizer.name == "adam":

@@ -28,10 +28,9 @@ class LayerStates(Sequence[Tensor]):
         return iter(self._states)
 
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, int):
-            return self._states[index]
-        if isinstance(index, tuple) and index and isinstance(index[0], int):
-            return self._states[index[0]][index[1:]]
+        first, *rest = index if isinstance(index, tuple) and index else (index,)
+        if isinstance(first, int) and not isinstance(first, bool):  # True makes an axis
+            return self._states[first][tuple(rest)] if rest else self._states[first]
         return self.stacked()[index]
 
     def stacked(self) -> Tensor:

@@ -236,6 +236,11 @@ def test_an_option_of_another_type_is_one_sentence(
         ),
         ("frozen_dtype", "int4", "stored as float32, float16 or int8, not as 'int4'"),
         ("target", "int32", "no dtype of targets 'int32'"),
+        ("batch", "8", "'batch' is a number of samples, such as 20, not '8'"),
+        ("micro_batch", 2.5, "'micro_batch' is a number of samples"),
+        ("widths", None, "'widths' takes a list of numbers"),
+        ("loss", None, "A loss is a name such as 'mse'"),
+        ("optimizer", edge_fl.Optimizer(weight_decay="x"), "'weight_decay' cannot be 'x'"),  # type: ignore[arg-type]
     ],
 )
 def test_an_option_of_an_export_that_cannot_be_is_one_sentence(

@@ -80,7 +80,7 @@ def test_every_tier_must_find_its_programs(recipe: str, parameters: dict[str, ob
 
 def test_a_loss_that_cannot_mask_labels_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
     check(bundle(None), "heterofl")
-    assert "export it with --loss masked_cross_entropy" in caplog.text
+    assert "export with --loss masked_cross_entropy" in caplog.text
     caplog.clear()
     check(bundle(None), "heterofl", mask=False)
     check(bundle(None), "fedavg")

@@ -225,6 +225,8 @@ def test_states_take_every_index_of_a_tensor() -> None:
         slice(1, 3),
         (slice(None), 0),
         torch.tensor(2),
+        True,
+        (True, 0),
     ):
         torch.testing.assert_close(states[index], stacked[index])
 
