@@ -112,16 +112,14 @@ def _proven(source: Source, runtime: Runtime, variant: str, widths: tuple[int, .
 
 
 def _drawn(proofs: "list[_Proof]") -> Parity:
-    """The proof of the first draw that keeps the limits; raises _DivergedError when all of them diverge."""
-    strays: DifferenceError | None = None
+    """The proof of the first draw that keeps the limits; raises _DivergedError when none does and one diverges."""
+    failed: list[DifferenceError | _DivergedError] = []
     for proof in proofs:
         try:
             return _within_limits(proof)
-        except DifferenceError as error:
-            strays = error
-        except _DivergedError:
-            continue
-    raise strays or _DivergedError
+        except (DifferenceError, _DivergedError) as error:
+            failed.append(error)
+    raise next((error for error in failed if isinstance(error, _DivergedError)), failed[-1])
 
 
 def _within_limits(proof: "_Proof") -> Parity:

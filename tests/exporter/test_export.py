@@ -197,6 +197,25 @@ def test_a_large_weight_that_is_never_trained_is_found_in_smaller_steps(factor: 
             export_bundle(model, wanted, tmp_path / "wrong")
 
 
+def test_a_draw_that_strays_beside_one_that_diverges_asks_for_smaller_steps(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In smaller steps a wrong program strays, too, and a right one that strayed by rounding does not."""
+    sizes: list[float] = []
+    within = parity._within_limits
+
+    def first_step_size_fails(proof: parity._Proof) -> parity.Parity:
+        sizes.append(proof.lr)
+        if proof.lr == sizes[0]:
+            raise parity._DivergedError if proof.draw == 1 else parity.DifferenceError
+        return within(proof)
+
+    monkeypatch.setattr(parity, "_within_limits", first_step_size_fails)
+    bundle = edge_fl.export(nn.Linear(4, 3), torch.zeros(2, 4), output=tmp_path / "bundle")
+    assert bundle.manifest.parity["onnx"].weights < LIMIT
+    assert [size / sizes[0] for size in sizes] == pytest.approx([1, 1, 1, 0.1])
+
+
 def test_a_model_that_always_diverges_is_refused_as_that(tmp_path: Path) -> None:
     with pytest.raises(ParityError, match=r"diverges on made-up samples, with a step size of 1e-05, too"):
         export_bundle(*large(1000), tmp_path / "bundle")
