@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import edge_fl
 from broker.recipe_checks import check_recipe
-from edge_fl.core.bundle import Bundle, Optimizer
+from edge_fl.core.bundle import Bundle, Optimizer, Parity
 from edge_fl.core.errors import BundleError, ConfigError, ParityError, RuntimeMissingError, UnsupportedModelError
 from edge_fl.core.inputs import Input
 from edge_fl.core.pattern import Pattern
@@ -17,7 +17,7 @@ from edge_fl.runs.config import RunConfig
 from exporter import optimizers, parity
 from exporter.export import Target, export_bundle
 from exporter.forward import build_evaluation
-from exporter.limits import LIMIT
+from exporter.limits import LIMIT, DifferenceError
 from exporter.lower import Request, lower_for
 from exporter.parity import _Programs as Programs
 from exporter.parity import check_parity
@@ -204,10 +204,10 @@ def test_a_draw_that_strays_beside_one_that_diverges_asks_for_smaller_steps(
     sizes: list[float] = []
     within = parity._within_limits
 
-    def first_step_size_fails(proof: parity._Proof) -> parity.Parity:
+    def first_step_size_fails(proof: parity._Proof) -> Parity:
         sizes.append(proof.lr)
         if proof.lr == sizes[0]:
-            raise parity._DivergedError if proof.draw == 1 else parity.DifferenceError
+            raise parity._DivergedError if proof.draw == 1 else DifferenceError
         return within(proof)
 
     monkeypatch.setattr(parity, "_within_limits", first_step_size_fails)
