@@ -11,6 +11,7 @@ from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import CLASS_INDEX, Bundle, Manifest
 from edge_fl.core.errors import DataError, printable
 from edge_fl.core.inputs import Input
+from edge_fl.data.hints import channels_first, targets_that_fit
 from edge_fl.data.inputs_by_name import with_inputs, without_name
 from edge_fl.data.registry import Samples
 
@@ -111,7 +112,9 @@ def _check_inputs(samples: Samples, manifest: Manifest) -> None:
     given, taken = (samples.x.shape[1:], samples.x.dtype.name), (manifest.input.shape, manifest.input.dtype)
     if given != taken:
         fitting = "tokens as npz: or python:, as tables hold float32" if _numbers_for_tokens(given, taken) else ""
-        if given[1] == taken[1] and math.prod(given[0]) == math.prod(taken[0]):
+        if given[1] == taken[1] and (hint := channels_first(given[0], taken[0])):
+            fitting = hint
+        elif given[1] == taken[1] and math.prod(given[0]) == math.prod(taken[0]):
             fitting = (
                 f"its shape with --data: shape={'x'.join(map(str, taken[0]))}, where the numbers lie in that order"
             )
@@ -141,7 +144,7 @@ def _check_shares(samples: Samples, manifest: Manifest) -> None:
 
 def _check_targets(samples: Samples, manifest: Manifest) -> None:
     if samples.y.shape[1:] != manifest.target.shape:
-        given = "--data that fits"
+        given = targets_that_fit(samples.y, manifest)
         if manifest.tokenizer:
             classes = manifest.target == CLASS_INDEX
             given = "csv:FILE?text=COLUMN&label=COLUMN" if classes else "text:FILE, each line of which is a sample"
@@ -153,7 +156,7 @@ def _check_targets(samples: Samples, manifest: Manifest) -> None:
         kinds = {"int64": "classes", "float32": "numbers"}
         raise DataError(
             f"The data's targets are {kinds[samples.y.dtype.name]}, and '{manifest.name}' learns "
-            f"{kinds[manifest.target.dtype]}; give --data that fits."
+            f"{kinds[manifest.target.dtype]}; give {targets_that_fit(samples.y, manifest)}."
         )
     if manifest.target.dtype == "float32":
         _check_shares(samples, manifest)

@@ -53,6 +53,52 @@ def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
         fitted(Samples(digits.x[:1], np.array([-1])), manifest)
 
 
+@pytest.mark.parametrize(
+    ("shape", "kind", "given"),
+    [
+        ((3, 10), "int64", r"give classes in place of one-hot vectors, y\.argmax\(-1\)"),
+        ((3, 1), "int64", r"give them without the axis of one, y\[\.\.\., 0\]"),
+        ((3, 7), "int64", "give --data that fits"),
+        ((3,), "float32", r"are numbers, and .* give them as whole numbers, y\.astype\('int64'\)"),
+    ],
+)
+def test_usual_mistakes_with_classes_are_named(
+    shape: tuple[int, ...], kind: str, given: str, digits_bundle: Bundle
+) -> None:
+    with pytest.raises(DataError, match=given):
+        fitted(Samples(np.zeros((3, 1, 8, 8), np.float32), np.ones(shape, kind)), digits_bundle.manifest)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "given"),
+    [
+        ((3, 1, 8, 8), "int64", r"give them without the axis of one, y\[:, 0\]"),
+        ((3, 8, 8, 4), "float32", r"give classes in place of one-hot vectors, y\.argmax\(-1\)"),
+        ((3, 4, 8, 8), "float32", r"give classes in place of one-hot vectors, y\.argmax\(1\)"),
+        ((3, 8, 8), "float32", r"give them as whole numbers, y\.astype\('int64'\)"),
+    ],
+)
+def test_usual_mistakes_with_masks_are_named(
+    shape: tuple[int, ...], kind: str, given: str, digits_bundle: Bundle
+) -> None:
+    manifest = msgspec.structs.replace(digits_bundle.manifest, target=Input((8, 8), "int64"), classes=4)
+    with pytest.raises(DataError, match=given):
+        fitted(Samples(np.zeros((3, 1, 8, 8), np.float32), np.ones(shape, kind)), manifest)
+
+
+def test_images_with_channels_last_are_not_taken_as_they_lie(digits_bundle: Bundle) -> None:
+    """Their numbers would fit, in the wrong order."""
+    manifest = msgspec.structs.replace(digits_bundle.manifest, input=Input((3, 8, 8), "float32"))
+    with pytest.raises(DataError, match=r"give channels first, as np\.moveaxis\(x, -1, 1\) puts them"):
+        fitted(Samples(np.zeros((3, 8, 8, 3), np.float32), np.zeros(3, np.int64)), manifest)
+
+
+def test_whole_numbers_where_a_model_learns_numbers_are_named(digits_bundle: Bundle) -> None:
+    manifest = msgspec.structs.replace(digits_bundle.manifest, target=Input((2,), "float32"), loss="mse")
+    with pytest.raises(DataError, match=r"are classes, .* give them as floats, y\.astype\('float32'\)"):
+        fitted(Samples(np.zeros((3, 1, 8, 8), np.float32), np.ones((3, 2), np.int64)), manifest)
+
+
 def test_class_names_of_data_and_model_stand_in_one_order(digits_bundle: Bundle) -> None:
     """Swapped names would train in silence, and learn the wrong classes."""
     digits, names = client_samples(DataSpec.parse("digits")), tuple("abcdefghij")
