@@ -221,13 +221,17 @@ class LiveView(Observer):
         if not self._number:
             present = sum(status != "gone" for _, status in self._devices.values())
             return Text(f"{self._config.method}: {present} of {self._config.clients_per_round} devices are here")
-        loss = f"loss {self._loss:.4f}  " if self._loss is not None else ""
         return Text(
             f"{self._config.method}{protection_text(self._config)}  round {self._number}/{self._config.rounds}"
-            f"{self._left()}  {scores}  {loss}"
+            f"{self._left()}  {scores}  {self._losses()}"
             f"{self._spent()}up {size_text(self._up)}  down {size_text(self._down)}  rejected {self._rejections}\n"
             f"{self._waiting()}"
         )
+
+    def _losses(self) -> str:
+        trained = None if self._closed is None else self._closed.train_loss
+        losses = (loss_text(self._loss, None), loss_text(None, trained))
+        return "".join(f"{loss}  " for loss in losses if loss)
 
     def _spent(self) -> str:
         spent = None if self._closed is None else self._closed.privacy

@@ -60,7 +60,11 @@ def seen(*, terminal: bool, live: bool = True) -> str:
 
 def test_a_terminal_shows_round_accuracy_bytes_and_a_line_a_device() -> None:
     last = seen(terminal=True).rpartition("round 2/3")[2]
-    assert "(about 3 s left)  accuracy 50.0%  loss 1.2500  up 544.0 kB  down 2.0 MB  rejected 1" in last
+    head = " ".join(last.split())
+    assert (
+        "(about 3 s left) accuracy 50.0% loss 1.2500 training loss 1.5000 up 544.0 kB down 2.0 MB rejected 1"
+        in head
+    )
     assert "waiting for 1 of 1, at most 120 s; round 1 went without client-b" in last
     (row,) = [line for line in last.splitlines() if "client-a" in line and "onnx" in line]
     assert [cell.strip() for cell in row.strip("│ \n").split("│")] == [
@@ -186,7 +190,7 @@ def test_scores_that_no_device_gave_leave_none_of_before() -> None:
     after = last_picture(
         lambda observer: observer.round_closed(scored), lambda observer: observer.round_closed(METRICS)
     )
-    assert "accuracy 50.0%  loss 1.2500  up" in after
+    assert "accuracy 50.0%  loss 1.2500  training loss 1.5000  up" in after
 
 
 def test_of_a_crowd_those_are_shown_who_need_a_look_and_the_others_counted() -> None:
