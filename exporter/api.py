@@ -23,6 +23,7 @@ from exporter.one_pass import one_pass
 from exporter.own_outputs import Several, predictions, with_plain_outputs
 from exporter.target import Target
 from exporter.tokenizer_file import read_tokenizer
+from exporter.wrapped import unwrapped
 
 __all__ = ["export"]
 
@@ -62,7 +63,7 @@ def export(
     Parameters
     ----------
     model
-        In training mode, as it is to be trained.
+        In training mode, as it is to be trained. What ``torch.compile`` or ``DataParallel`` wrapped is unwrapped.
     example_inputs
         ``[B, ...]``, a tensor or an array: a batch of samples, float32 or int64 tokens. Values do not matter. Of a
         model of several inputs a dict of them by the names of ``forward``, as a tokenizer of Hugging Face gives it.
@@ -121,6 +122,7 @@ def export(
         raise ModelError(
             f"A {type(model).__name__} is no model: give a torch.nn.Module, such as a function's result."
         )
+    model = unwrapped(model)
     if not isinstance(widths, Iterable) or not all(isinstance(width, Real) for width in widths):
         raise ConfigError(f"'widths' takes a list of numbers, such as [1, 0.5], not {widths!r}.")
     counts: Mapping[str, object] = {"batch": batch, "micro_batch": micro_batch}

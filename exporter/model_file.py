@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from edge_fl.core.errors import ModelError
+from exporter.wrapped import unwrapped
 
 __all__ = ["load_function", "load_model"]
 
@@ -43,7 +44,7 @@ def load_model(reference: str) -> nn.Module:
     Raises
     ------
     ModelError
-        As :func:`load_function`, or when the function raises or gives no ``nn.Module``.
+        As :func:`load_function` and :func:`unwrapped`, or when the function raises or gives no ``nn.Module``.
     """
     build = load_function(reference)
     try:
@@ -54,7 +55,7 @@ def load_model(reference: str) -> nn.Module:
         raise ModelError(
             f"'{reference}' returned an object of type '{type(model).__name__}', not a torch.nn.Module."
         )
-    return model
+    return unwrapped(model)
 
 
 def _run(path: Path) -> ModuleType:
