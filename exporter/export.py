@@ -46,6 +46,7 @@ from exporter.losses import Loss, find_loss, first_is_usual, try_loss
 from exporter.lower import Lowered, Report, Request, lower_for, program_widths
 from exporter.one_pass import one_pass
 from exporter.open_lengths import FixedUnitsError
+from exporter.output_folder import check_output
 from exporter.output_noise import describe_outputs
 from exporter.own_outputs import predictions, with_plain_outputs
 from exporter.parity import check_parity
@@ -56,6 +57,7 @@ from exporter.report import Findings, examine
 from exporter.scaled import same_factor, scaled_parameters
 from exporter.sentence import some_names
 from exporter.source import Source, Step, Traceable
+from exporter.squashed_outputs import warn_of_squashed_outputs
 from exporter.steps import STEPS
 from exporter.target import Target, check_scores, check_target
 from exporter.tokenizer_file import check_tokenizer, settled
@@ -121,11 +123,13 @@ def export_bundle(model: nn.Module, target: Target, root: Path, *, report: Repor
     ParityError
         When a program does not compute what torch computes.
     ConfigError, BundleError
-        When ``target`` makes no sense, or ``root`` cannot be written.
+        When ``target`` makes no sense, or ``root`` cannot be written, or holds what is no bundle.
     """
+    check_output(root)
     model = _stored(model, target)
     compiled = _compiled(model, target, report)
     source, found = compiled.source, compiled.found
+    warn_of_squashed_outputs(compiled.whole.original, example_inputs(target.fit, 3), source.loss)
     files = {program.file: data for programs in compiled.lowered.values() for program, data in programs}
     files[FORWARD] = compiled.forward
     if target.tokenizer is not None:

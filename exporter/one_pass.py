@@ -1,4 +1,4 @@
-"""One forward pass of a user's model, to see what it does: in evaluation, without gradients, leaving nothing behind."""
+"""One forward pass of a user's model, to see what it does: in evaluation, leaving nothing behind."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,14 +10,18 @@ from torch.utils.hooks import RemovableHandle
 __all__ = ["one_pass"]
 
 
-def one_pass(model: nn.Module, x: Tensor, watching: Iterable[RemovableHandle] = ()) -> Any:
+def one_pass(
+    model: nn.Module, x: Tensor, watching: Iterable[RemovableHandle] = (), *, gradients: bool = False
+) -> Any:
     """What ``model`` gives for ``x``. It trains or not as before, and the hooks ``watching`` are taken off it.
+
+    With ``gradients`` the outputs know what they were computed from.
 
     Raises whatever its forward raises.
     """
     training = model.training
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(gradients):
             return model.eval()(x)
     finally:
         model.train(training)

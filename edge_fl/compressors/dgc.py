@@ -22,11 +22,18 @@ __all__ = ["COMPRESSOR", "Dgc", "DgcParameters"]
 
 
 class DgcParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What DGC is run with.
+    """What DGC takes.
 
-    ``ratio`` is the share of entries kept once the warm-up is over, ``warmup`` the shares of the rounds 1, 2, ...
-    before that (never fewer than ``ratio``); ``momentum`` is m; ``clip`` the largest l2 norm of a round's
-    differences (None: any).
+    Parameters
+    ----------
+    ratio
+        The share of entries kept once the warm-up is over.
+    momentum
+        The momentum m.
+    clip
+        The largest l2 norm of a round's differences; None: any.
+    warmup
+        The shares of the rounds 1, 2, ... before that, never fewer than ``ratio``.
     """
 
     ratio: float = 0.001

@@ -30,7 +30,15 @@ _HEADER = struct.Struct("<Bf")  # bits an entry, the scale
 
 
 class FedPaqParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``bits`` an entry, 1 to 8; ``norm`` is what the scale is: the largest magnitude, or the l2 norm."""
+    """What FedPAQ takes.
+
+    Parameters
+    ----------
+    bits
+        Bits an entry, 1 to 8.
+    norm
+        What the scale is: the largest magnitude (``max``), or the norm (``l2``).
+    """
 
     bits: int = 8
     norm: Literal["max", "l2"] = "max"

@@ -35,7 +35,13 @@ _HEADER = struct.Struct("<B")  # bits an entry
 
 
 class FractionalParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``bits`` an entry with its sign, 2 to 8; 5 are the paper's TCS-L4-Q5."""
+    """What fractional quantisation takes.
+
+    Parameters
+    ----------
+    bits
+        Bits an entry with its sign, 2 to 8; 5 are the paper's TCS-L4-Q5.
+    """
 
     bits: int = 5
 

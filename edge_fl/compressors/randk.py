@@ -23,7 +23,13 @@ _HEADER = struct.Struct("<Q")  # the key of the stream that the positions are dr
 
 
 class RandKParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``ratio`` is k over the number of entries, in (0, 1]."""
+    """What random-k takes.
+
+    Parameters
+    ----------
+    ratio
+        The share k of the entries, in (0, 1].
+    """
 
     ratio: float = 0.01
 

@@ -28,10 +28,14 @@ _HEADER = struct.Struct("<f")  # the scale
 
 
 class SignSgdParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What signSGD is run with.
+    """What signSGD takes.
 
-    ``error_feedback`` adds to each round's differences what earlier rounds could not say. ``step`` is how far a
-    majority moves a weight; 0 averages scaled signs instead. A vote has no error feedback.
+    Parameters
+    ----------
+    error_feedback
+        Add to each round's differences what earlier rounds could not say. A vote has no error feedback.
+    step
+        How far a majority moves a weight; 0 averages scaled signs instead.
     """
 
     error_feedback: bool = True

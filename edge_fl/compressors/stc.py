@@ -29,7 +29,15 @@ _HEADER = struct.Struct("<BIf")  # the width of a remainder, the number of entri
 
 
 class StcParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``ratio`` is the paper's p, the share of entries kept, in (0, 1]; ``down`` the server's (0: it sends models)."""
+    """What STC takes.
+
+    Parameters
+    ----------
+    ratio
+        The paper's p, the share of entries that a client keeps, in (0, 1].
+    down
+        The share that the server keeps; 0: it sends models.
+    """
 
     ratio: float = 0.01
     down: float = 0.01

@@ -19,7 +19,15 @@ __all__ = ["COMPRESSOR", "TopK", "TopKParameters"]
 
 
 class TopKParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``ratio`` is k over the number of entries, in (0, 1]; ``positions`` the code of the positions."""
+    """What top-k takes.
+
+    Parameters
+    ----------
+    ratio
+        The share k of the entries, in (0, 1].
+    positions
+        The code of the positions: ``golomb``, or ``block``.
+    """
 
     ratio: float = 0.01
     positions: Code = "golomb"

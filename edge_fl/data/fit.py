@@ -1,6 +1,5 @@
 """Data as a bundle's model takes it: its columns in order, and a sentence where the two do not fit."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
@@ -11,7 +10,7 @@ from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import CLASS_INDEX, Bundle, Manifest
 from edge_fl.core.errors import DataError, printable
 from edge_fl.core.inputs import Input
-from edge_fl.data.hints import channels_first, targets_that_fit
+from edge_fl.data.hints import inputs_that_fit, targets_that_fit
 from edge_fl.data.inputs_by_name import with_inputs, without_name
 from edge_fl.data.registry import Samples
 
@@ -111,16 +110,13 @@ def _numbers_for_tokens(given: tuple[tuple[int, ...], str], taken: tuple[tuple[i
 def _check_inputs(samples: Samples, manifest: Manifest) -> None:
     given, taken = (samples.x.shape[1:], samples.x.dtype.name), (manifest.input.shape, manifest.input.dtype)
     if given != taken:
-        fitting = "tokens as npz: or python:, as tables hold float32" if _numbers_for_tokens(given, taken) else ""
-        if given[1] == taken[1] and (hint := channels_first(given[0], taken[0])):
-            fitting = hint
-        elif given[1] == taken[1] and math.prod(given[0]) == math.prod(taken[0]):
-            fitting = (
-                f"its shape with --data: shape={'x'.join(map(str, taken[0]))}, where the numbers lie in that order"
-            )
+        if _numbers_for_tokens(given, taken):
+            fitting = "tokens as npz: or python:, as tables hold float32"
+        else:
+            fitting = inputs_that_fit(given[0], taken[0]) if given[1] == taken[1] else "--data that fits"
         raise DataError(
             f"The data has samples of shape {given[0]} in {given[1]}, and '{manifest.name}' takes {taken[0]} in "
-            f"{taken[1]}; give {fitting or '--data that fits'}."
+            f"{taken[1]}; give {fitting}."
         )
     last = manifest.vocabulary - 1
     if last >= 0 and samples.x.size and not 0 <= samples.x.min() <= samples.x.max() <= last:

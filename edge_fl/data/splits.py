@@ -1,7 +1,7 @@
 """What a run trains on and is scored on: a spec of the user's, or the data set that the bundle was made for."""
 
 from edge_fl.core.bundle import Bundle, Manifest
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.data.fit import fitted
 from edge_fl.data.registry import Samples, dataset_info, dataset_names, load_dataset
 from edge_fl.data.sources.base import open_source
@@ -31,7 +31,7 @@ def train_samples(data: str | Samples | None, bundle: Bundle) -> Samples:
             "--data 'csv:all.csv?label=state'."
         )
     samples = data if isinstance(data, Samples) else open_source(data or bundle.manifest.dataset).samples()
-    return fitted(samples, bundle)
+    return _fitted(samples, bundle, f"'{data}': " if isinstance(data, str) else "")
 
 
 def test_samples(data: str | Samples | None, bundle: Bundle) -> Samples | None:
@@ -49,7 +49,15 @@ def test_samples(data: str | Samples | None, bundle: Bundle) -> Samples | None:
         When the samples cannot be had, or do not fit the model.
     """
     samples = data if isinstance(data, Samples) else _test_split(data or bundle.manifest.dataset)
-    return None if samples is None else fitted(samples, bundle)
+    named = f" '{data}'" if isinstance(data, str) else ""
+    return None if samples is None else _fitted(samples, bundle, f"Test data{named}: ")
+
+
+def _fitted(samples: Samples, bundle: Bundle, whose: str) -> Samples:
+    try:
+        return fitted(samples, bundle)
+    except DataError as error:
+        raise DataError(f"{whose}{error}") from error
 
 
 def _test_split(name: str) -> Samples | None:

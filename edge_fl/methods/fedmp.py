@@ -55,10 +55,12 @@ _NEAR = 0.1  # a client's time is as good as the mean where it is no further fro
 
 
 class FedMpParameters(DropoutParameters, frozen=True, forbid_unknown_fields=True):
-    """What FedMP takes; ``dropout`` is the pruning ratio, of a bandit the highest.
+    """What FedMP takes.
 
     Parameters
     ----------
+    dropout
+        The pruning ratio in [0, 1), one a tier; the last serves every tier beyond. Of a bandit it is the highest.
     ratio
         ``fixed`` prunes by ``dropout``; ``bandit`` lets E-UCB choose a ratio for each client.
     granularity

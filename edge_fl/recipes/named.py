@@ -3,12 +3,14 @@
 Parameters are those of ``--set``; rates and widths are shares such as 0.5, one or one a tier.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter, Signature
-from typing import Any
+from typing import Any, Protocol
 
+from edge_fl.compressors.base import compressor_names
 from edge_fl.core.errors import ConfigError
+from edge_fl.methods.base import method_names
 from edge_fl.recipes.own import plain_recipe
 from edge_fl.recipes.presets import expanded
 from edge_fl.recipes.recipe import shares_in_thousandths
@@ -46,17 +48,22 @@ _NO_METHOD = "ServerMomentum is no method: add it to one, as in edge_fl.FedAvg()
 
 @dataclass(frozen=True)
 class NamedRecipe:
-    """A method or a compressor by name, with parameters; ``+`` puts a compressor, or momentum, on a method."""
+    """A method or a compressor by name, with parameters; ``+`` puts a compressor, or momentum, on a method.
+
+    A compressor alone goes on FedAvg.
+    """
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __add__(self, other: "NamedRecipe") -> "NamedRecipe":
-        """The method with ``other`` on top; raises ConfigError when this is no method, or has momentum already."""
+        """The method with ``other`` on top; raises ConfigError where one of the two cannot stand there."""
         if not isinstance(other, NamedRecipe):
             return NotImplemented
         if self.name == SERVER:
             raise ConfigError(_NO_METHOD)
+        if other.name in method_names():
+            raise ConfigError(f"'{other.name}' is a method: add a compressor, or edge_fl.ServerMomentum, to one.")
         if other.name == SERVER and any(key.startswith(f"{SERVER}.") for key in self.parameters):
             raise ConfigError("The method has momentum on the server already: add ServerMomentum once.")
         theirs = {f"{other.name}.{key}": value for key, value in other.parameters.items()}
@@ -80,42 +87,76 @@ def recipe_and_parameters(
     """
     given: object = NamedRecipe(method) if isinstance(method, str) else method
     if not isinstance(given, NamedRecipe):
-        ours = f"edge_fl.{given.__name__}" if getattr(given, "__module__", "") == __name__ else ""  # type: ignore[attr-defined]
-        shown = f"{ours}; call {ours}()" if ours else given
-        raise ConfigError(f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {shown}.")
+        raise ConfigError(
+            f"A method is a name such as 'fedbiad', or edge_fl.FedBIAD(dropout=0.5), not {_shown(given)}."
+        )
     if given.name == SERVER:
         raise ConfigError(_NO_METHOD)
     plain, code = plain_recipe(given.name)
-    name, found = expanded(plain, {**given.parameters, **parameters})
+    own = given.parameters
+    if plain in compressor_names():  # alone, on FedAvg
+        own = {key if "." in key else f"{plain}.{key}": value for key, value in own.items()}
+    name, found = expanded(plain, {**own, **parameters})
     return name, shares_in_thousandths(name, found), code
 
 
-def _makes(python: str) -> Callable[..., NamedRecipe]:
-    """What makes recipes of one method or compressor, and is called ``edge_fl.PYTHON``."""
+def _shown(given: object) -> str:
+    """What was given in place of a method, and what to do with one of this module's."""
+    python = getattr(given, "__name__", "")
+    if getattr(given, "__module__", "") != __name__ or python not in __all__:
+        return str(given)
+    if python == ServerMomentum.__name__:
+        raise ConfigError(_NO_METHOD)
+    return f"edge_fl.{python}; call edge_fl.{python}()"
+
+
+class _Makes(Protocol):
+    """Makes recipes of one method or compressor."""
+
+    def __call__(self, **parameters: Any) -> NamedRecipe: ...
+
+
+def _method(python: str) -> _Makes:
+    """What makes recipes of one of our methods, and is called ``edge_fl.PYTHON``."""
+    return _maker(python, "METHOD")
+
+
+def _compressor(python: str) -> _Makes:
+    """The same of a compressor, which goes on a method, or alone on FedAvg."""
+    return _maker(python, "COMPRESSOR")
+
+
+def _maker(python: str, kind: str) -> _Makes:
     name = python.lower()
+    known = defaults(name, kind)
 
     def make(**parameters: Any) -> NamedRecipe:
+        unknown = next((key for key in parameters if key not in known and "." not in key), None)
+        if unknown is not None:
+            raise ConfigError(f"edge_fl.{python} takes {', '.join(known)}, and no '{unknown}'.")
         return NamedRecipe(name, parameters)
 
     make.__name__ = make.__qualname__ = python
-    make.__doc__ = described(name)
+    make.__doc__ = described(name, kind)
     make.__signature__ = Signature(  # type: ignore[attr-defined]  # inspect and help() read it
-        [Parameter(key, Parameter.KEYWORD_ONLY, default=value) for key, value in defaults(name).items()]
+        [Parameter(key, Parameter.KEYWORD_ONLY, default=value) for key, value in known.items()],
+        return_annotation=NamedRecipe,
     )
     return make
 
 
-FedAvg = _makes("FedAvg")
-FedBIAD = _makes("FedBIAD")
-FedDrop = _makes("FedDrop")
-AFD = _makes("AFD")
-FedMP = _makes("FedMP")
-HeteroFL = _makes("HeteroFL")
-HetLoRA, FlexLoRA = _makes("HetLoRA"), _makes("FlexLoRA")
-VarDrop = _makes("VarDrop")
-EFD = _makes("EFD")
-TopK, RandK, STC, DGC = _makes("TopK"), _makes("RandK"), _makes("STC"), _makes("DGC")
-FedPAQ, SignSGD, Fractional, TCS = _makes("FedPAQ"), _makes("SignSGD"), _makes("Fractional"), _makes("TCS")
+FedAvg = _method("FedAvg")
+FedBIAD = _method("FedBIAD")
+FedDrop = _method("FedDrop")
+AFD = _method("AFD")
+FedMP = _method("FedMP")
+HeteroFL = _method("HeteroFL")
+HetLoRA, FlexLoRA = _method("HetLoRA"), _method("FlexLoRA")
+VarDrop = _method("VarDrop")
+EFD = _method("EFD")
+TopK, RandK, STC, DGC = _compressor("TopK"), _compressor("RandK"), _compressor("STC"), _compressor("DGC")
+FedPAQ, SignSGD = _compressor("FedPAQ"), _compressor("SignSGD")
+Fractional, TCS = _compressor("Fractional"), _compressor("TCS")
 
 
 def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N802  (its name in the field)

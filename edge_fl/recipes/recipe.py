@@ -250,7 +250,18 @@ def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]
             )
         else:
             own.method[key] = value
+    _check_whose(method, compressor, own)
     return method, compressor, own
+
+
+def _check_whose(method: str, compressor: str, own: _Own) -> None:
+    """Raise ConfigError for a compressor's parameter without its name in front."""
+    if not compressor:
+        return
+    methods, theirs = METHODS.find(method).Parameters, COMPRESSORS.find(compressor).Parameters
+    for key in own.method:
+        if key not in methods.__struct_fields__ and key in theirs.__struct_fields__:
+            raise ConfigError(f"'{key}' is of the compressor '{compressor}': write '{compressor}.{key}'.")
 
 
 def _divided(name: str) -> tuple[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,7 +29,8 @@ def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
     manifest, digits = digits_bundle.manifest, client_samples(DataSpec.parse("digits"))
     fitted(digits, manifest)
     with pytest.raises(
-        DataError, match=r"shape \(64,\) in float32, and .*; give its shape with --data: shape=1x8x8,"
+        DataError,
+        match=r"shape \(64,\) in float32, and .*; give x\.reshape\(-1, 1, 8, 8\), of csv: and idx: shape=1x8x8,",
     ):
         fitted(replace(digits, x=digits.x.reshape(-1, 64)), manifest)
     with pytest.raises(DataError, match=r"shape \(1, 28, 28\) in float32, and 'digits-mlp' takes \(1, 8, 8\)"):
@@ -53,44 +55,75 @@ def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
         fitted(Samples(digits.x[:1], np.array([-1])), manifest)
 
 
+def one_hot(shape: tuple[int, ...], axis: int) -> np.ndarray[Any, Any]:
+    """Targets of ``shape`` whose classes are counted up along ``axis``."""
+    y = np.zeros(shape, np.float32)
+    rows = np.moveaxis(y, axis, -1).reshape(-1, shape[axis])
+    rows = np.eye(shape[axis], dtype=np.float32)[np.arange(len(rows)) % shape[axis]]
+    others = [size for at, size in enumerate(shape) if at != axis % len(shape)]
+    return np.moveaxis(rows.reshape(*others, shape[axis]), -1, axis)
+
+
 @pytest.mark.parametrize(
-    ("shape", "kind", "given"),
+    ("y", "given"),
     [
-        ((3, 10), "int64", r"give classes in place of one-hot vectors, y\.argmax\(-1\)"),
-        ((3, 1), "int64", r"give them without the axis of one, y\[\.\.\., 0\]"),
-        ((3, 7), "int64", "give --data that fits"),
-        ((3,), "float32", r"are numbers, and .* give them as whole numbers, y\.astype\('int64'\)"),
+        (one_hot((3, 10), 1), r"give classes in place of one-hot vectors, y\.argmax\(-1\)"),
+        (np.ones((3, 10)), "give --data that fits"),  # several classes a sample
+        (np.full((3, 10), 0.5), "give --data that fits"),
+        (np.ones((3, 1), np.int64), r"give them without the axis of one, y\[\.\.\., 0\]"),
+        (np.ones((3, 7), np.int64), "give --data that fits"),
+        (np.array([1.0, 2.0, 9.0]), r"are numbers, and .* give them as whole numbers, y\.astype\('int64'\)"),
+        (np.array([1.0, 2.5, 9.0]), "are numbers, and .* give --data that fits"),
+        (np.array([1.0, 2.0, 1e30]), "are numbers, and .* give --data that fits"),
     ],
 )
-def test_usual_mistakes_with_classes_are_named(
-    shape: tuple[int, ...], kind: str, given: str, digits_bundle: Bundle
-) -> None:
+def test_usual_mistakes_with_classes_are_named(y: np.ndarray[Any, Any], given: str, digits_bundle: Bundle) -> None:
     with pytest.raises(DataError, match=given):
-        fitted(Samples(np.zeros((3, 1, 8, 8), np.float32), np.ones(shape, kind)), digits_bundle.manifest)
+        fitted(Samples(np.zeros((3, 1, 8, 8), np.float32), _checked(y)), digits_bundle.manifest)
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "given"),
+    ("y", "given"),
     [
-        ((3, 1, 8, 8), "int64", r"give them without the axis of one, y\[:, 0\]"),
-        ((3, 8, 8, 4), "float32", r"give classes in place of one-hot vectors, y\.argmax\(-1\)"),
-        ((3, 4, 8, 8), "float32", r"give classes in place of one-hot vectors, y\.argmax\(1\)"),
-        ((3, 8, 8), "float32", r"give them as whole numbers, y\.astype\('int64'\)"),
+        (np.ones((3, 1, 8, 8), np.int64), r"give them without the axis of one, y\[:, 0\]"),
+        (one_hot((3, 8, 8, 4), -1), r"give classes in place of one-hot vectors, y\.argmax\(-1\)"),
+        (one_hot((3, 4, 8, 8), 1), r"give classes in place of one-hot vectors, y\.argmax\(1\)"),
+        (np.ones((3, 8, 8)), r"give them as whole numbers, y\.astype\('int64'\)"),
+        (np.full((3, 8, 8), -100.0), r"give them as whole numbers, y\.astype\('int64'\)"),
     ],
 )
-def test_usual_mistakes_with_masks_are_named(
-    shape: tuple[int, ...], kind: str, given: str, digits_bundle: Bundle
-) -> None:
+def test_usual_mistakes_with_masks_are_named(y: np.ndarray[Any, Any], given: str, digits_bundle: Bundle) -> None:
     manifest = msgspec.structs.replace(digits_bundle.manifest, target=Input((8, 8), "int64"), classes=4)
     with pytest.raises(DataError, match=given):
-        fitted(Samples(np.zeros((3, 1, 8, 8), np.float32), np.ones(shape, kind)), manifest)
+        fitted(Samples(np.zeros((3, 1, 8, 8), np.float32), _checked(y)), manifest)
 
 
-def test_images_with_channels_last_are_not_taken_as_they_lie(digits_bundle: Bundle) -> None:
-    """Their numbers would fit, in the wrong order."""
-    manifest = msgspec.structs.replace(digits_bundle.manifest, input=Input((3, 8, 8), "float32"))
-    with pytest.raises(DataError, match=r"give channels first, as np\.moveaxis\(x, -1, 1\) puts them"):
-        fitted(Samples(np.zeros((3, 8, 8, 3), np.float32), np.zeros(3, np.int64)), manifest)
+@pytest.mark.parametrize("axis", [1, -1])
+def test_one_hot_masks_are_told_apart_where_sides_are_as_many_as_classes(axis: int, digits_bundle: Bundle) -> None:
+    manifest = msgspec.structs.replace(digits_bundle.manifest, target=Input((4, 4), "int64"), classes=4)
+    y = np.moveaxis(np.eye(4, dtype=np.float32)[np.zeros((3, 4, 4), np.int64)], -1, axis)
+    with pytest.raises(DataError, match=rf"y\.argmax\({axis}\)"):
+        fitted(Samples(np.zeros((3, 1, 8, 8), np.float32), y), manifest)
+
+
+def _checked(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return y.astype(np.float32) if y.dtype.kind == "f" else y
+
+
+@pytest.mark.parametrize(
+    ("given", "taken", "advice"),
+    [
+        ((8, 8, 3), (3, 8, 8), r"give channels first, as np\.moveaxis\(x, -1, 1\) puts them"),  # numbers would fit
+        ((8, 8, 1), (1, 8, 8), r"give x\.reshape\(-1, 1, 8, 8\)"),
+        ((4, 8), (8, 4), r"give x\.reshape\(-1, 8, 4\)"),
+    ],
+)
+def test_images_with_channels_last_are_not_taken_as_they_lie(
+    given: tuple[int, ...], taken: tuple[int, ...], advice: str, digits_bundle: Bundle
+) -> None:
+    manifest = msgspec.structs.replace(digits_bundle.manifest, input=Input(taken, "float32"))
+    with pytest.raises(DataError, match=advice):
+        fitted(Samples(np.zeros((3, *given), np.float32), np.zeros(3, np.int64)), manifest)
 
 
 def test_whole_numbers_where_a_model_learns_numbers_are_named(digits_bundle: Bundle) -> None:

@@ -1,35 +1,49 @@
 """What help() and the documentation say of parameters is what methods and compressors take."""
 
 import inspect
+import pickle
+import pkgutil
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import edge_fl
-from edge_fl.compressors.base import compressor_names
 from edge_fl.core.errors import ConfigError
-from edge_fl.methods.base import method_names
+from edge_fl.recipes.named import recipe_and_parameters
 from edge_fl.recipes.recipe import open_recipe, shares_in_thousandths
-from edge_fl.recipes.signatures import defaults, described
+from edge_fl.recipes.signatures import PACKAGES, defaults, described
 
-NAMES = [*method_names(), *compressor_names()]
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+_SHARED = ("base", "capabilities")
+OURS = [
+    (module.name.replace("__", "+"), kind)
+    for kind, package in PACKAGES.items()
+    for module in pkgutil.iter_modules(import_module(package).__path__)
+    if module.name not in _SHARED and not module.name.startswith("_")
+]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_each_parameter_is_described(name: str) -> None:
-    text = described(name)
-    assert [key for key in defaults(name) if not re.search(rf"^{key}$|``{key}``", text, re.MULTILINE)] == []
+@pytest.mark.parametrize(("name", "kind"), OURS)
+def test_each_parameter_is_described(name: str, kind: str) -> None:
+    summary, _, *entries = described(name, kind).split("\n")
+    assert summary.endswith((".", ":"))
+    assert [line for line in entries[2:] if not line.startswith(" ")] == list(defaults(name, kind))
+    for key in defaults(name, kind):
+        assert re.search(rf"^{key}\n    \S", "\n".join(entries), re.MULTILINE), key
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_page_lists_each_parameter_with_its_default(name: str) -> None:
+@pytest.mark.parametrize(("name", "kind"), OURS)
+def test_the_page_lists_each_parameter_with_its_default(name: str, kind: str) -> None:
     (row,) = re.findall(rf"^\| `{re.escape(name)}` \| (`\w+[=`].*) \|$", PAGE, re.MULTILINE)
-    listed = dict(re.findall(r"`(\w+)(?:=([^`]*))?`", row))
-    assert list(listed) == list(defaults(name))
+    listed: dict[str, str] = dict(re.findall(r"`(\w+)(?:=([^`]*))?`", row))
+    assert list(listed) == list(defaults(name, kind))
+    assert [key for key, value in listed.items() if not value] == [
+        key for key, value in defaults(name, kind).items() if value is None
+    ]
 
-    prefix = f"{name}." if name in compressor_names() else ""
+    prefix = f"{name}." if kind == "COMPRESSOR" else ""
     given = {
         f"{prefix}{key}": value.split(",") if "," in value else value for key, value in listed.items() if value
     }
@@ -37,13 +51,39 @@ def test_the_page_lists_each_parameter_with_its_default(name: str) -> None:
 
 
 def test_python_tells_parameters_as_a_person_gives_them() -> None:
-    shown = inspect.signature(edge_fl.FedDrop)
-    assert shown.parameters["dropout"].default == 0.5
+    assert inspect.signature(edge_fl.FedDrop).parameters["dropout"].default == 0.5
     assert inspect.signature(edge_fl.HeteroFL).parameters["levels"].default == ("a", "b", "c", "d", "e")
-    assert "Draw a client's level anew each round" in (inspect.getdoc(edge_fl.HeteroFL) or "")
-    assert "The rate p in [0, 1)" in (inspect.getdoc(edge_fl.FedBIAD) or "")
+    text = inspect.getdoc(edge_fl.HeteroFL) or ""
+    assert text.startswith("HeteroFL (Diao et al., 2021)")
+    assert "Draw a client's level anew each round" in text
+    shared, own = inspect.getdoc(edge_fl.FedBIAD) or "", inspect.getdoc(edge_fl.FedMP) or ""
+    assert "The rate p in [0, 1)" in shared
+    assert "The rate p in [0, 1)" not in own
+    assert "The pruning ratio" in own
+    assert pickle.loads(pickle.dumps(edge_fl.TCS)) is edge_fl.TCS
 
 
-def test_a_name_of_neither_has_no_parameters() -> None:
-    with pytest.raises(ConfigError, match="fedsgd"):
-        defaults("fedsgd")
+def test_a_parameter_that_there_is_none_of_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"edge_fl\.HeteroFL takes levels, .*, static, and no 'level'"):
+        edge_fl.HeteroFL(level="a")
+
+
+def test_a_compressor_alone_takes_its_parameters() -> None:
+    assert recipe_and_parameters(edge_fl.TCS(bits=5), {})[:2] == ("tcs", {"tcs.bits": 5})
+    with_momentum = edge_fl.TopK(ratio=0.1) + edge_fl.ServerMomentum(0.5)
+    assert recipe_and_parameters(with_momentum, {})[1] == {"topk.ratio": 0.1, "server.momentum": 0.5}
+
+
+@pytest.mark.parametrize("name", ["tcs", "fedbiad+tcs"])
+def test_a_compressors_parameter_without_its_name_is_told_with_it(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"'bits' is of the compressor 'tcs': write 'tcs\.bits'"):
+        open_recipe(name, {"bits": 5})
+
+
+def test_what_is_not_called_or_added_to_a_method_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match="ServerMomentum is no method: add it to one"):
+        recipe_and_parameters(edge_fl.ServerMomentum, {})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"not edge_fl\.TopK; call edge_fl\.TopK\(\)"):
+        recipe_and_parameters(edge_fl.TopK, {})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="'afd' is a method: add a compressor"):
+        edge_fl.FedBIAD() + edge_fl.AFD()

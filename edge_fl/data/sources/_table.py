@@ -167,7 +167,7 @@ class TableSource(FileSource):
             if np.prod(self._shape) != x.shape[1]:
                 raise DataError(
                     f"{where} has {x.shape[1]} features a {self.row}, which cannot become {self._shape}; "
-                    "leave columns out with ignore=COLUMN,COLUMN."
+                    "give another shape=, or leave columns out with ignore=COLUMN,COLUMN."
                 )
             x = x.reshape(len(x), *self._shape)
         rows = decoded.rows

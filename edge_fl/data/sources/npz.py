@@ -18,6 +18,9 @@ class NpzSource(FileSource):
     """Arrays in one file; nothing is unpickled."""
 
     def __init__(self, argument: str) -> None:
+        options = argument.partition("?")[2]
+        if options and not Path(argument).exists():
+            raise DataError(f"A .npz file takes no options: leave '?{options[:80]}' out of '{argument[:80]}'.")
         super().__init__(Path(argument))
 
     def files(self) -> list[Path]:
