@@ -178,8 +178,8 @@ def check_no_run(root: Path) -> None:
     """Raise StateError when ``root`` holds a run already."""
     if (root / "config.json").exists():
         raise StateError(
-            f"'{root}' already holds a run: delete the folder, continue the run with --resume, or give another folder "
-            "with --output."
+            f"'{root}' already holds a run: continue the run with --resume, give another folder with --output, or "
+            "delete this one."
         )
 
 

@@ -123,11 +123,12 @@ def export(
             f"A {type(model).__name__} is no model: give a torch.nn.Module, such as a function's result."
         )
     model = unwrapped(model)
-    if not isinstance(widths, Iterable) or not all(isinstance(width, Real) for width in widths):
+    shares = tuple(widths) if isinstance(widths, Iterable) else ()
+    if not shares or not all(isinstance(share, Real) for share in shares):
         raise ConfigError(f"'widths' takes a list of numbers, such as [1, 0.5], not {widths!r}.")
     counts: Mapping[str, object] = {"batch": batch, "micro_batch": micro_batch}
     for option, count in counts.items():
-        if not isinstance(count, Integral):
+        if isinstance(count, bool) or not isinstance(count, Integral):
             raise ConfigError(f"'{option}' is a number of samples, such as 20, not {count!r}.")
     model, sample, inputs = with_example_inputs(model, example_inputs)
     taken = Input(tuple(sample.shape[1:]), "float32" if sample.is_floating_point() else "int64")
@@ -149,7 +150,7 @@ def export(
             target=targets,
             classes=classes,
             runtimes=tuple(runtime.replace("-", "_") for runtime in names_given("runtimes", runtimes)),
-            widths=tuple(parse_width(width) for width in widths),
+            widths=tuple(parse_width(share) for share in shares),
             batch=int(batch),
             loss=loss,
             variants=names_given("variants", variants),

@@ -50,8 +50,8 @@ class Limits:
             raise DifferenceError(
                 f"The {self._runtime} programs do not compute what torch computes: {what} is off by {off:.2g} of "
                 f"itself after {steps} steps (limit {allowed:.2g}), so no bundle was written; a model in which the "
-                "samples of a batch influence one another other than by BatchNorm cannot be exported. If the samples "
-                "of your model do not, report it as a bug."
+                "samples of a batch influence one another other than by BatchNorm cannot be exported, and any other "
+                "model is a bug to report."
             )
 
 

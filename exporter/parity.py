@@ -1,7 +1,6 @@
 """The proof that a bundle's programs compute what torch computes: several steps, a new pattern each."""
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -66,7 +65,7 @@ def check_parity(
     rounding has thrown a value over a ReLU's kink or to another maximum of a pool, the next draw of batches and
     patterns does not: a program is refused when it keeps the limits in none of three draws. A model whose training
     diverges, as a pretrained one's may by made-up samples, has nothing to compare: it is trained in smaller steps. So
-    is one that strays while its loss grows.
+    is one that strays while its loss grows, or that strays in one draw and diverges in another.
     Features are held to ``below``.
 
     Returns
@@ -101,10 +100,15 @@ def _in_two_digits(off: float) -> float:
 
 def _proven(source: Source, runtime: Runtime, variant: str, widths: tuple[int, ...], batch: int) -> Parity:
     """The proof with the largest step size that does not diverge."""
+    strays: BaseException | None = None
     for smaller in _SMALLER:
         lr = smaller * step_size(source)
-        with suppress(_DivergedError):
+        try:
             return _drawn([_Proof(source, runtime, variant, widths, batch, draw, lr) for draw in range(_DRAWS)])
+        except _DivergedError as error:
+            strays = error.__cause__
+    if strays is not None:
+        raise strays
     raise ParityError(
         f"The model's own training diverges on made-up samples, with a step size of {lr:g}, too, so that no program "
         "can be compared with it: normalise its input or its layers."
@@ -112,14 +116,22 @@ def _proven(source: Source, runtime: Runtime, variant: str, widths: tuple[int, .
 
 
 def _drawn(proofs: "list[_Proof]") -> Parity:
-    """The proof of the first draw that keeps the limits; raises _DivergedError when none does and one diverges."""
-    failed: list[DifferenceError | _DivergedError] = []
+    """The proof of the first draw that keeps the limits.
+
+    Raises DifferenceError when all stray, and _DivergedError when one diverges, because of what strayed beside it.
+    """
+    strays: DifferenceError | None = None
+    diverged: _DivergedError | None = None
     for proof in proofs:
         try:
             return _within_limits(proof)
-        except (DifferenceError, _DivergedError) as error:
-            failed.append(error)
-    raise next((error for error in failed if isinstance(error, _DivergedError)), failed[-1])
+        except DifferenceError as error:
+            strays = error
+        except _DivergedError as error:
+            diverged = error
+    if diverged is None and strays is not None:
+        raise strays
+    raise diverged or _DivergedError from strays
 
 
 def _within_limits(proof: "_Proof") -> Parity:

@@ -13,7 +13,7 @@ __all__ = ["warn_of_squashed_outputs"]
 _log = logging.getLogger(__name__)
 _SIGMOID, _SOFTMAX = {"SigmoidBackward0": "sigmoid"}, {"SoftmaxBackward0": "softmax"}
 _OF_CLASSES = ("cross_entropy", "masked_cross_entropy", "sequence_cross_entropy", "padded_sequence_cross_entropy")
-_SQUASHES = {"binary_cross_entropy": _SIGMOID} | {name: _SIGMOID | _SOFTMAX for name in _OF_CLASSES}
+_SQUASHES = {"binary_cross_entropy": _SIGMOID} | dict.fromkeys(_OF_CLASSES, _SIGMOID | _SOFTMAX)
 """By loss, torch's nodes of gradients that its outputs should not come from, and what these are."""
 _MOVES = (
     "View",

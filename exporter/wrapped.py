@@ -15,7 +15,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
     Raises ModelError for a module of ``torch.jit``, whose forward is no Python any more, and for a compiled one within.
     """
-    while _is_compiled(model) or any(type(model).forward is kind.forward for kind in _PARALLEL):
+    while _is_compiled(model) or _is_parallel(model):
         model = model._orig_mod if _is_compiled(model) else model.module  # type: ignore[assignment]
     for name, module in model.named_modules():
         where = f"The module '{name}'" if name else "The model"
@@ -24,6 +24,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if _is_compiled(module):
             raise ModelError(f"{where} is compiled: export the model first, and call torch.compile later.")
     return model
+
+
+def _is_parallel(model: nn.Module) -> bool:
+    """Whether torch's own forward runs the model within; a subclass may have its own."""
+    return isinstance(model, _PARALLEL) and type(model).forward in [kind.forward for kind in _PARALLEL]
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -239,6 +239,8 @@ def test_an_option_of_another_type_is_one_sentence(
         ("batch", "8", "'batch' is a number of samples, such as 20, not '8'"),
         ("micro_batch", 2.5, "'micro_batch' is a number of samples"),
         ("widths", None, "'widths' takes a list of numbers"),
+        ("widths", [], "'widths' takes a list of numbers"),
+        ("batch", True, "'batch' is a number of samples"),
         ("loss", None, "A loss is a name such as 'mse'"),
         ("optimizer", edge_fl.Optimizer(weight_decay="x"), "'weight_decay' cannot be 'x'"),  # type: ignore[arg-type]
     ],

@@ -189,7 +189,9 @@ def test_a_run_killed_before_its_state_was_kept_is_begun_anew(torch_bundle: Bund
 
 def test_another_run_of_the_folder_is_left_alone(torch_bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(StateError, match="already holds a run: delete the folder, continue the run with --resume"):
+    with pytest.raises(
+        StateError, match="already holds a run: continue the run with --resume, give another folder"
+    ):
         simulation(torch_bundle, tmp_path, "fedavg")
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
 
