@@ -10,6 +10,7 @@ import typer
 
 from edge_fl.commands.options import Database
 from edge_fl.commands.tables import show_table
+from edge_fl.core.errors import EdgeFLError
 
 if TYPE_CHECKING:
     from broker.status import DeviceStatus, RunStatus
@@ -37,6 +38,21 @@ def status(
         _show(found, run, database)
 
 
+def _of_round(run: Path) -> str:
+    """Which round the weights are of, where that is not the last, and its scores."""
+    from edge_fl.metrics.text import scores_text
+    from edge_fl.runs.run import Run
+
+    try:
+        read = Run.open(run)
+        kept, last = read.kept, read.metrics[-1]
+    except (EdgeFLError, IndexError):  # a damaged record, or none on this machine
+        return ""
+    return (
+        "" if kept is None or kept.round == last.round else f", of round {kept.round} ({scores_text(kept.scores)})"
+    )
+
+
 def _show(found: "RunStatus", run: Path, database: str | None) -> None:
     from edge_fl.metrics.text import loss_text, scores_text
 
@@ -53,9 +69,8 @@ def _show(found: "RunStatus", run: Path, database: str | None) -> None:
         words = f"edge-fl {found.command} --resume {shlex.quote(str(run))}{record}"
         print(f"No process is at work on this run. Go on: {words}{where}\n")
     if found.state == "ended":
-        print(
-            f"The run has ended. Its model: edge-fl extract {shlex.quote(str(run))} --runtime onnx -o model.onnx\n"
-        )
+        command = f"edge-fl extract {shlex.quote(str(run))} --runtime onnx -o model.onnx"
+        print(f"The run has ended. Its model{_of_round(run)}: {command}\n")
     show_table(
         f"On devices after round {found.finished}",
         ("tier", "width", "devices", "samples", "scores", "loss"),

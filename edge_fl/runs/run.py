@@ -45,7 +45,13 @@ class Run:
 
     @property
     def scores(self) -> Mapping[str, float]:
-        """The last scores on held-out data, by name; none where there was no test data."""
+        """The scores on held-out data of the model that the weights are (:attr:`kept`), else the last, by name.
+
+        Empty where there was no test data.
+        """
+        kept = self.kept
+        if kept is not None and kept.scores:
+            return kept.scores
         return next((metrics.scores for metrics in reversed(self.metrics) if metrics.scores), {})
 
     @property

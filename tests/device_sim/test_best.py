@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.best import Best
+from broker.commands.status import status as show_status
 from broker.observer import Observer
 from device_sim.simulation.settings import Population, TrainerSettings
 from device_sim.simulation.simulate import Simulation
@@ -67,7 +68,9 @@ def simulation(
     )
 
 
-def test_the_weights_are_those_of_the_best_round_after_a_kill_too(torch_bundle: Bundle, tmp_path: Path) -> None:
+def test_the_weights_are_those_of_the_best_round_after_a_kill_too(
+    torch_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     last = simulation(torch_bundle, tmp_path / "last").run()
     values = [metrics.scores["accuracy"] for metrics in last.rounds]
     best = 1 + int(np.argmax(values))
@@ -78,9 +81,13 @@ def test_the_weights_are_those_of_the_best_round_after_a_kill_too(torch_bundle: 
     assert kept.weights.read_bytes() == shorter.weights.read_bytes() != last.weights.read_bytes()
     assert (kept.best, kept.scores) == (best, last.rounds[best - 1].scores)
     assert kept.figures()["best_round"] == best
-    found = Run.open(tmp_path / "kept").kept
-    assert found is not None
-    assert found.round == best
+    run = Run.open(tmp_path / "kept")
+    assert run.kept is not None
+    assert run.kept.round == best
+    assert run.scores == last.rounds[best - 1].scores
+    show_status(run=tmp_path / "kept")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"Its model, of round {best} (accuracy" in shown
     assert [path.name for path in (tmp_path / "kept").glob("best-*")] == [f"best-{best:05d}.safetensors"]
 
     for rounds in (best - 1, best, best + 1):
