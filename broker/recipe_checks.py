@@ -28,6 +28,7 @@ from edge_fl.training.batch_statistics import collectable
 __all__ = ["check_recipe"]
 
 _log = logging.getLogger(__name__)
+_LONG_FOR_ADAM = 0.03  # each weight moves by about as much in every step, whatever its gradient
 
 
 def check_recipe(
@@ -52,6 +53,7 @@ def check_recipe(
     _check_collected(bundle, method, config, present, programs)
     _check_statistics_every(bundle.layout, config)
     _warn_of_what_it_leaves_out(bundle, method)
+    _warn_of_long_steps(bundle, config)
     beyond = range(method.tiers if tiers is None else tiers, method.tiers)
     if any(method.counts(bundle.layout, tier) != method.counts(bundle.layout, 0) for tier in beyond):
         _log.warning(
@@ -60,6 +62,13 @@ def check_recipe(
         )
     for tier in present:
         _check_tier(bundle, method, tier, config.batch, programs)
+
+
+def _warn_of_long_steps(bundle: Bundle, config: RunConfig) -> None:
+    if bundle.manifest.optimizer.name == "adam" and config.lr > _LONG_FOR_ADAM:
+        _log.warning(
+            "The bundle trains with Adam, for which a step size of %g is long: 0.001 is usual (--lr).", config.lr
+        )
 
 
 def _warn_of_what_it_leaves_out(bundle: Bundle, method: Method) -> None:

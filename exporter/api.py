@@ -65,8 +65,9 @@ def export(
     model
         In training mode, as it is to be trained. What ``torch.compile`` or ``DataParallel`` wrapped is unwrapped.
     example_inputs
-        ``[B, ...]``, a tensor or an array: a batch of samples, float32 or int64 tokens. Values do not matter. Of a
-        model of several inputs a dict of them by the names of ``forward``, as a tokenizer of Hugging Face gives it.
+        ``[B, ...]``, a tensor or an array: a batch of samples, float32, int64 tokens or uint8 pixels, which become
+        float32. Values do not matter. Of a model of several inputs a dict of them by the names of ``forward``, as a
+        tokenizer of Hugging Face gives it.
     loss
         A name such as ``cross_entropy``, ``sequence_cross_entropy``, ``mse`` or ``huber``, or ``file.py:function``; or
         a function of outputs and targets that gives one value a sample, ``[B]``.

@@ -50,7 +50,7 @@ def with_example_inputs(model: nn.Module, given: Any) -> tuple[nn.Module, Tensor
     Parameters
     ----------
     given
-        ``[B, ...]`` of the one input, or a mapping of several by name.
+        ``[B, ...]`` of the one input, where bytes are pixels of 0 to 255, or a mapping of several by name.
 
     Raises
     ------
@@ -59,6 +59,8 @@ def with_example_inputs(model: nn.Module, given: Any) -> tuple[nn.Module, Tensor
     """
     if not isinstance(given, Mapping):
         sample = _tensor(given, "example_inputs")
+        if sample.dtype == torch.uint8:  # pixels, as in data
+            return model, sample / 255, ()
         return model, sample.to(torch.float32 if sample.is_floating_point() else torch.int64), ()
     tensors = {str(name): _tensor(each, f"'{name}'") for name, each in given.items()}
     if len({len(each) if each.ndim else 0 for each in tensors.values()} - {0}) != 1:

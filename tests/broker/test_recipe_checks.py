@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
 
 from broker.recipe_checks import check_recipe
-from edge_fl.core.bundle import SCHEMA, Bundle, Manifest, Program
+from edge_fl.core.bundle import SCHEMA, Bundle, Manifest, Optimizer, Program
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.inputs import Input
 from edge_fl.core.layout import Layout, Segment, Tensor
@@ -85,6 +86,19 @@ def test_a_loss_that_cannot_mask_labels_is_told_of(caplog: pytest.LogCaptureFixt
     check(bundle(None), "heterofl", mask=False)
     check(bundle(None), "fedavg")
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "lr", "told"), [("adam", 0.1, True), ("adam", 0.01, False), ("sgd", 0.1, False)]
+)
+def test_steps_that_are_long_for_adam_are_told_of(
+    optimizer: Literal["sgd", "adam"], lr: float, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = msgspec.structs.replace(bundle(None).manifest, optimizer=Optimizer(optimizer))
+    sizes = {"rounds": 1, "clients_per_round": 1, "local_steps": 1, "batch": 20}
+    config = RunConfig(run="run", method="fedavg", parameters={}, lr=lr, seed=0, **sizes)
+    check_recipe(Bundle(Path(), manifest), open_recipe("fedavg", {}), config)
+    assert ("Adam, for which a step size of 0.1 is long" in caplog.text) == told
 
 
 def test_tiers_that_a_run_has_not_need_none() -> None:

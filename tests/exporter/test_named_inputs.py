@@ -17,7 +17,7 @@ from edge_fl.cli.main import app
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, EdgeFLError
 from edge_fl.core.inputs import NamedInput
-from exporter.named_inputs import named_values, with_named_inputs
+from exporter.named_inputs import named_values, with_example_inputs, with_named_inputs
 from exporter.vocabulary import vocabularies_of
 
 
@@ -163,6 +163,13 @@ def test_an_embedding_is_known_by_the_input_that_it_reads() -> None:
     mixed = (*VISITS, NamedInput("known", (), "bool"))
     x = torch.from_numpy(named_values(mixed, 3, np.random.default_rng(0)))
     assert vocabularies_of(with_named_inputs(Recommender(), mixed), x) == {"user": 30, "item": 40}
+
+
+def test_bytes_are_pixels_as_in_data() -> None:
+    pixels = np.array([[0, 51], [102, 255]], np.uint8)
+    _, sample, inputs = with_example_inputs(nn.Linear(2, 2), pixels)
+    assert not inputs
+    torch.testing.assert_close(sample, torch.tensor([[0.0, 0.2], [0.4, 1.0]]))
 
 
 def test_made_up_masks_keep_the_first_position() -> None:
