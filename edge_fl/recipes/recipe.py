@@ -232,9 +232,8 @@ def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]
         raise ConfigError(f"'{name}' names {len(rest)} compressors; a method takes one.")
     if method not in method_names():
         raise ConfigError(
-            f"There is no method '{method}'; there are {', '.join(method_names())}, the compressors "
-            f"{', '.join(compressor_names())}, and {', '.join(PRESETS)}. One of yours is '--method FILE.py:CLASS', on "
-            "devices, too."
+            f"There is no method '{method}': give one of yours with '--method FILE.py:CLASS', on devices, too, or one "
+            f"of {', '.join(method_names())}, the compressors {', '.join(compressor_names())}, and {', '.join(PRESETS)}."
         )
     compressor = rest[0] if rest else ""
     own = _Own({}, {}, {})
