@@ -26,6 +26,7 @@ _TARGETS = {
     "World": "device_sim.simulation.settings:World",
     "export": "exporter.api:export",
     "extract": "exporter.extract.api:extract",
+    "extract_adapters": "exporter.extract.api:extract_adapters",
     "read_identity": "edge_fl.identity.file:read_identity",
     "serve": "broker.api:serve",
     "simulate": "device_sim.simulation.api:simulate",

@@ -36,5 +36,6 @@ from edge_fl.runs.run import Run as Run
 from edge_fl.transport.access import Access as Access
 from exporter.api import export as export
 from exporter.extract.api import extract as extract
+from exporter.extract.api import extract_adapters as extract_adapters
 
 __version__: str

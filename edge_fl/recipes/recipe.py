@@ -231,9 +231,10 @@ def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]
     if len(rest) > 1:
         raise ConfigError(f"'{name}' names {len(rest)} compressors; a method takes one.")
     if method not in method_names():
+        ours = f"{', '.join(method_names())}, the compressors {', '.join(compressor_names())}, and {', '.join(PRESETS)}"
         raise ConfigError(
             f"There is no method '{method}': give one of yours with '--method FILE.py:CLASS', on devices, too, or one "
-            f"of {', '.join(method_names())}, the compressors {', '.join(compressor_names())}, and {', '.join(PRESETS)}."
+            f"of {ours}."
         )
     compressor = rest[0] if rest else ""
     own = _Own({}, {}, {})
