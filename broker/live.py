@@ -230,8 +230,7 @@ class LiveView(Observer):
 
     def _losses(self) -> str:
         trained = None if self._closed is None else self._closed.train_loss
-        losses = (loss_text(self._loss, None), loss_text(None, trained))
-        return "".join(f"{loss}  " for loss in losses if loss)
+        return "".join(f"{loss}  " for loss in _losses(self._loss, trained))
 
     def _spent(self) -> str:
         spent = None if self._closed is None else self._closed.privacy
@@ -302,6 +301,11 @@ def _on_devices(scores: Mapping[int, TierScore]) -> str:
     return f" (on devices {tiers})" if tiers else ""
 
 
+def _losses(loss: float | None, train_loss: float | None) -> list[str]:
+    """Both losses, as far as there are any."""
+    return [text for text in (loss_text(loss, None), loss_text(None, train_loss)) if text]
+
+
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
@@ -314,8 +318,7 @@ def round_line(metrics: RoundMetrics) -> str:
     left_out = f"  {metrics.left_out:.2%} of entries left out" if metrics.left_out else ""
     found = scores_text(metrics.scores) + _on_devices(metrics.on_devices)
     spent = "" if metrics.privacy is None else metrics.privacy.text
-    losses = [loss_text(metrics.loss, None), loss_text(None, metrics.train_loss)]
-    parts = [found, *losses, spent]
+    parts = [found, *_losses(metrics.loss, metrics.train_loss), spent]
     score = "".join(f"{part}  " for part in parts if part)
     return (
         f"round {metrics.round:>3}  {score}"

@@ -44,13 +44,10 @@ def _of_round(run: Path) -> str:
     from edge_fl.runs.run import Run
 
     try:
-        read = Run.open(run)
-        kept, last = read.kept, read.metrics[-1]
-    except (EdgeFLError, IndexError):  # a damaged record, or none on this machine
+        best = Run.open(run).best
+    except EdgeFLError:  # a damaged record, or none on this machine
         return ""
-    return (
-        "" if kept is None or kept.round == last.round else f", of round {kept.round} ({scores_text(kept.scores)})"
-    )
+    return "" if best is None else f", of round {best.round} ({scores_text(best.scores)})"
 
 
 def _show(found: "RunStatus", run: Path, database: str | None) -> None:

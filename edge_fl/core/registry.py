@@ -77,7 +77,7 @@ class Named(Generic[_T]):
                 raise ConfigError(
                     f"edge-fl and {points[0]} both bring a {self._kind} '{name}'; uninstall the latter."
                 )
-            return self._ours(name)
+            return self.ours(name)
         if len(points) > 1:
             raise ConfigError(
                 f"Two packages bring a {self._kind} '{name}': {' and '.join(points)}; uninstall one."
@@ -95,7 +95,8 @@ class Named(Generic[_T]):
         if name not in self.names():
             raise self._error(f"There is no {self._kind} '{name}'; there are {', '.join(self.names()) or 'none'}.")
 
-    def _ours(self, name: str) -> _T:
+    def ours(self, name: str) -> _T:
+        """The one of our own package, whatever else is installed; raises ``error`` as :meth:`find`."""
         try:
             module = importlib.import_module(f"{self._package}.{_modules(self._package)[name]}")
         except ImportError as error:

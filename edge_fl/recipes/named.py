@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from inspect import Parameter, Signature
 from typing import Any, Protocol
 
-from edge_fl.compressors.base import compressor_names
+from edge_fl.compressors.base import COMPRESSORS, Compressor, compressor_names
 from edge_fl.core.errors import ConfigError
-from edge_fl.methods.base import method_names
+from edge_fl.methods.base import METHODS, Method, method_names
 from edge_fl.recipes.own import plain_recipe
 from edge_fl.recipes.presets import expanded
 from edge_fl.recipes.recipe import shares_in_thousandths
@@ -118,26 +118,25 @@ class _Makes(Protocol):
 
 def _method(python: str) -> _Makes:
     """What makes recipes of one of our methods, and is called ``edge_fl.PYTHON``."""
-    return _maker(python, "METHOD")
+    return _maker(python, METHODS.ours(python.lower()))
 
 
 def _compressor(python: str) -> _Makes:
     """The same of a compressor, which goes on a method, or alone on FedAvg."""
-    return _maker(python, "COMPRESSOR")
+    return _maker(python, COMPRESSORS.ours(python.lower()))
 
 
-def _maker(python: str, kind: str) -> _Makes:
-    name = python.lower()
-    known = defaults(name, kind)
+def _maker(python: str, kind: type[Method] | type[Compressor]) -> _Makes:
+    known = defaults(kind)
 
     def make(**parameters: Any) -> NamedRecipe:
         unknown = next((key for key in parameters if key not in known and "." not in key), None)
         if unknown is not None:
             raise ConfigError(f"edge_fl.{python} takes {', '.join(known)}, and no '{unknown}'.")
-        return NamedRecipe(name, parameters)
+        return NamedRecipe(kind.name, parameters)
 
     make.__name__ = make.__qualname__ = python
-    make.__doc__ = described(name, kind)
+    make.__doc__ = described(kind)
     make.__signature__ = Signature(  # type: ignore[attr-defined]  # inspect and help() read it
         [Parameter(key, Parameter.KEYWORD_ONLY, default=value) for key, value in known.items()],
         return_annotation=NamedRecipe,

@@ -62,6 +62,12 @@ class Run:
         return self.metrics[max(finished, default=len(self.metrics)) - 1] if self.metrics else None
 
     @property
+    def best(self) -> RoundMetrics | None:
+        """The round that is :attr:`kept` where that is not the last; else None."""
+        kept = self.kept
+        return None if kept is None or kept.round == self.metrics[-1].round else kept
+
+    @property
     def weights(self) -> dict[str, NDArray[np.float32]]:
         """The final model, full tensors by name and in the order of names (needs safetensors).
 
@@ -127,7 +133,7 @@ class Run:
         kept, rounds = self.kept, f"{len(self.metrics)} rounds"
         if kept is None:
             return f"{self.config.method}: {rounds}"
-        after = rounds if kept is self.metrics[-1] else f"round {kept.round}, the best of {rounds}"
+        after = rounds if self.best is None else f"round {kept.round}, the best of {rounds}"
         return f"{self.config.method}: {kept.found} after {after}"
 
     def compare(self, *others: "Run | str | Path", path: str | Path = "compare.html") -> Path:

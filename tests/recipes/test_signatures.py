@@ -4,46 +4,48 @@ import inspect
 import pickle
 import pkgutil
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import edge_fl
+from edge_fl import compressors, methods
+from edge_fl.compressors.base import COMPRESSORS, Compressor
 from edge_fl.core.errors import ConfigError
+from edge_fl.methods.base import METHODS, Method
 from edge_fl.recipes.named import recipe_and_parameters
 from edge_fl.recipes.recipe import open_recipe, shares_in_thousandths
-from edge_fl.recipes.signatures import PACKAGES, defaults, described
+from edge_fl.recipes.signatures import defaults, described
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
 _SHARED = ("base", "capabilities")
-OURS = [
-    (module.name.replace("__", "+"), kind)
-    for kind, package in PACKAGES.items()
-    for module in pkgutil.iter_modules(import_module(package).__path__)
-    if module.name not in _SHARED and not module.name.startswith("_")
+OURS: list[tuple[str, type[Method] | type[Compressor]]] = [
+    (name, registry.ours(name))
+    for registry, package in ((METHODS, methods), (COMPRESSORS, compressors))
+    for name in (module.name.replace("__", "+") for module in pkgutil.iter_modules(package.__path__))
+    if name not in _SHARED and not name.startswith(("_", "+"))
 ]
 
 
 @pytest.mark.parametrize(("name", "kind"), OURS)
-def test_each_parameter_is_described(name: str, kind: str) -> None:
-    summary, _, *entries = described(name, kind).split("\n")
+def test_each_parameter_is_described(name: str, kind: type[Method] | type[Compressor]) -> None:
+    summary, _, *entries = described(kind).split("\n")
     assert summary.endswith((".", ":"))
-    assert [line for line in entries[2:] if not line.startswith(" ")] == list(defaults(name, kind))
-    for key in defaults(name, kind):
+    assert [line for line in entries[2:] if not line.startswith(" ")] == list(defaults(kind))
+    for key in defaults(kind):
         assert re.search(rf"^{key}\n    \S", "\n".join(entries), re.MULTILINE), key
 
 
 @pytest.mark.parametrize(("name", "kind"), OURS)
-def test_the_page_lists_each_parameter_with_its_default(name: str, kind: str) -> None:
+def test_the_page_lists_each_parameter_with_its_default(name: str, kind: type[Method] | type[Compressor]) -> None:
     (row,) = re.findall(rf"^\| `{re.escape(name)}` \| (`\w+[=`].*) \|$", PAGE, re.MULTILINE)
     listed: dict[str, str] = dict(re.findall(r"`(\w+)(?:=([^`]*))?`", row))
-    assert list(listed) == list(defaults(name, kind))
+    assert list(listed) == list(defaults(kind))
     assert [key for key, value in listed.items() if not value] == [
-        key for key, value in defaults(name, kind).items() if value is None
+        key for key, value in defaults(kind).items() if value is None
     ]
 
-    prefix = f"{name}." if kind == "COMPRESSOR" else ""
+    prefix = f"{name}." if issubclass(kind, Compressor) else ""
     given = {
         f"{prefix}{key}": value.split(",") if "," in value else value for key, value in listed.items() if value
     }
