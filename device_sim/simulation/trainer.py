@@ -10,7 +10,7 @@ from edge_fl.data.registry import Samples
 from edge_fl.runtimes.base import Runtime
 from edge_fl.training.local_run import train
 from edge_fl.training.update import Update, Visit
-from edge_fl.wire.frame import decode_frame
+from edge_fl.wire.frame import Frame, decode_frame
 from edge_fl.wire.messages import Task
 
 __all__ = ["STACKED_RUNTIME", "Call", "LocalTrainer", "RuntimeTrainer", "Trainer", "power_of_two"]
@@ -70,11 +70,12 @@ class LocalTrainer(Trainer):
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
+        self._model: tuple[bytes, Frame] | None = None  # the last one, and what it says
 
     def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
         """Have them trained as visits."""
         del count
-        frame = decode_frame(model, self._bundle.layout)
+        frame = self._decoded(model)
         return self._trained(
             Visit(
                 call.task,
@@ -87,6 +88,12 @@ class LocalTrainer(Trainer):
             )
             for call in calls
         )
+
+    def _decoded(self, model: bytes) -> Frame:
+        """Once a round, of which a worker trains many parts."""
+        if self._model is None or self._model[0] != model:
+            self._model = model, decode_frame(model, self._bundle.layout)
+        return self._model[1]
 
     @abstractmethod
     def _trained(self, visits: Iterable[Visit]) -> Iterator[Update]:
