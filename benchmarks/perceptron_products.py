@@ -20,8 +20,9 @@ Layer = tuple[int, int]
 
 
 def layers_of(model: nn.Module) -> list[Layer]:
-    """The dense layers of a model, in their order."""
-    return [(each.in_features, each.out_features) for each in model.modules() if isinstance(each, nn.Linear)]
+    """The dense layers of a model, in their order, of whatever width their weights are."""
+    shapes = (each.weight.shape for each in model.modules() if isinstance(each, nn.Linear))
+    return [(inputs, outputs) for outputs, inputs in shapes]
 
 
 def products(layers: Sequence[Layer], batch: int) -> list[tuple[Tensor, Tensor, Tensor]]:

@@ -9,6 +9,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from edge_fl.core.errors import RunError
 from edge_fl.training.update import Update
 
@@ -113,15 +115,11 @@ class _Pickler(pickle.Pickler):
         self._buffers = buffers
 
     def reducer_override(self, value: Any) -> Any:
-        """Bytes alone are no buffers to pickle."""
-        if not isinstance(value, Update):
-            return NotImplemented
-        return Update, (
-            pickle.PickleBuffer(value.frame),
-            value.loss,
-            value.state,
-            pickle.PickleBuffer(value.withheld),
-        )
+        """Updates, whose bytes are no buffers otherwise, and UNSET, for which pickle searches all modules."""
+        if isinstance(value, Update):
+            frame, withheld = pickle.PickleBuffer(value.frame), pickle.PickleBuffer(value.withheld)
+            return Update, (frame, value.loss, value.state, withheld)
+        return (_unset, ()) if value is msgspec.UNSET else NotImplemented
 
     def _take(self, buffer: pickle.PickleBuffer) -> bool:
         """Whether it stays in the stream."""
@@ -130,6 +128,10 @@ class _Pickler(pickle.Pickler):
             return True
         self._buffers.append(raw)
         return False
+
+
+def _unset() -> msgspec.UnsetType:
+    return msgspec.UNSET
 
 
 def _put(descriptor: int, buffers: Sequence[memoryview]) -> None:

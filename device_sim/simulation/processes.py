@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from pickle import PickleBuffer
 from queue import SimpleQueue
 from typing import Any, cast
 
@@ -111,7 +112,7 @@ class ProcessEngine(Engine):
 def _send(worker: Channel, job: Job, model: bytes | None) -> None:
     """Have a process do a job, on the model that it has where this is None."""
     try:
-        worker.send((job, model))
+        worker.send((job, model and PickleBuffer(model)))
     except OSError as error:
         raise _ended() from error
 

@@ -14,6 +14,7 @@ from edge_fl.core.bundle import FROZEN_TENSOR, NEW, TENSOR, Bundle, Program
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, kept_shape
 from edge_fl.core.width_statistics import one_hot
+from edge_fl.data.batcher import BatchRows
 from edge_fl.training.local_run import LocalRun
 
 __all__ = ["Member", "Stack"]
@@ -87,6 +88,8 @@ class Stack:
             for spec in bundle.layout.frozen
             if not spec.whole
         }
+        run = members[0].run
+        self._x = np.empty((count, run.settings.batch, *run.samples.x.shape[1:]), dtype=run.samples.x.dtype)
         self.load(self.members)
 
     def load(self, members: Iterable[Member]) -> None:
@@ -119,12 +122,20 @@ class Stack:
             **self._cut,
             **self._shared,
             "number": torch.tensor(float(first.number), device=self._device),
-            "x": self._stacked([one.batch.x for one in each]),
-            "y": self._stacked([one.batch.y for one in each]),
-            "sample_weight": self._stacked([one.batch.weight for one in each]),
+            "x": self._features([one.drawn for one in each]),
+            "y": self._stacked(
+                [m.run.samples.y[one.drawn.rows] for m, one in zip(self.members, each, strict=True)]
+            ),
+            "sample_weight": self._stacked([one.drawn.weight for one in each]),
             **{name: self._stacked([one.extra[name] for one in each]) for name in first.extra},
             **self._width([one.width for one in each]),
         }
+
+    def _features(self, drawn: Sequence[BatchRows]) -> Tensor:
+        """Those of a batch of each member, in memory that every step uses again."""
+        for member, rows, place in zip(self.members, drawn, self._x, strict=True):
+            member.run.samples.x.take(rows.rows, axis=0, out=place, mode="clip")  # other modes copy once more
+        return torch.from_numpy(self._x).to(self._device)
 
     def _width(self, trained: Sequence[int]) -> dict[str, Tensor]:
         if not self._widths:

@@ -1,6 +1,7 @@
 """The batches of local training and evaluation: the one batcher that every runtime and the simulator share."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +11,31 @@ from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.core.randomness import Stream
 from edge_fl.data.registry import Samples
 
-__all__ = ["batches", "eval_batches"]
+__all__ = ["BatchRows", "batch_rows", "batches", "eval_batches"]
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """Which samples a batch has: ``rows`` ``[B]`` int64, and ``weight`` ``[B]`` float32, 0 on padding."""
+
+    rows: NDArray[np.int64]
+    weight: NDArray[np.float32]
+
+    def of(self, samples: Samples) -> Batch:
+        """The batch."""
+        return Batch(samples.x[self.rows], samples.y[self.rows], self.weight)
 
 
 def batches(samples: Samples, *, steps: int, size: int, stream: Stream, whole: bool = False) -> Iterator[Batch]:
-    """Give ``steps`` training batches of ``size`` samples.
+    """Give ``steps`` training batches of ``size`` samples; parameters and errors are those of :func:`batch_rows`."""
+    _check(samples, size)
+    return (drawn.of(samples) for drawn in batch_rows(samples, steps=steps, size=size, stream=stream, whole=whole))
+
+
+def batch_rows(
+    samples: Samples, *, steps: int, size: int, stream: Stream, whole: bool = False
+) -> Iterator[BatchRows]:
+    """Give which samples are in each of ``steps`` training batches of ``size``.
 
     Every epoch is a fresh permutation drawn from ``stream``, cut into batches; its short tail is padded with its first
     sample, of weight 0. Epochs follow one another until ``steps`` batches were given.
@@ -37,7 +58,7 @@ def batches(samples: Samples, *, steps: int, size: int, stream: Stream, whole: b
     for _ in range(steps):
         if not len(order) or (whole and len(order) < size):
             order = _epoch(len(samples.y), size, stream, whole=whole)
-        yield _padded(samples, order[:size], size)
+        yield _padded(order[:size], size)
         order = order[size:]
 
 
@@ -51,7 +72,7 @@ def eval_batches(samples: Samples, size: int) -> Iterator[Batch]:
     """Give every sample once, in order, in batches of ``size`` with a padded tail; raises as :func:`batches`."""
     _check(samples, size)
     for start in range(0, len(samples.y), size):
-        yield _padded(samples, np.arange(start, min(start + size, len(samples.y))), size)
+        yield _padded(np.arange(start, min(start + size, len(samples.y))), size).of(samples)
 
 
 def _check(samples: Samples, size: int) -> None:
@@ -61,9 +82,9 @@ def _check(samples: Samples, size: int) -> None:
         raise DataError("There is no sample to make a batch of; give this client data.")
 
 
-def _padded(samples: Samples, chosen: NDArray[np.int64], size: int) -> Batch:
+def _padded(chosen: NDArray[np.int64], size: int) -> BatchRows:
     if len(chosen) == size:
-        return Batch(samples.x[chosen], samples.y[chosen], np.ones(size, dtype=np.float32))
+        return BatchRows(chosen, np.ones(size, dtype=np.float32))
     # Not with zeros: of a sample whose mask is zeros, softmax may be NaN, and 0 times NaN is no 0.
     rows = np.concatenate([chosen, np.repeat(chosen[:1], size - len(chosen))])
-    return Batch(samples.x[rows], samples.y[rows], (np.arange(size) < len(chosen)).astype(np.float32))
+    return BatchRows(rows, (np.arange(size) < len(chosen)).astype(np.float32))

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.batch import Batch
 from edge_fl.core.bundle import LABEL_MASK
 from edge_fl.core.divergence import farthest, max_change
 from edge_fl.core.dropout import Dropout, drawn_masks
@@ -22,7 +21,7 @@ from edge_fl.core.randomness import Stream, stream_key
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import State
 from edge_fl.core.width_statistics import width_of
-from edge_fl.data.batcher import batches
+from edge_fl.data.batcher import BatchRows, batch_rows
 from edge_fl.data.registry import Samples
 from edge_fl.methods.base import Job, LocalHalf, LocalStep, Method
 from edge_fl.methods.capabilities import MasksLabels, SelectsEntries, TrainsSlots
@@ -67,10 +66,11 @@ class LocalResult:
 class StepInputs:
     """What one step takes besides tensors and step size: ``number`` counts from 1, ``extra`` is by input name.
 
-    ``width`` (thousandths) is that of the BatchNorm statistics which the step brings up to date.
+    ``drawn`` are those of the run's samples that the step trains on. ``width`` (thousandths) is that of the BatchNorm
+    statistics which the step brings up to date.
     """
 
-    batch: Batch
+    drawn: BatchRows
     scale: float
     number: int
     width: int
@@ -93,6 +93,8 @@ class LocalRun:
     ----------
     full
         The client's own full tensors.
+    samples
+        What the client trains on.
     """
 
     def __init__(
@@ -107,14 +109,14 @@ class LocalRun:
     ) -> None:
         self.settings, self._variant = settings, method.variant
         self._personal, self._dropout = personal, dropout
-        self._job, self._samples = job, len(samples.y)
+        self._job, self.samples = job, samples
         self._local = _required(method.local(job), LocalHalf, f"What local() of '{method.name}' returns")
         slots = self._local.slots if isinstance(self._local, TrainsSlots) else None
         self.full = LocalModel({**job.weights, **personal}, slots)
         self._losses: list[float] = []
         self._labels = _label_input(job.label_mask, masked=isinstance(method, MasksLabels) and method.masks_labels)
         stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
-        self._batches = batches(
+        self._batches = batch_rows(
             samples, steps=settings.steps, size=settings.batch, stream=stream, whole=settings.whole
         )
 
@@ -174,7 +176,7 @@ class LocalRun:
         sent = local.sent if isinstance(local, SelectsEntries) else {}
         shared = {name: delta[name] for name in self._job.weights}
         state = {**local.state(), **personal_state(self._job.layout, self.full.weights)}
-        return LocalResult(local.upload, shared, loss, self._samples, state, sent)
+        return LocalResult(local.upload, shared, loss, len(self.samples.y), state, sent)
 
 
 def train(runtime: Runtime, run: LocalRun) -> None:
@@ -213,7 +215,7 @@ class _Compact:
         inputs = self._run.inputs(self._selection)
         done = self._program(
             self._kept,
-            inputs.batch,
+            inputs.drawn.of(self._run.samples),
             lr=self._run.settings.lr,
             scale=inputs.scale,
             slots=self._slots,

@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +17,7 @@ from benchmarks.simulator import Peers, SimulatorSetting, bench_simulator
 from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.data.partition import IID, partition
 from edge_fl.data.registry import load_dataset
+from exporter.measure.eager import sized
 
 FLOWER = os.environ.get("EDGE_FL_FLOWER_PYTHON")
 PFL = os.environ.get("EDGE_FL_PFL_PYTHON")
@@ -49,6 +51,17 @@ def test_the_floor_has_every_product_of_a_step_and_no_other() -> None:
     first = [((5, 6), (6, 4), (5, 4)), ((4, 5), (5, 6), (4, 6))]
     assert shapes == [*first, ((5, 4), (4, 3), (5, 3)), ((3, 5), (5, 4), (3, 4)), ((5, 3), (3, 4), (5, 4))]
     assert seconds_on_all_cores(layers, batch=5, steps=4, rounds=2, processes=2) > 0
+
+
+def test_the_floor_of_a_narrower_model_is_its_own() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))
+    half = {
+        "0.weight": np.zeros((2, 6)),
+        "0.bias": np.zeros(2),
+        "2.weight": np.zeros((3, 2)),
+        "2.bias": np.zeros(3),
+    }
+    assert layers_of(sized(model, half)) == [(6, 2), (2, 3)]
 
 
 def small_work() -> FedAvgWork:
