@@ -36,7 +36,7 @@ from edge_fl.wire.context import Decoder
 from edge_fl.wire.sparse import SPARSE
 from edge_fl.wire.values import FLOAT32
 
-__all__ = ["Recipe", "open_recipe", "shares_in_thousandths"]
+__all__ = ["Recipe", "open_recipe", "parts_of", "shares_in_thousandths"]
 
 _SERVER = f"{SERVER}."
 
@@ -164,7 +164,7 @@ def open_recipe(name: str, parameters: Mapping[str, Any]) -> Recipe:
     ConfigError
         When a part or a parameter is unknown, or makes no sense, or the method takes no compressor, or no momentum.
     """
-    method, compressor, own = _parts_of(name, parameters)
+    method, compressor, own = parts_of(name, parameters)
     recipe = Recipe(
         open_method(method, own.method),
         open_compressor(compressor, own.compressor) if compressor else None,
@@ -197,7 +197,7 @@ def shares_in_thousandths(name: str, parameters: Mapping[str, Any]) -> dict[str,
 
     Raises ConfigError as that does for names, and for what is no share.
     """
-    method, compressor, own = _parts_of(name, parameters)
+    method, compressor, own = parts_of(name, parameters)
     found = in_thousandths(METHODS.find(method).Parameters, own.method, f"method '{method}'")
     if compressor:
         theirs = in_thousandths(
@@ -221,7 +221,7 @@ def _open_server(parameters: Mapping[str, Any]) -> ServerMomentum | None:
     return ServerMomentum(found) if found.momentum else None
 
 
-def _parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]:
+def parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]:
     """The method and the compressor (or nothing) of a recipe, and the parameters of each."""
     if ":" in name or "/" in name:
         raise ConfigError(f"'{name[:80]}' is no plain name of a method: no code comes with a task.")

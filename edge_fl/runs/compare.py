@@ -13,6 +13,7 @@ import msgspec
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.metrics.text import is_percent
+from edge_fl.recipes.given import Given, as_given
 from edge_fl.runs.metrics import RoundMetrics
 from edge_fl.runs.run import Run
 
@@ -124,27 +125,33 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 
 def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Of each run the settings in which the runs differ, by name; what only one run has says nothing.
+    """Of each run the settings in which the runs differ, by name.
 
-    A method's parameters count as settings, and have its name before theirs where that is a run's setting, too.
+    A method's parameters count as settings, and have its name before theirs where that is a run's setting, too. What
+    not all runs have is told of parameters alone, where it is not the default.
     """
     each = [_flat(run) for run in runs]
     names = dict.fromkeys(name for settings in each for name in settings)
-    values = {name: [settings[name] for settings in each if name in settings] for name in names}
-    differing = [name for name, found in values.items() if any(value != found[0] for value in found)]
-    return [{name: settings[name] for name in differing if name in settings} for settings in each]
+    told: list[dict[str, Any]] = [{} for _ in runs]
+    for name in names:
+        held = [settings.get(name) for settings in each]
+        found = [given for given in held if given is not None]
+        differ = any(given.value != found[0].value for given in found)
+        for row, given in zip(told, held, strict=True):
+            if given is not None and (differ or (len(found) < len(runs) and not given.is_default)):
+                row[name] = given.value
+    return told
 
 
-def _flat(run: Run) -> dict[str, Any]:
-    settings = {name: value for name, value in msgspec.to_builtins(run.config).items() if name not in _OWN}
-    about = {name: value for name, value in run.config.about.items() if name not in _OWN}
-    return {
-        **settings,
-        **{
-            f"{run.config.method}.{name}" if name in settings else name: v
-            for name, v in run.config.parameters.items()
-        },
-        **{f"about.{name}" if name in settings else name: value for name, value in about.items()},
+def _flat(run: Run) -> dict[str, Given]:
+    config = run.config
+    settings = {name: value for name, value in msgspec.to_builtins(config).items() if name not in _OWN}
+    about = {name: value for name, value in config.about.items() if name not in _OWN}
+    others = settings | {f"about.{name}" if name in settings else name: value for name, value in about.items()}
+    parameters = as_given(config.method, config.parameters)
+    return {  # another command or version may lack one of the others, which says nothing of a run
+        **{name: Given(value, is_default=True) for name, value in others.items()},
+        **{f"{config.method}.{name}" if name in settings else name: given for name, given in parameters.items()},
     }
 
 

@@ -35,10 +35,10 @@ def test_settings_in_which_runs_differ_are_told_and_nothing_else(tmp_path: Path)
 
     assert [row["settings"] for row in rows] == [
         {"lr": 0.1, "tiers": "registered", "about.tiers": 1},
-        {"lr": 0.02, "tiers": "auto", "about.tiers": 1, "dropout": [500]},
-        {"lr": 0.1, "tiers": "registered", "about.tiers": 3, "dropout": [400]},
+        {"lr": 0.02, "tiers": "auto", "about.tiers": 1, "dropout": 0.5},
+        {"lr": 0.1, "tiers": "registered", "about.tiers": 3, "dropout": 0.4},
     ]
-    told = "lr=0.02 tiers=auto about.tiers=1 dropout=500"
+    told = "lr=0.02 tiers=auto about.tiers=1 dropout=0.5"
     assert cell(rows[1]["settings"]) == told
     assert told in compare(runs, tmp_path / "page.html").read_text()
     assert f"fedbiad (b) {told}" in compare(runs, tmp_path / "picture.svg").read_text()
@@ -57,6 +57,17 @@ def test_a_parameter_of_a_setting_s_name_is_told_from_it(tmp_path: Path) -> None
     )
     assert cell(rows[2]["settings"]) == "lr=0.1 lr_drops=none test_data=none privacy=none"
     assert compare(runs, tmp_path / "picture.png").stat().st_size > 10_000
+
+
+def test_a_parameter_that_another_method_lacks_is_told_where_it_is_not_the_default(tmp_path: Path) -> None:
+    fjord = {"weighting": "samples", "maps": [[200, 400], [200, 400, 1000]]}
+    runs = [
+        run(tmp_path / "a", "fedavg+tcs", {"weighting": "samples", "tcs.global_ratio": 0.01, "tcs.bits": 5}),
+        run(tmp_path / "b", "feddrop", {"weighting": "samples", "dropout": [300, 600]}),
+        run(tmp_path / "c", "of_their_own", fjord),
+    ]
+    told = [cell(row["settings"]) for row in comparison(runs)]
+    assert told == ["tcs.bits=5", "dropout=0.3,0.6", "maps=200,400,200,400,1000"]
 
 
 def test_runs_of_the_same_settings_have_no_such_column(tmp_path: Path) -> None:
