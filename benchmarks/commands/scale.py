@@ -26,6 +26,15 @@ def scale(
     model: Annotated[str, typer.Option(help="What travels: a model of the zoo.")] = "mnist-mlp",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of each.")] = 4,
     processes: Annotated[int, typer.Option(min=1, help="Processes that the devices are spread over.")] = 2,
+    slowed: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            max=100,
+            help="Coordinator and workers run 5 ms of every so many times 5 ms, so that cores are free; repeat "
+            "[default: 1 and 4].",
+        ),
+    ] = None,
     output: Output = None,
     json: Json = False,
 ) -> None:
@@ -38,5 +47,6 @@ def scale(
 
     fleets = tuple(Fleet.parse(text) for text in agents or _FLEETS)
     with progress("bench scale") as report:
-        result = bench_scale(ScaleSetting(model, fleets, workers or _WORKERS, rounds, processes), report)
+        setting = ScaleSetting(model, fleets, workers or _WORKERS, rounds, processes, slowed or (1, 4))
+        result = bench_scale(setting, report)
     show(result, output, as_json=json)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -17,27 +18,28 @@ from exporter.measure.cases import find_case
 
 __all__ = ["ScaleSetting", "bench_scale"]
 
-_CPU = "CPU of both (ms)"
+_CPU, _ROUND, _RATE, _SPEED = "CPU of both (ms)", "round (s)", "updates a second", "a core's speed"
 _BARS = Bars(
     "CPU milliseconds of an update: coordinator and workers together",
-    ("registered", "selected", "workers"),
+    ("registered", "selected", _SPEED, "workers"),
     (_CPU,),
 )
 _ABOUT = (
     "Rounds of devices that train nothing: they hold ready updates, and speak the whole protocol in MQTT sessions of "
     "their own, many sessions to a process. The coordinator is the real one, with 0 to several worker processes. The "
     "method is FedBIAD at p = 0.5, with exact sums, so that workers also add up. Mosquitto has persistence off and "
-    "unlimited queues. Everything shares this machine's cores. A round's seconds are from the first task sent to the "
-    "last update accepted; closing is from there until the model is changed and recorded, without evaluation. CPU "
-    "milliseconds are of one update: those of a round, closing included, by the updates in it. Figures are medians of "
-    "all rounds but the first. Memory is what a process has resident after a round."
+    "unlimited queues. Everything shares this machine's cores. Where a core's speed is 1/4, coordinator and workers "
+    "each run 5 ms of every 20 and stand still in between, so some core is always free. A round's seconds are from the "
+    "first task sent to the last update accepted; closing is from there until the model is changed and recorded, "
+    "without evaluation. CPU milliseconds are of one update: those of a round, closing included, by the updates in it. "
+    "Figures are medians of all rounds but the first. Memory is what a process has resident after a round."
 )
 
 
 @dataclass(frozen=True)
 class ScaleSetting:
     """Each of ``fleets`` makes ``rounds`` rounds of ``model`` with each number of ``workers``, its sessions spread over
-    ``processes``.
+    ``processes``, once for each of ``turns``: coordinator and workers run one of every so many.
     """
 
     model: str
@@ -45,15 +47,17 @@ class ScaleSetting:
     workers: Sequence[int]
     rounds: int
     processes: int
+    turns: Sequence[int] = (1,)
 
     @property
     def command(self) -> str:
         """The command line that gives the same table."""
         fleets = " ".join(f"--agents {fleet}" for fleet in self.fleets)
         workers = " ".join(f"--workers {count}" for count in self.workers)
+        slowed = "".join(f" --slowed {turns}" for turns in self.turns)
         return (
             f"edge-fl bench scale {fleets} {workers} --model {self.model} --rounds {self.rounds} "
-            f"--processes {self.processes}"
+            f"--processes {self.processes}{slowed}"
         )
 
 
@@ -78,31 +82,40 @@ def bench_scale(setting: ScaleSetting, report: Callable[[str], None]) -> Result:
         report(f"{setting.model}: exporting")
         case = find_case(setting.model)
         bundle = export_bundle(case.build(), case.target("onnx"), Path(scratch) / "bundle")
-        for fleet in setting.fleets:
-            for workers in setting.workers:
-                folder = Path(scratch) / f"fleet-{len(rows)}"
-                folder.mkdir()
-                rounds = scale_rounds(
-                    fleet,
-                    workers=workers,
-                    rounds=setting.rounds,
-                    processes=setting.processes,
-                    bundle=bundle,
-                    folder=folder,
-                    report=report,
-                )
-                rows.append(_row(fleet, workers, rounds[1:] or rounds))
+        for fleet, turns, workers in product(setting.fleets, setting.turns, setting.workers):
+            folder = Path(scratch) / f"fleet-{len(rows)}"
+            folder.mkdir()
+            rounds = scale_rounds(
+                fleet,
+                workers=workers,
+                turns=turns,
+                rounds=setting.rounds,
+                processes=setting.processes,
+                bundle=bundle,
+                folder=folder,
+                report=report,
+            )
+            rows.append({**_place(fleet, turns, workers), **_figures(fleet, rounds[1:] or rounds)})
     return Result(
         title="Growth",
         command=setting.command,
         about=_ABOUT,
         rows=rows,
-        notes=[*_of_workers(rows), *_slopes(rows)],
+        notes=[*_of_workers(rows), *_of_free_cores(rows), *_slopes(rows)],
         bars=_BARS,
     )
 
 
-def _row(fleet: Fleet, workers: int, rounds: Sequence[Scaled]) -> Row:
+def _place(fleet: Fleet, turns: int, workers: int) -> Row:
+    return {
+        "registered": str(fleet.agents),
+        "selected": str(fleet.selected),
+        _SPEED: "1" if turns == 1 else f"1/{turns}",
+        "workers": str(workers),
+    }
+
+
+def _figures(fleet: Fleet, rounds: Sequence[Scaled]) -> Row:
     def mid(of: Callable[[Scaled], float]) -> float:
         return median(of(each) for each in rounds)
 
@@ -111,12 +124,9 @@ def _row(fleet: Fleet, workers: int, rounds: Sequence[Scaled]) -> Row:
     theirs = each * mid(lambda r: r.served.workers)
     seconds, closing = mid(lambda r: r.served.seconds), mid(lambda r: r.served.closing[0])
     return {
-        "registered": str(fleet.agents),
-        "selected": str(fleet.selected),
-        "workers": str(workers),
-        "round (s)": seconds,
+        _ROUND: seconds,
         "closing (s)": closing,
-        "updates a second": fleet.selected / (seconds + closing),
+        _RATE: fleet.selected / (seconds + closing),
         "coordinator (ms)": own,
         "workers (ms)": theirs,
         _CPU: own + theirs,
@@ -130,23 +140,41 @@ def _row(fleet: Fleet, workers: int, rounds: Sequence[Scaled]) -> Row:
 
 
 def _of_workers(rows: Sequence[Row]) -> list[str]:
-    """How two workers compare with one, where both were tried."""
+    """How two workers compare with one, where both were tried at full speed."""
     found = []
     for row in rows:
-        if row["workers"] != "2":
-            continue
-        one = [
-            other
-            for other in rows
-            if other["workers"] == "1" and all(other[key] == row[key] for key in ("registered", "selected"))
-        ]
-        if one:
-            cpu, seconds = (float(row[key]) / float(one[0][key]) for key in (_CPU, "round (s)"))
+        one = _beside(row, rows, workers="1")
+        if row["workers"] == "2" and row[_SPEED] == "1" and one:
             found.append(
-                f"{row['selected']} of {row['registered']} devices: with 2 workers an update costs {cpu:.2f} of the "
-                f"CPU that it costs with 1 (goal: at most 1.2), and a round takes {seconds:.2f} of the time."
+                f"{row['selected']} of {row['registered']} devices: with 2 workers an update costs "
+                f"{_ratio(row, one, _CPU):.2f} of the CPU that it costs with 1 (goal: at most 1.2), and a round takes "
+                f"{_ratio(row, one, _ROUND):.2f} of the time."
             )
     return found
+
+
+def _of_free_cores(rows: Sequence[Row]) -> list[str]:
+    """What workers save of a round where cores are slow, and so some are free."""
+    found = []
+    for row in rows:
+        alone = _beside(row, rows, workers="0")
+        if row["workers"] != "0" and row[_SPEED] != "1" and alone:
+            found.append(
+                f"{row['selected']} of {row['registered']} devices, {row[_SPEED]} of a core each: with "
+                f"{row['workers']} workers a round and its closing take {_ratio(alone, row, _RATE):.2f} of the time that "
+                "they take without."
+            )
+    return found
+
+
+def _beside(row: Row, rows: Sequence[Row], *, workers: str) -> Row | None:
+    """The row that differs in the number of workers alone."""
+    alike = ("registered", "selected", _SPEED)
+    return next((o for o in rows if o["workers"] == workers and all(o[key] == row[key] for key in alike)), None)
+
+
+def _ratio(row: Row, other: Row, column: str) -> float:
+    return float(row[column]) / float(other[column])
 
 
 def _slopes(rows: Sequence[Row]) -> list[str]:
@@ -161,7 +189,7 @@ def _slopes(rows: Sequence[Row]) -> list[str]:
             f"{(start + slope * number) / 1000:,.1f} GB at {number:,}" for number in (1_000_000, 100_000_000)
         )
         found.append(f"{part}: {1000 * slope:.1f} kB a registered device, {ahead} (extrapolated).")
-    rate = max(float(row["updates a second"]) for row in rows)
+    rate = max(float(row[_RATE]) for row in rows)
     found.append(
         f"The most updates a second on this machine were {rate:,.0f}: 10,000 updates take {10_000 / rate:,.0f} s."
     )

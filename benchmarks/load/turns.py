@@ -14,6 +14,7 @@ from benchmarks.load.bare import Moved
 from benchmarks.load.child import Child, Place, cpu_seconds
 from benchmarks.load.config import patient_config
 from benchmarks.load.coordinator import Asking, Served, resident_of
+from benchmarks.load.slow_cores import children_of, slow_cores
 from broker.model import GlobalModel
 from device_sim.emulation.crowd import ReadyUpdates
 from device_sim.emulation.mosquitto import Mosquitto
@@ -146,6 +147,7 @@ def scale_rounds(
     fleet: Fleet,
     *,
     workers: int,
+    turns: int,
     rounds: int,
     processes: int,
     bundle: Bundle,
@@ -154,7 +156,8 @@ def scale_rounds(
 ) -> list[Scaled]:
     """A fleet's rounds alone, over a Mosquitto in ``folder``, of a coordinator with so many ``workers``.
 
-    Sums are exact, so that workers add up, too. Raises as :func:`take_turns` does.
+    Coordinator and workers run one of every so many ``turns`` (:func:`benchmarks.load.slow_cores.slow_cores`). Sums are
+    exact, so that workers add up, too. Raises as :func:`take_turns` does.
     """
     config = patient_config(
         "scale",
@@ -167,11 +170,13 @@ def scale_rounds(
     )
     config = msgspec.structs.replace(config, exact_sums=True, evaluate_every=rounds + 1, max_devices=fleet.agents)
     broker, found = Mosquitto(folder), []
+    slow = f", 1/{turns} of a core each" if turns > 1 else ""
     with _cast(fleet, broker, bundle, config, folder / "run", processes=processes, workers=workers) as cast:
         for number in range(1, rounds + 1):
             cast.asked(number)
-            report(f"{fleet} agents, {workers} workers: round {number}")
-            served, used = cast.timed(cast.lead, None)
+            report(f"{fleet} agents, {workers} workers{slow}: round {number}")
+            with slow_cores([cast.lead.pid, *children_of(cast.lead.pid)], turns):
+                served, used = cast.timed(cast.lead, None)
             found.append(Scaled(served, *used, resident_of(broker.pid)))
         cast.check(rounds * fleet.selected)
     return found
