@@ -161,8 +161,8 @@ def _of_free_cores(rows: Sequence[Row]) -> list[str]:
         if row["workers"] != "0" and row[_SPEED] != "1" and alone:
             found.append(
                 f"{row['selected']} of {row['registered']} devices, {row[_SPEED]} of a core each: with "
-                f"{row['workers']} workers a round and its closing take {_ratio(alone, row, _RATE):.2f} of the time that "
-                "they take without."
+                f"{row['workers']} workers a round and its closing take {_ratio(alone, row, _RATE):.2f} of their time "
+                "without."
             )
     return found
 

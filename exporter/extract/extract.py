@@ -167,9 +167,10 @@ def check_trained(bundle: Bundle, trained: Trained, wanted: Wanted) -> None:
             "start: extract that width or a narrower one."
         )
     if wanted.width < trained.width and not (trained.ordered or wanted.untrained):
+        ordered = "fjord, hetlora or flexlora" if bundle.manifest.adapters else "fjord or heterofl"
         raise ConfigError(
             f"'{trained.method}' trains no narrower models, so its first units alone predict badly: extract the full "
-            "width, train with fjord or heterofl, or insist with --untrained-width."
+            f"width, train with {ordered}, or insist with --untrained-width."
         )
     if trained.widths and wanted.width < trained.widths[0] and not wanted.untrained:
         raise ConfigError(

@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from broker.observer import Observer
@@ -22,7 +23,10 @@ from edge_fl.runs.config import RunConfig, SecureAggregation
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.wire.messages import Topics
+from exporter.export import export_bundle
+from tests.e2e.conftest import System
 from tests.e2e.test_resume import metrics_of, until_round
+from tests.exporter.test_per_width import STATISTICS, model, target
 
 RECIPES = {
     "rows": ("fedbiad", {}),
@@ -54,6 +58,25 @@ def test_sums_of_workers_are_those_of_the_coordinator(system, address: BrokerAdd
     alone = system.run(config, system.agents(), address)
     for workers in (2,) if kind == "rows" else (1, 2, 7):
         assert_alike(alone, system.run(config, system.agents(), address, workers=workers))
+
+
+@pytest.fixture(scope="module")
+def normalised(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """With BatchNorm's statistics of both widths."""
+    folder = tmp_path_factory.mktemp("normalised") / "bundle"
+    return export_bundle(model(), target("onnx", widths=(1000, 500)), folder)
+
+
+@pytest.mark.matrix
+def test_workers_add_up_statistics_of_each_width(
+    normalised: Bundle, tmp_path: Path, embedded: BrokerAddress
+) -> None:
+    system = System(normalised, tmp_path)
+    config = system.config("heterofl", parameters={"levels": ["a", "b"]}, quorum=1.0, exact_sums=True)
+    alone = system.run(config, system.agents(), embedded)
+    assert any(not np.array_equal(alone.weights[name], normalised.weights()[name]) for name in STATISTICS)
+    for workers in (1, 2, 7):
+        assert_alike(alone, system.run(config, system.agents(), embedded, workers=workers))
 
 
 def test_updates_that_workers_take_in_are_summed_as_others_are(system, embedded: BrokerAddress) -> None:

@@ -191,7 +191,15 @@ def test_no_factor_where_a_layers_readers_do_not_show_it(model: nn.Module) -> No
     assert not same_factor(made, names, torch.randn(3, 5, 3))
 
 
-@pytest.mark.parametrize("name", ["LSTM state", "GRUCell", "GRU handed on", "states of one direction dense"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "LSTM state",
+        pytest.param("GRUCell", marks=pytest.mark.matrix),
+        pytest.param("GRU handed on", marks=pytest.mark.matrix),
+        "states of one direction dense",
+    ],
+)
 def test_programs_agree_with_a_reference_that_scales_by_itself(name: str, tmp_path: Path) -> None:
     bundle = edge_fl.export(
         (MODELS | PARTLY_DENSE)[name],
