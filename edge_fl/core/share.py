@@ -39,10 +39,16 @@ def _converted(kind: Any, name: str, value: Any, of: str) -> Any:
         return value
     parts = value.split(",") if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     try:
-        shares = [thousandths(float(part)) for part in parts]
+        given = [float(part) for part in parts]
     except (TypeError, ValueError) as error:
         several = " or, one a tier, 0.2,0.4" if listed else ""
         raise ConfigError(f"'{name}' of the {of} is a share such as 0.5{several}, not '{value}'.") from error
+    try:
+        shares = [thousandths(share) for share in given]
+    except ConfigError as error:
+        percent = [share for share in given if 1 < share <= 100]
+        meant = f" {percent[0]:g} percent are {percent[0] / 100:g}." if percent else ""
+        raise ConfigError(f"'{name}' of the {of}: {error}{meant}") from error
     return shares if listed or len(shares) > 1 else shares[0]
 
 

@@ -110,7 +110,12 @@ def test_a_run_needs_a_bundle() -> None:
             ["--method", "fedbiad", "--rule", "median"],
         ),
         (15, "must be in \\[0, 1\\)", ["--method", "fedbiad", "--dropout", "1.0"]),
-        (15, "share must be in \\[0, 1\\]", ["--method", "fedbiad", "--dropout", "-0.1"]),
+        (
+            15,
+            "'dropout' of the method 'fedbiad': A share must .*, not -0.1",
+            ["--method", "fedbiad", "--dropout", "-0.1"],
+        ),
+        (15, "not 30. 30 percent are 0.3", ["--method", "fedbiad", "--dropout", "0.2,30"]),
         (15, "share must be in \\[0, 1\\]", ["--method", "efd", "--set", "width=400"]),
         (
             15,
