@@ -200,6 +200,18 @@ def _takes(loss: Loss, model: nn.Module, sample: torch.Tensor, target: Input) ->
     return True
 
 
+def _batch_hint(model: nn.Module, sample: torch.Tensor) -> str:
+    """What to do about example inputs that were one sample, without an axis for the batch."""
+    batch = torch.stack([sample, sample])  # BatchNorm takes no single one
+    try:
+        given = one_pass(model, batch)
+    except Exception:  # as above
+        return ""
+    if not isinstance(given, torch.Tensor) or given.ndim < 2 or len(given) != len(batch):
+        return ""
+    return f" The example inputs lack the axis of the batch: give [B, {', '.join(map(str, sample.shape))}]."
+
+
 def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:
     """The shape of what the model gives for one sample, without the batch axis."""
     try:
@@ -207,9 +219,13 @@ def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:
     except Exception as error:  # a model of the user's may raise anything
         raise ModelError(
             f"The model does not take the example inputs {tuple(sample.shape)}: {said(error)}."
+            f"{_batch_hint(model, sample)}"
         ) from error
     given = predictions(given) if isinstance(given, Several) else given
     if not isinstance(given, torch.Tensor) or given.ndim < 2 or len(given) != len(sample):
         shown = tuple(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
-        raise ModelError(f"The model gives {shown}, not one tensor [B, ...] for the {len(sample)} example inputs.")
+        raise ModelError(
+            f"The model gives {shown}, not one tensor [B, ...] for the {len(sample)} example inputs."
+            f"{_batch_hint(model, sample)}"
+        )
     return tuple(np.array(given.shape[1:]).tolist())
