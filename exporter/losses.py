@@ -17,6 +17,7 @@ from exporter.model_file import load_function
 from exporter.one_pass import one_pass
 from exporter.own_outputs import Outputs
 from exporter.sentence import first_line
+from exporter.torch_losses import named_as
 
 __all__ = ["Loss", "find_loss", "first_is_usual", "try_loss"]
 
@@ -128,7 +129,8 @@ def find_loss(name: str | Callable[..., Tensor], *, target: Literal["float32", "
     ----------
     name
         One of this module's, ``path/to/file.py:function``, or a function: of outputs ``[B, ...]`` and targets
-        ``[B, ...]`` it gives ``[B]``; or of several outputs, by the names of its parameters, and targets.
+        ``[B, ...]`` it gives ``[B]``; or of several outputs, by the names of its parameters, and targets. A loss of
+        torch's with torch's defaults is one of this module's (:func:`exporter.torch_losses.named_as`).
     target
         The dtype of the targets of a user's function.
 
@@ -144,6 +146,8 @@ def find_loss(name: str | Callable[..., Tensor], *, target: Literal["float32", "
         raise ConfigError(f"A loss is a name such as 'mse', 'file.py:function' or a function, not {given!r}.")
     if not isinstance(name, str) or ":" in name:
         function = load_function(name) if isinstance(name, str) else name
+        if known := named_as(function):
+            return find_loss(known)
         name = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
         called = name.rpartition(":")[2]
         return Loss(called, target, _of_outputs(function), outputs=_output_names(name, function), classes=None)
