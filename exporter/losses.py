@@ -97,6 +97,11 @@ def _mse(outputs: Tensor, y: Tensor) -> Tensor:
     return (difference * difference).flatten(1).mean(dim=1)
 
 
+def _l1(outputs: Tensor, y: Tensor) -> Tensor:
+    """Outputs and targets ``[B, ...]``: the mean of ``|outputs - y|`` over all but the batch axis."""
+    return (outputs - y).abs().flatten(1).mean(dim=1)
+
+
 def _huber(outputs: Tensor, y: Tensor) -> Tensor:
     """Outputs and targets ``[B, ...]``: d^2 / 2 where |d| < 1, else |d| - 1/2; the mean over all but the batch axis."""
     size = (outputs - y).abs()
@@ -117,6 +122,7 @@ _LOSSES = (
     Loss("sequence_cross_entropy", "int64", _sequence_cross_entropy),
     Loss("padded_sequence_cross_entropy", "int64", _padded_sequence_cross_entropy, leaves_out=True),
     Loss("mse", "float32", _mse),
+    Loss("l1", "float32", _l1),
     Loss("huber", "float32", _huber),
     Loss("binary_cross_entropy", "float32", _binary_cross_entropy),
 )

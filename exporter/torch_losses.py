@@ -10,6 +10,7 @@ __all__ = ["named_as"]
 _MODULES: dict[type[nn.Module], str] = {
     nn.CrossEntropyLoss: "cross_entropy",
     nn.MSELoss: "mse",
+    nn.L1Loss: "l1",
     nn.HuberLoss: "huber",
     nn.SmoothL1Loss: "huber",
     nn.BCEWithLogitsLoss: "binary_cross_entropy",
@@ -17,6 +18,7 @@ _MODULES: dict[type[nn.Module], str] = {
 _FUNCTIONS: dict[Any, str] = {
     functional.cross_entropy: "cross_entropy",
     functional.mse_loss: "mse",
+    functional.l1_loss: "l1",
     functional.huber_loss: "huber",
     functional.smooth_l1_loss: "huber",
     functional.binary_cross_entropy_with_logits: "binary_cross_entropy",

@@ -13,6 +13,8 @@ from exporter.torch_losses import named_as
 
 FLOATS = (
     nn.MSELoss(),
+    nn.L1Loss(),
+    functional.l1_loss,
     nn.HuberLoss(),
     nn.SmoothL1Loss(),
     nn.BCEWithLogitsLoss(),
@@ -30,8 +32,8 @@ OTHERS = (
     nn.HuberLoss(delta=2.0),
     nn.SmoothL1Loss(beta=0.5),
     nn.BCEWithLogitsLoss(pos_weight=torch.ones(3)),
-    nn.L1Loss(),
-    functional.l1_loss,
+    nn.L1Loss(reduction="none"),
+    functional.poisson_nll_loss,
     "mse",
 )
 
