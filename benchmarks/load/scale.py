@@ -29,7 +29,8 @@ _ABOUT = (
     "their own, many sessions to a process. The coordinator is the real one, with 0 to several worker processes. The "
     "method is FedBIAD at p = 0.5, with exact sums, so that workers also add up. Mosquitto has persistence off and "
     "unlimited queues. Everything shares this machine's cores. Where a core's speed is 1/4, coordinator and workers "
-    "each run 5 ms of every 20 and stand still in between, so some core is always free. A round's seconds are from the "
+    "each run 5 ms of every 20. They stand still in between, and mostly leave a core free. Mosquitto and devices run "
+    "at full speed. A round's seconds are from the "
     "first task sent to the last update accepted; closing is from there until the model is changed and recorded, "
     "without evaluation. CPU milliseconds are of one update: those of a round, closing included, by the updates in it. "
     "Figures are medians of all rounds but the first. Memory is what a process has resident after a round."
@@ -159,10 +160,10 @@ def _of_free_cores(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         alone = _beside(row, rows, workers="0")
         if row["workers"] != "0" and row[_SPEED] != "1" and alone:
+            workers = "1 worker" if row["workers"] == "1" else f"{row['workers']} workers"
             found.append(
-                f"{row['selected']} of {row['registered']} devices, {row[_SPEED]} of a core each: with "
-                f"{row['workers']} workers a round and its closing take {_ratio(alone, row, _RATE):.2f} of their time "
-                "without."
+                f"{row['selected']} of {row['registered']} devices, {row[_SPEED]} of a core each: with {workers} a "
+                f"round and its closing take {_ratio(alone, row, _RATE):.2f} of the time without."
             )
     return found
 

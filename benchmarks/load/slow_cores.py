@@ -15,7 +15,8 @@ _TURN = 0.005  # seconds
 
 def children_of(pid: int) -> list[int]:
     """The processes that a process has begun (Linux)."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return sorted(int(child) for thread in threads for child in thread.read_text().split())
 
 
 @contextmanager

@@ -2,11 +2,11 @@
 
 import os
 import pickle
-import tempfile
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from multiprocessing.reduction import recv_handle, send_handle
+from tempfile import TemporaryFile
 from typing import Any
 
 import msgspec
@@ -25,13 +25,13 @@ class Channel:
 
     A pipe takes in some 200 kB at a time, and wakes the other process for each. So arrays and updates' frames are
     written into a temporary file, and the pipe says how long they are. Each end has ``files`` of these, and takes them
-    in turn: it sends at most so many messages before the other end has received the first of them. The end that
-    receives removes a file's name as it opens the file, so killed processes leave no file behind.
+    in turn: it sends at most so many messages before the other end has received the first of them. A file has no name:
+    its descriptor goes over the pipe, and the file ends with both processes.
 
     Parameters
     ----------
     connection
-        One end of the pipe; the other process has a channel for the other.
+        One end of a pipe of both directions; the other process has a channel for the other.
     files
         How many messages may be under way in one direction.
 
@@ -45,31 +45,31 @@ class Channel:
         self.connection, self._files = connection, files
         self._written: dict[int, int] = {}  # descriptors, by the place of a message
         self._read: dict[int, int] = {}
+        self._handed: set[int] = set()  # places whose file the other end has, too
         self._sent = self._received = 0
 
     def send(self, value: object) -> None:
         """Send it; OSError where the other process is no more, RunError where a file cannot be written."""
         stream, buffers = BytesIO(), list[memoryview]()
         _Pickler(stream, buffers).dump(value)
-        try:
-            path = self._write(self._sent % self._files, buffers) if buffers else ""
-        except OSError as error:
-            raise RunError(
-                f"Updates cannot be written to {tempfile.gettempdir()}: {error.strerror}. Free some space there, or "
-                "name another folder in TMPDIR."
-            ) from error
+        place = self._sent % self._files
+        is_new = bool(buffers) and place not in self._handed
+        if buffers:
+            self._write(place, buffers)
         sizes = [(len(buffer), buffer.readonly) for buffer in buffers]
-        self.connection.send((path, sizes, stream.getvalue()))
+        self.connection.send((is_new, sizes, stream.getvalue()))
+        if is_new:
+            send_handle(self.connection, self._written[place], os.getpid())
+            self._handed.add(place)
         self._sent += 1
 
     def receive(self) -> Any:
         """What the other process sent next; EOFError or OSError where that process is no more."""
-        path, sizes, pickled = self.connection.recv()
+        is_new, sizes, pickled = self.connection.recv()
         place = self._received % self._files
         self._received += 1
-        if path:
-            self._read[place] = os.open(path, os.O_RDONLY)
-            Path(path).unlink()
+        if is_new:
+            self._read[place] = recv_handle(self.connection)
         start, buffers = 0, list[bytes | bytearray]()
         for size, readonly in sizes:
             got = _got(self._read[place], size, start)
@@ -85,20 +85,18 @@ class Channel:
         self._written.clear()
         self._read.clear()
 
-    def _write(self, place: int, buffers: Sequence[memoryview]) -> str:
-        """Write them one after another; gives the path of a file that the other end has yet to open."""
-        if place in self._written:
-            _put(self._written[place], buffers)
-            return ""
-        descriptor, path = tempfile.mkstemp(prefix="edge-fl-")
+    def _write(self, place: int, buffers: Sequence[memoryview]) -> None:
+        """Write them one after another into the file of a place, which is made when it is first needed."""
         try:
-            _put(descriptor, buffers)
-        except OSError:
-            os.close(descriptor)
-            Path(path).unlink()
-            raise
-        self._written[place] = descriptor
-        return path
+            if place not in self._written:
+                with TemporaryFile() as file:
+                    self._written[place] = os.dup(file.fileno())
+            _put(self._written[place], buffers)
+        except OSError as error:
+            raise RunError(
+                f"A temporary file of the simulation's processes cannot be written: {error.strerror}. Free some space "
+                "in the folder for temporary files, or name another in TMPDIR."
+            ) from error
 
 
 def ready_among(channels: Iterable[Channel]) -> list[Channel]:

@@ -133,8 +133,8 @@ class Stack:
 
     def _features(self, drawn: Sequence[BatchRows]) -> Tensor:
         """Those of a batch of each member, in memory that every step uses again."""
-        for member, rows, place in zip(self.members, drawn, self._x, strict=True):
-            member.run.samples.x.take(rows.rows, axis=0, out=place, mode="clip")  # other modes copy once more
+        for member, batch, place in zip(self.members, drawn, self._x, strict=True):
+            batch.features_into(member.run.samples, place)
         return torch.from_numpy(self._x).to(self._device)
 
     def _width(self, trained: Sequence[int]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,13 @@ class BatchRows:
     def of(self, samples: Samples) -> Batch:
         """The batch."""
         return Batch(samples.x[self.rows], samples.y[self.rows], self.weight)
+
+    def features_into(self, samples: Samples, out: NDArray[Any]) -> None:
+        """Write ``x`` of the batch into ``out`` ``[B, ...]``, of the same dtype."""
+        if samples.x.flags.c_contiguous:  # of other arrays numpy would copy all that there is
+            samples.x.take(self.rows, axis=0, out=out, mode="clip")  # without "clip" it copies the batch twice
+        else:
+            out[...] = samples.x[self.rows]
 
 
 def batches(samples: Samples, *, steps: int, size: int, stream: Stream, whole: bool = False) -> Iterator[Batch]:

@@ -98,9 +98,9 @@ class Samples:
         return self.y.ndim == 2 and not self.y.shape[1]
 
     def take(self, indices: NDArray[np.int64]) -> "Samples":
-        """Copy the samples at ``indices``, in that order."""
+        """Copy the samples at ``indices``, in that order: one after another in memory, however they lay before."""
         owner = None if self.owner is None else self.owner[indices]
-        return replace(self, x=self.x[indices], y=self.y[indices], owner=owner)
+        return replace(self, x=self.x.take(indices, axis=0), y=self.y.take(indices, axis=0), owner=owner)
 
 
 @dataclass(frozen=True)

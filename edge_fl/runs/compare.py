@@ -149,7 +149,7 @@ def _flat(run: Run) -> dict[str, Given]:
     about = {name: value for name, value in config.about.items() if name not in _OWN}
     others = settings | {f"about.{name}" if name in settings else name: value for name, value in about.items()}
     parameters = as_given(config.method, config.parameters)
-    return {  # another command or version may lack one of the others, which says nothing of a run
+    return {  # what another command or version records none of is no choice of its user: as a default
         **{name: Given(value, is_default=True) for name, value in others.items()},
         **{f"{config.method}.{name}" if name in settings else name: given for name, given in parameters.items()},
     }

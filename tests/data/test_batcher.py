@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from edge_fl.core.batch import Batch
 from edge_fl.core.errors import ConfigError, DataError
 from edge_fl.core.randomness import Stream
-from edge_fl.data.batcher import batches, eval_batches
+from edge_fl.data.batcher import batch_rows, batches, eval_batches
 from edge_fl.data.registry import Samples
 
 
@@ -101,3 +101,14 @@ def test_whole_batches_hold_no_padding(n: int) -> None:
             labels = np.concatenate([real_labels(batch) for batch in epoch])
             assert len(set(labels)) == len(labels)
     assert {int(label) for batch in given_out for label in real_labels(batch)} == set(range(1, n + 1))
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (0, 2, 1)])
+def test_features_are_written_into_memory_however_samples_lie(axes: tuple[int, ...]) -> None:
+    samples = numbered(7)
+    moved = Samples(samples.x.transpose(axes), samples.y)
+    out = np.empty((3, *moved.x.shape[1:]), dtype=np.float32)
+    for drawn in batch_rows(moved, steps=5, size=3, stream=Stream(1)):
+        drawn.features_into(moved, out)
+        np.testing.assert_array_equal(out, drawn.of(moved).x)
+    assert moved.take(np.arange(7)).x.flags.c_contiguous

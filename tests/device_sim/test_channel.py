@@ -17,9 +17,8 @@ FRAME = bytes(range(256)) * 400
 
 
 @pytest.fixture
-def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Channel, Channel]]:
-    """Both ends, whose files are in the test's folder."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def ends() -> Iterator[tuple[Channel, Channel]]:
+    """Both ends."""
     ours, theirs = (Channel(connection, 2) for connection in Pipe())
     yield ours, theirs
     ours.close()
@@ -65,28 +64,45 @@ def test_as_many_messages_as_there_are_files_may_wait(ends: tuple[Channel, Chann
     np.testing.assert_array_equal(ours.receive(), sent[1])
 
 
-def test_no_file_has_a_name_once_it_was_received(ends: tuple[Channel, Channel], tmp_path: Path) -> None:
-    ends[0].send(FRAME)  # bytes by themselves go through the pipe
-    ends[0].send(np.zeros(9000))
-    assert ends[1].receive() == FRAME
-    assert list(tmp_path.iterdir()) != []
-    ends[1].receive()
+def test_no_file_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = descriptors()
+    ours, theirs = (Channel(connection, 2) for connection in Pipe())
+    ours.send(np.zeros(9000))
+    theirs.receive()
+    ours.send(np.zeros(9000))  # nobody receives this
     assert list(tmp_path.iterdir()) == []
+    theirs.close()
+    with pytest.raises(OSError, match="Broken pipe"):
+        ours.send(np.zeros(9000))
+    ours.close()
+    assert list(tmp_path.iterdir()) == []
+    assert descriptors() == before
 
 
-def test_a_full_disk_is_a_sentence_and_the_next_message_arrives(
-    ends: tuple[Channel, Channel], tmp_path: Path
+def descriptors() -> int:
+    """How many this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_full_disk_is_a_sentence_and_the_next_message_arrives(ends: tuple[Channel, Channel]) -> None:
+    ours, theirs = ends
+    for received in range(3):  # a new file, and one that the other end has
+        with files_of_at_most(10_000), pytest.raises(RunError, match=r"Free some space .* another in TMPDIR"):
+            ours.send(np.zeros(9000))
+        ours.send(np.full(9000, received))
+        np.testing.assert_array_equal(theirs.receive(), np.full(9000, received))
+
+
+def test_no_folder_for_temporary_files_is_a_sentence(
+    ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with files_of_at_most(10_000), pytest.raises(RunError, match=f"{tmp_path}.*Free some space there, or name"):
+    monkeypatch.setattr("tempfile.tempdir", "/nowhere")
+    with pytest.raises(RunError, match=r"No such file or directory.*another in TMPDIR"):
         ends[0].send(np.zeros(9000))
-    assert list(tmp_path.iterdir()) == []
-    ends[0].send(np.ones(9000))
-    np.testing.assert_array_equal(ends[1].receive(), np.ones(9000))
 
 
 def test_the_end_of_a_process_is_the_end_of_its_channel(ends: tuple[Channel, Channel]) -> None:
     ends[0].close()
     with pytest.raises(EOFError):
         ends[1].receive()
-    with pytest.raises(OSError, match="Broken pipe"):
-        ends[1].send(np.zeros(9000))

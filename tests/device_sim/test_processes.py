@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -140,13 +141,13 @@ def waiting(go: Path, bundle: Bundle) -> Trainer:
 
 
 def test_a_process_takes_the_next_part_while_it_trains_one(torch_bundle: Bundle, tmp_path: Path) -> None:
-    """A part's model fills the pipe, so a process that left it there would have this one wait."""
+    """A part fills the pipe, so a process that left it there would have this one wait."""
     engine, go = ProcessEngine(torch_bundle, partial(waiting, tmp_path / "go"), 1), tmp_path / "go"
-    model = bytes(8 << 20)
+    calls: list[Any] = [bytes(8 << 20)]  # which a channel has no file for
     try:
         assert engine.room == 2
-        engine.begin(0, model, Train([]))
-        engine.begin(1, model, Train([]))
+        engine.begin(0, b"", Train(calls))
+        engine.begin(1, b"", Train(calls))
         assert engine.room == 0
         go.touch()
         found = []
