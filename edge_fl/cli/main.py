@@ -11,8 +11,8 @@ import typer
 from edge_fl import __version__
 from edge_fl.cli.extras import extra_of
 from edge_fl.cli.lazy import Named, group_of
-from edge_fl.core.errors import ConfigError, EdgeFLError, said
-from edge_fl.core.registry import place_in_own_code
+from edge_fl.core.errors import EdgeFLError
+from edge_fl.core.registry import of_own_code
 
 __all__ = ["COMMANDS", "app", "run"]
 
@@ -101,8 +101,8 @@ def _run() -> None:
     except KeyboardInterrupt:
         _fail("Interrupted.", 130)
     except Exception as error:  # the last resort: a user is owed a sentence, whatever broke
-        if place := place_in_own_code(error):
-            _fail(f"Your code in {place}, raises {type(error).__name__}: {said(error)}.", ConfigError.exit_code)
+        if ours := of_own_code(error):
+            _fail(str(ours), ours.exit_code)
         _fail(f"Unexpected {type(error).__name__}: {error} (EDGE_FL_DEBUG=1 shows where).", 1)
 
 

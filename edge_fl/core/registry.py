@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from edge_fl.core.errors import ConfigError, EdgeFLError, RunError, said
 
-__all__ = ["Named", "Registry", "as_ours", "load_object", "place_in_own_code"]
+__all__ = ["Named", "Registry", "as_ours", "load_object", "of_own_code", "place_in_own_code"]
 
 _T = TypeVar("_T")
 _SHARED = {"base", "capabilities"}  # modules of such packages that hold none of the kind
@@ -221,6 +221,12 @@ def as_ours(error: Exception) -> EdgeFLError:
         return error
     place = place_in_own_code(error)
     return RunError(f"{type(error).__name__}{f' in {place}' if place else ''}: {said(error)}.")
+
+
+def of_own_code(error: Exception) -> ConfigError | None:
+    """The sentence of an error that code which :func:`load_object` loaded raised; None of another's."""
+    place = place_in_own_code(error)
+    return ConfigError(f"Your code in {place}, raises {type(error).__name__}: {said(error)}.") if place else None
 
 
 def place_in_own_code(error: BaseException) -> str | None:

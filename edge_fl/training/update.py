@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from edge_fl.compressors.base import Compressor
 from edge_fl.core.bundle import WHOLE_BATCHES, Bundle, Manifest
-from edge_fl.core.errors import ConfigError
+from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
@@ -235,6 +235,11 @@ def _compress(
     kept = {name: flatten(selection, views[f"{compressor.name}.{name}"]) for name in compressor.memory}
     stream = Stream.of(seed=job.seed, purpose=compressor.name, client=job.client, round=job.round)
     done = compressor.compress(flatten(selection, result.delta), kept, context, stream)
+    if done.memory.keys() != {*compressor.memory}:
+        raise RunError(
+            f"compress() of '{compressor.name}' gives the memory {sorted(done.memory)}, and the compressor keeps "
+            f"{sorted(compressor.memory)}."
+        )
     for name, vector in done.memory.items():
         for tensor, entries in unflatten(vector, selection).items():
             views[f"{compressor.name}.{name}"][tensor][selection.index(job.layout.tensor(tensor))] = entries

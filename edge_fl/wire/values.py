@@ -106,7 +106,7 @@ def decode_values(
         values = Values(_split(np.frombuffer(section, dtype="<f4"), selection, travelling))
     elif encoding == SPARSE or encoding in decoders:
         decoder = None if encoding == SPARSE else decoders[encoding]
-        values = _decode_encoded(section, context, decoder, statistics=statistics)
+        values = _decode_encoded(encoding, section, context, decoder, statistics=statistics)
     else:
         raise FrameError("values", f"The values are encoded as '{encoding[:40]}', which this edge-fl cannot read.")
     for name, tensor in values.kept.items():
@@ -117,7 +117,9 @@ def decode_values(
     return values
 
 
-def _decode_encoded(section: memoryview, context: Context, decoder: Decoder | None, *, statistics: bool) -> Values:
+def _decode_encoded(
+    encoding: str, section: memoryview, context: Context, decoder: Decoder | None, *, statistics: bool
+) -> Values:
     """The parameters as ``decoder`` reads them (None: ``sparse``), and the statistics after them."""
     selection = context.selection
     behind = selection.layout.statistics if statistics else ()
@@ -129,6 +131,9 @@ def _decode_encoded(section: memoryview, context: Context, decoder: Decoder | No
         vector, sent = decode_sent(section[:split], context.count)
     else:
         vector, sent = decoder(section[:split], context), None
+        if vector.shape != (context.count,):
+            made = f"decompress() of '{encoding[:40]}' gives an array {vector.shape}"
+            raise FrameError("values", f"{made} where {context.count} entries are kept.")
     kept = unflatten(vector, selection)
     kept |= _split(np.frombuffer(section[split:], dtype="<f4"), selection, behind)
     return Values(kept, sent)

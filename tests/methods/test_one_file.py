@@ -107,6 +107,57 @@ def test_a_method_that_raises_in_a_run_is_one_sentence_with_the_place(
     assert last == f"edge-fl: Your code in '{tmp_path}/mine.py', line 5, raises KeyError: 'nothing'."
 
 
+COMPRESSOR = """
+import msgspec
+import numpy as np
+from edge_fl.compressors.base import Compressed, Compressor
+class Mine(Compressor):
+    name, memory, Parameters = "mine", ("residual",), msgspec.defstruct("Parameters", [])
+    def compress(self, values, memory, context, stream):
+        {compress}
+    def decompress(self, section, context):
+        {decompress}
+"""
+KEPT = "return Compressed(values.tobytes(), {'residual': memory['residual']})"
+READ = "return np.frombuffer(section, np.float32)"
+
+
+BROKEN = {
+    "compress": (
+        "return {}['nothing']",
+        READ,
+        r"Your code in '.*/mine\.py', line 8, raises KeyError: 'nothing'",
+        15,
+    ),
+    "decompress": (
+        KEPT,
+        "return {}['nothing']",
+        r"Your code in '.*/mine\.py', line 10, raises KeyError: 'nothing'",
+        15,
+    ),
+    "numbers": (KEPT, READ + "[1:]", r"decompress\(\) of 'mine' gives an array .* where \d+ entries are kept", 20),
+    "memory": (
+        "return Compressed(values.tobytes(), {})",
+        READ,
+        r"gives the memory \[\], and .* \['residual'\]",
+        19,
+    ),
+}
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_compressor_is_one_sentence_in_any_process(
+    tmp_path: Path, digits_bundle: Bundle, broken: str, processes: str
+) -> None:
+    compress, decompress, sentence, code = BROKEN[broken]
+    (tmp_path / "mine.py").write_text(COMPRESSOR.format(compress=compress, decompress=decompress))
+    words = ("--method", "mine.py:Mine", "-o", "run", "--processes", processes)
+    refused = simulate(tmp_path, digits_bundle, *words)
+    assert re.search(sentence, refused.stderr.strip().splitlines()[-1]), refused.stderr
+    assert refused.returncode == code
+
+
 @pytest.mark.parametrize("name", ["mine.py:Mine", "package.module:Mine", "../fedavg", "fedavg+mine.py:Mine"])
 def test_a_task_names_plain_names_only(name: str) -> None:
     with pytest.raises(ConfigError, match="is no plain name of a method: no code comes with a task"):
