@@ -54,5 +54,5 @@ def _fits(field: msgspec.structs.FieldInfo, value: object) -> bool:
 
 def _of(field: msgspec.structs.FieldInfo, value: Any) -> Given:
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-    is_default = default is not msgspec.NODEFAULT and msgspec.to_builtins(default) == value
+    is_default = default is not msgspec.NODEFAULT and msgspec.json.encode(default) == msgspec.json.encode(value)
     return Given(in_shares(field.type, value), is_default)

@@ -1,6 +1,8 @@
 """A person's own code, such as the method in ``mine.py:Mine``, made known under plain names."""
 
-from collections.abc import Sequence
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from edge_fl.aggregation.robust.base import ROBUST
@@ -10,7 +12,9 @@ from edge_fl.core.registry import load_object
 from edge_fl.methods.base import METHODS
 from edge_fl.metrics.base import METRICS
 
-__all__ = ["plain_recipe", "plain_robust", "use_code", "used_code"]
+__all__ = ["code_digests", "plain_recipe", "plain_robust", "use_code", "used_code", "warn_of_changed_code"]
+
+_logger = logging.getLogger(__name__)
 
 
 def plain_recipe(text: str) -> tuple[str, tuple[str, ...]]:
@@ -57,6 +61,22 @@ def use_code(specs: Sequence[str]) -> list[str]:
         When one cannot be had, or is of no kind that a run can use.
     """
     return [_use(spec) for spec in specs]
+
+
+def code_digests(specs: Sequence[str]) -> dict[str, str]:
+    """The SHA-256 of each file that ``specs`` name, by its path."""
+    files = {module for module, _, _ in (spec.rpartition(":") for spec in specs) if module.endswith(".py")}
+    return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(files)}
+
+
+def warn_of_changed_code(specs: Sequence[str], digests: Mapping[str, str]) -> None:
+    """Warn of files that ``specs`` name and that were others when :func:`code_digests` gave ``digests``."""
+    for file, digest in code_digests(specs).items():
+        if digests.get(file, digest) != digest:
+            _logger.warning(
+                "'%s' was another file when the run began: the rounds to come follow other code than those before.",
+                file,
+            )
 
 
 def used_code() -> list[str]:

@@ -21,7 +21,10 @@ __all__ = ["cell", "compare", "comparison"]
 
 _MIB = 1 << 20
 # What says nothing beside another run's: names, folders, and what has a column or settings of its own.
-_OWN = ("run", "method", "parameters", "about", "version", "began", "bundle", "bundle_sha256")
+_OWN = (
+    *("run", "method", "code", "code_sha256", "parameters"),
+    *("about", "version", "began", "bundle", "bundle_sha256"),
+)
 _LABEL = 120  # characters of a line of the legend
 
 
@@ -149,6 +152,11 @@ def _flat(run: Run) -> dict[str, Given]:
     about = {name: value for name, value in config.about.items() if name not in _OWN}
     others = settings | {f"about.{name}" if name in settings else name: value for name, value in about.items()}
     parameters = as_given(config.method, config.parameters)
+    if own := config.about.get("parameters"):  # code that is not at hand
+        parameters = {
+            name: Given(own.get(name, given.value), is_default=name not in own)
+            for name, given in parameters.items()
+        }
     return {  # what another command or version records none of is no choice of its user: as a default
         **{name: Given(value, is_default=True) for name, value in others.items()},
         **{f"{config.method}.{name}" if name in settings else name: given for name, given in parameters.items()},

@@ -11,6 +11,8 @@ import msgspec
 from edge_fl import __version__
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.field_types import settle_fields
+from edge_fl.recipes.given import as_given
+from edge_fl.recipes.own import code_digests
 from edge_fl.runs.privacy import Privacy
 from edge_fl.wire.messages import MOST_BATCH, MOST_MEMBERS, MOST_STEPS, check_id
 
@@ -263,11 +265,20 @@ def begun(config: RunConfig, parameters: Mapping[str, Any], **about: Any) -> Run
 
     ``parameters`` are all of the recipe's, defaults too: other defaults of a later version then leave a run that goes
     on as it was. Left out are defaults that JSON cannot hold, and in a private run those that it does not follow.
-    ``about`` is what people are told of the run, as values that JSON can hold.
+    ``about`` is what people are told of the run, as values that JSON can hold. Of code that others may not have at hand
+    it has the parameters that are no defaults, as a person gives them, and the files' digests.
     """
     unused = _NOT_PRIVATE if config.privacy is not None else frozenset[str]()
     kept = {key: value for key, value in parameters.items() if key not in unused and _is_finite(value)}
-    told = {"version": __version__, "began": datetime.now(UTC).isoformat(timespec="seconds"), **about}
+    told: dict[str, Any] = {
+        "version": __version__,
+        "began": datetime.now(UTC).isoformat(timespec="seconds"),
+        **about,
+    }
+    if config.code:
+        told["code_sha256"] = code_digests(config.code)
+        given = as_given(config.method, kept | config.parameters)
+        told["parameters"] = {key: each.value for key, each in given.items() if not each.is_default}
     return msgspec.structs.replace(config, parameters=kept | config.parameters, about=told)
 
 

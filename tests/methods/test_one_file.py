@@ -39,7 +39,7 @@ def resume(folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_a_method_is_one_file_in_a_folder_of_one_s_own(tmp_path: Path, digits_bundle: Bundle) -> None:
     (tmp_path / "random_dropout.py").write_text(printed())
-    own = ("--method", "random_dropout.py:RandomDropout", "--dropout", "0.5")
+    own = ("--method", "random_dropout.py:RandomDropout", "--dropout", "0.4")
     done = simulate(tmp_path, digits_bundle, *own, "-o", "mine", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["method"] == "random_dropout"
@@ -52,8 +52,14 @@ def test_a_method_is_one_file_in_a_folder_of_one_s_own(tmp_path: Path, digits_bu
         "random_dropout",
         [f"{tmp_path}/random_dropout.py:RandomDropout"],
     )
+    assert record["about"]["parameters"] == {"dropout": 0.4}
     again = resume(tmp_path)
     assert again.returncode == 0, again.stderr
+    assert "was another file" not in again.stderr
+    (tmp_path / "random_dropout.py").write_text(printed() + "# changed\n")
+    changed = resume(tmp_path)
+    assert changed.returncode == 0, changed.stderr
+    assert f"'{tmp_path}/random_dropout.py' was another file when the run began" in changed.stderr
     (tmp_path / "random_dropout.py").unlink()
     gone = resume(tmp_path)
     assert gone.returncode == 15
