@@ -71,6 +71,7 @@ class RunSummary:
             **on_devices,
             **({"best_round": self.best} if self.best else {}),
             **self._private,
+            "updates_bounded": sum(len(metrics.clipped) for metrics in self.rounds),
             "uplink_bytes": round(self.uplink),
             "dense_bytes": self.dense,
             "uplink_ratio": self.uplink / self.dense,
@@ -86,12 +87,25 @@ class RunSummary:
             return {}
         return {"privacy": {"kind": privacy.kind, "epsilon": spent.epsilon, "delta": privacy.delta}}
 
+    @property
+    def _bounded(self) -> list[str]:
+        """What bounds on single devices did, in a line; none where they did nothing."""
+        shares = [share for metrics in self.rounds for share in metrics.clipped.values()]
+        if not shares:
+            return []
+        updates, left_out = sum(len(metrics.uplink) for metrics in self.rounds), shares.count(0)
+        return [
+            f"of {updates} updates bounds scaled {len(shares) - left_out} down and left {left_out} out (--norm-bound, "
+            "--samples-bound and --max-samples; 0 is none)"
+        ]
+
     def lines(self) -> list[str]:
         """The summary for a person."""
         return [
             f"{self.found} after {self._rounds} of {self.config.method}",
             *(tier_text(tier, score) for tier, score in self.kept.on_devices.items()),
             *privacy_lines(self.config, self.rounds[-1]),
+            *self._bounded,
             f"uplink {size_text(self.uplink)} a client and round, {self.uplink / self.dense:.1%} of the "
             f"{size_text(self.dense)} of dense FedAvg (encoded frames)",
             f"weights {self.weights}",
