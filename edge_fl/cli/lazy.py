@@ -8,6 +8,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from edge_fl.cli.defaults import take_defaults
+from edge_fl.cli.once import OnceCommand
 from edge_fl.cli.panels import group_options
 from edge_fl.core.packages import ours
 
@@ -52,7 +53,7 @@ def _loaded(name: str, target: str) -> Any:
         command = typer.main.get_command(found)
     else:
         single = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-        single.command(name)(found)
+        single.command(name, cls=OnceCommand)(found)
         command = typer.main.get_command(single)
     command.name = name
     return command

@@ -98,7 +98,8 @@ def device(
     method: Annotated[
         list[str] | None,
         typer.Option(
-            help="Your own method, compressor or metric that tasks may name, such as mine.py:Mine; repeat for several.",
+            help="Your own method, compressor or metric that tasks may name, such as mine.py:Mine; repeat for "
+            "several, or join a method and a compressor by +.",
             show_default=False,
         ),
     ] = None,
@@ -122,7 +123,7 @@ def device(
     from edge_fl.agent.demands import Demands
     from edge_fl.agent.opening import in_process_of_its_own, in_this_process
     from edge_fl.data.sources.base import open_source
-    from edge_fl.recipes.own import use_code
+    from edge_fl.recipes.own import each_spec, use_code
     from edge_fl.runtimes.base import RUNTIMES
     from edge_fl.transport.address import BrokerAddress
 
@@ -130,7 +131,7 @@ def device(
         identity=identity, ca=ca, cert=cert, key=key, user=user, password_file=password_file, insecure=insecure
     )
     RUNTIMES.check(runtime)
-    use_code(method or [])
+    use_code(each_spec(method or []))
     client = client_of(id, data, state, known=access.identity)
     settings = AgentSettings(
         broker=BrokerAddress.parse(broker, access),

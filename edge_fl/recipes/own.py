@@ -12,7 +12,15 @@ from edge_fl.core.registry import load_object
 from edge_fl.methods.base import METHODS
 from edge_fl.metrics.base import METRICS
 
-__all__ = ["code_digests", "plain_recipe", "plain_robust", "use_code", "used_code", "warn_of_changed_code"]
+__all__ = [
+    "code_digests",
+    "each_spec",
+    "plain_recipe",
+    "plain_robust",
+    "use_code",
+    "used_code",
+    "warn_of_changed_code",
+]
 
 _logger = logging.getLogger(__name__)
 
@@ -50,6 +58,13 @@ def plain_robust(text: str | None) -> tuple[str | None, tuple[str, ...]]:
     name = text.replace("-", "_")
     ROBUST.check(name)
     return name, ()
+
+
+def each_spec(texts: Sequence[str]) -> list[str]:
+    """The specs in texts such as ``mine.py:Mine+theirs.py:Theirs``, which is how a coordinator is given them."""
+    return [
+        spec for text in texts for spec in (text.split("+") if text.count(":") == text.count("+") + 1 else [text])
+    ]
 
 
 def use_code(specs: Sequence[str]) -> list[str]:
