@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import msgspec
 
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.spelling import meant
 
 __all__ = ["opened"]
 
@@ -26,7 +27,8 @@ def opened(kind: type[_T], given: Mapping[str, Any], of: str) -> _T:
     values = {}
     for name, value in given.items():
         if name not in types:
-            raise ConfigError(f"The {of} takes {', '.join(types) or 'no parameters'}, and no '{name}'.")
+            taken = ", ".join(types) or "no parameters"
+            raise ConfigError(f"The {of} takes {taken}, and no '{name}'.{meant(name, types)}")
         listed = [value] if get_origin(types[name]) is tuple and isinstance(value, str) else value
         try:
             values[name] = msgspec.convert(listed, types[name], strict=False)

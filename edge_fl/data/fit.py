@@ -10,7 +10,7 @@ from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import CLASS_INDEX, Bundle, Manifest
 from edge_fl.core.errors import DataError, printable
 from edge_fl.core.inputs import Input
-from edge_fl.data.hints import inputs_that_fit, targets_that_fit
+from edge_fl.data.hints import inputs_that_fit, labels_that_fit, targets_that_fit
 from edge_fl.data.inputs_by_name import with_inputs, without_name
 from edge_fl.data.registry import Samples
 
@@ -162,7 +162,8 @@ def _check_targets(samples: Samples, manifest: Manifest) -> None:
     if labels.size and not 0 <= labels.min() <= labels.max() < manifest.classes:
         raise DataError(
             f"The data has labels {labels.min()} to {labels.max()}, and '{manifest.name}' knows "
-            f"{manifest.classes} classes, from 0; give --data that fits{_LEFT_OUT_HINT if samples.y.ndim > 1 else ''}."
+            f"{manifest.classes} classes, from 0; give {labels_that_fit(labels, manifest.classes)}"
+            f"{_LEFT_OUT_HINT if samples.y.ndim > 1 else ''}."
         )
     if labels.size < samples.y.size and manifest.loss in _EVERY_POSITION:
         raise DataError(

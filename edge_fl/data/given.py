@@ -99,6 +99,7 @@ def _of_items(given: Any, where: str) -> Samples:
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise DataError(
                 f"{where} gives an object of type '{type(item).__name__}' as item {i}, not a pair (x, y)."
+                f"{' Give two arrays as a tuple.' if len(given) == 2 else ''}"
             )
         x.append(item[0])
         y.append(item[1])

@@ -1,6 +1,7 @@
 """What makes data fit a model that do not, for the end of a sentence that refuses them."""
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from edge_fl.core.batch import LEFT_OUT
 from edge_fl.core.bundle import Manifest
 
-__all__ = ["inputs_that_fit", "targets_that_fit"]
+__all__ = ["inputs_that_fit", "labels_that_fit", "targets_that_fit"]
 
 _Shape = tuple[int, ...]
 _ANY = "--data that fits"
@@ -42,6 +43,11 @@ def targets_that_fit(y: NDArray[np.generic], manifest: Manifest) -> str:
     if manifest.target.dtype == "int64" and found:
         return f"classes in place of one-hot vectors, y.argmax({found[-1]})"
     return _ANY
+
+
+def labels_that_fit(labels: NDArray[Any], classes: int) -> str:
+    """What to give in place of ``labels`` beyond ``classes``."""
+    return "labels from 0, y - 1" if labels.min() == 1 and labels.max() == classes else _ANY
 
 
 def _of_dtype(y: NDArray[np.generic], manifest: Manifest) -> str:

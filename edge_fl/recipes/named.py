@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from edge_fl.compressors.base import COMPRESSORS, Compressor, compressor_names
 from edge_fl.core.errors import ConfigError
+from edge_fl.core.spelling import meant
 from edge_fl.methods.base import METHODS, Method, method_names
 from edge_fl.recipes.own import plain_recipe
 from edge_fl.recipes.presets import expanded
@@ -132,7 +133,9 @@ def _maker(python: str, kind: type[Method] | type[Compressor]) -> _Makes:
     def make(**parameters: Any) -> NamedRecipe:
         unknown = next((key for key in parameters if key not in known and "." not in key), None)
         if unknown is not None:
-            raise ConfigError(f"edge_fl.{python} takes {', '.join(known)}, and no '{unknown}'.")
+            raise ConfigError(
+                f"edge_fl.{python} takes {', '.join(known)}, and no '{unknown}'.{meant(unknown, known)}"
+            )
         return NamedRecipe(kind.name, parameters)
 
     make.__name__ = make.__qualname__ = python

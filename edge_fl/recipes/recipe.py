@@ -22,6 +22,7 @@ from edge_fl.core.parameters import opened
 from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import Change, PrunesModel, State, Stateful, UpdatesModel
 from edge_fl.core.share import in_thousandths
+from edge_fl.core.spelling import meant
 from edge_fl.methods.base import METHODS, Method, method_names, open_method
 from edge_fl.methods.capabilities import (
     ClientReport,
@@ -234,7 +235,7 @@ def parts_of(name: str, parameters: Mapping[str, Any]) -> tuple[str, str, _Own]:
         ours = f"{', '.join(method_names())}, the compressors {', '.join(compressor_names())}, and {', '.join(PRESETS)}"
         raise ConfigError(
             f"There is no method '{method}': give one of yours with '--method FILE.py:CLASS', on devices, too, or one "
-            f"of {ours}."
+            f"of {ours}.{meant(method, (*method_names(), *compressor_names(), *PRESETS))}"
         )
     compressor = rest[0] if rest else ""
     own = _Own({}, {}, {})

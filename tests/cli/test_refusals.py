@@ -128,6 +128,8 @@ def test_a_run_needs_a_bundle() -> None:
             ["--method", "fjord", "--widths", "0.5,"],
         ),
         (15, "share must be in \\[0, 1\\]", ["--method", "fjord", "--widths", "1.2"]),
+        (15, "and no 'droput'. Did you mean 'dropout'", ["--method", "fedbiad", "--set", "droput=0.3"]),
+        (15, "and best-uplink. Did you mean 'fedbiad'", ["--method", "fedbaid"]),
         (15, "takes widths, and no 'dropout'", ["--method", "fjord", "--dropout", "0.5"]),
         (15, "--set takes key=value", ["--set", "tau"]),
         (15, "number of rounds must be at least 1", ["--rounds", "0"]),

@@ -50,7 +50,11 @@ def test_text_becomes_what_the_field_is() -> None:
         ({"few": "4"}, "'few' of the method 'm' is a whole number, not '4'."),
         ({"named": "x"}, "'named' of the method 'm' is of another kind, not 'x'."),
         ({"share": 2}, "The method 'm' cannot be run with what it was given: a share is at most 1."),
-        ({"width": 1}, "The method 'm' takes kind, count, share, limit, on, widths, few, named, and no 'width'."),
+        (
+            {"width": 1},
+            "The method 'm' takes kind, count, share, limit, on, widths, few, named, and no 'width'. "
+            "Did you mean 'widths'?",
+        ),
     ],
 )
 def test_what_does_not_fit_is_told_with_what_does(given: dict[str, object], says: str) -> None:

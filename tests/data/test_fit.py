@@ -51,6 +51,8 @@ def test_data_must_fit_the_model(digits_bundle: Bundle) -> None:
         fitted(Samples(digits.x[:3], np.zeros((3, 8), np.int64)), manifest)
     with pytest.raises(DataError, match="labels 0 to 9, and 'digits-mlp' knows 9 classes"):
         fitted(digits, msgspec.structs.replace(manifest, classes=9))
+    with pytest.raises(DataError, match=r"classes, from 0; give labels from 0, y - 1\.$"):
+        fitted(Samples(digits.x[:2], np.array([1, 10])), manifest)
     with pytest.raises(DataError, match="labels -1 to -1"):
         fitted(Samples(digits.x[:1], np.array([-1])), manifest)
 

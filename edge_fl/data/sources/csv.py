@@ -94,7 +94,7 @@ def _numbers(row: Sequence[str], columns: Sequence[int], head: Sequence[str], pl
     cell, name = row[wrong][:40], head[wrong]
     raise DataError(
         f"{place}: '{cell}' in column '{name}' is no finite number: mend the line, leave the column out with "
-        f"ignore={name}, or have a model of texts read it with text={name}."
+        f"ignore={name}, or say what it is: text={name} for a model of texts, owner={name} for whose a sample is."
     )
 
 

@@ -38,7 +38,7 @@ class NpzSource(FileSource):
         except ValueError as error:
             raise DataError(
                 f"'{self.path}' is no .npz file with the array y, and x or inputs by name: "
-                f"{' '.join(str(error).split()).strip(chr(39) + '.')}."
+                f"{' '.join(str(error).split()).strip(chr(39) + '.')}; write it with np.savez(FILE, x=x, y=y)."
             ) from error
         x = inputs["x"] if set(inputs) == {"x"} else inputs
         return checked_samples(x, arrays["y"], f"'{self.path}'", owner=arrays.get("owner"))
