@@ -130,7 +130,8 @@ def _names(runs: Sequence[Run]) -> list[str]:
 def _settings(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Of each run the settings in which the runs differ, by name.
 
-    A method's parameters count as settings, and have its name before theirs where that is a run's setting, too. What
+    A method's parameters count as settings, and have its name before theirs where that is a run's setting, too. What a
+    run is told about takes the place of a setting of that name that has its default, as ``--tiers 3`` does. What
     not all runs have is told of parameters alone, where it is not the default.
     """
     each = [_flat(run) for run in runs]
@@ -150,7 +151,9 @@ def _flat(run: Run) -> dict[str, Given]:
     config = run.config
     settings = {name: value for name, value in msgspec.to_builtins(config).items() if name not in _OWN}
     about = {name: value for name, value in config.about.items() if name not in _OWN}
-    others = settings | {f"about.{name}" if name in settings else name: value for name, value in about.items()}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(config)}
+    unset = {name for name, value in settings.items() if value == defaults.get(name)}
+    others = settings | {name: value for name, value in about.items() if name not in settings or name in unset}
     parameters = as_given(config.method, config.parameters)
     if own := config.about.get("parameters"):  # code that is not at hand
         parameters = {
