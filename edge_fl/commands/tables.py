@@ -9,7 +9,10 @@ _NO_TERMINAL = 160
 
 
 def show_table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print rows below their heads, numbers to the right with their thousands apart; nothing where there are none."""
+    """Print rows below their heads, numbers to the right with their thousands apart; nothing where there are none.
+
+    A column without any text is left out.
+    """
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -19,11 +22,12 @@ def show_table(title: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -
     if not cells:
         return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, name in enumerate(head):
+    shown = [index for index in range(len(head)) if any(row[index][0] for row in cells)]
+    for index in shown:
         right = all(row[index][1] for row in cells)
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
+        table.add_column(head[index], justify="right" if right else "left", overflow="fold")
     for row in cells:
-        table.add_row(*(escape(text) for text, _ in row))
+        table.add_row(*(escape(row[index][0]) for index in shown))
     console = Console()
     Console(width=None if console.is_terminal else _NO_TERMINAL).print(table)
 
