@@ -89,14 +89,14 @@ class RunSummary:
 
     @property
     def _bounded(self) -> list[str]:
-        """What bounds on single devices did, in a line; none where they did nothing."""
+        """How many updates counted less than they would have, in a line; none where all counted."""
         shares = [share for metrics in self.rounds for share in metrics.clipped.values()]
-        if not shares:
+        if not shares or self.config.privacy is not None:  # whose clip is part of its promise
             return []
         updates, left_out = sum(len(metrics.uplink) for metrics in self.rounds), shares.count(0)
         return [
-            f"of {updates} updates bounds scaled {len(shares) - left_out} down and left {left_out} out (--norm-bound, "
-            "--samples-bound and --max-samples; 0 is none)"
+            f"of {updates} updates {len(shares) - left_out} were scaled down and {left_out} left out, as far larger "
+            "than the others (--norm-bound, --rollback)"
         ]
 
     def lines(self) -> list[str]:

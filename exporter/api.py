@@ -209,7 +209,7 @@ def _batch_hint(model: nn.Module, sample: torch.Tensor) -> str:
         return ""
     if not isinstance(given, torch.Tensor) or given.ndim < 2 or len(given) != len(batch):
         return ""
-    return f" The example inputs lack the axis of the batch: give [B, {', '.join(map(str, sample.shape))}]."
+    return f" Where they lack the axis of the batch, give [B, {', '.join(map(str, sample.shape))}]."
 
 
 def _outputs(model: nn.Module, sample: torch.Tensor) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ def _show(found: "RunStatus", run: Path, database: str | None) -> None:
                 scores_text(one.scores),
                 _epsilon(one),
                 f"{sum(one.uplink.values()) / 1000:,.1f}",
-                f"{one.seconds:.3g}",
+                f"{one.seconds:.1f}" if one.seconds >= 10 else f"{one.seconds:.2g}",
             )
             for one in found.latest
         ],

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from multiprocessing.connection import Connection, wait
@@ -17,6 +18,8 @@ from edge_fl.training.update import Update
 __all__ = ["Channel", "ready_among"]
 
 _SMALL = 1 << 12  # bytes of a buffer that the pipe may as well carry
+# On macOS the end that takes a descriptor answers over the same pipe, where another thread may be receiving.
+_HANDS_OVER = sys.platform != "darwin"
 _AT_ONCE = 1 << 30  # bytes of one read or write: Linux takes 2 GiB at most
 
 
@@ -122,7 +125,7 @@ class _Pickler(pickle.Pickler):
     def _take(self, buffer: pickle.PickleBuffer) -> bool:
         """Whether it stays in the stream."""
         raw = buffer.raw()
-        if len(raw) < _SMALL:
+        if len(raw) < _SMALL or not _HANDS_OVER:
             return True
         self._buffers.append(raw)
         return False

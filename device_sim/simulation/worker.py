@@ -9,8 +9,7 @@ from device_sim.simulation.trainer import Call, Trainer
 from edge_fl.aggregation.exact_sums import Counted, ExactSum, HeldUpdates
 from edge_fl.aggregation.spool import Spool
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import EdgeFLError
-from edge_fl.core.registry import of_own_code
+from edge_fl.core.registry import keep_place
 from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.training.update import Update
@@ -86,10 +85,9 @@ class Worker:
                 case AddUp(header, parts):
                     return self._add_up(header, parts)
         except Exception as error:
-            # The other process cannot tell any more whose code it was.
-            found = error if isinstance(error, EdgeFLError) else of_own_code(error) or error
-            found.add_note(traceback.format_exc())
-            return found
+            keep_place(error)
+            error.add_note(traceback.format_exc())
+            return error
 
     def _train(self, model: bytes, calls: list[Call]) -> Iterator[Update]:
         self._bundle = self._bundle or self._load()

@@ -14,11 +14,14 @@ class OnceCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As any command; raises ConfigError."""
-        order = self.make_parser(ctx).parse_args(args=list(args))[2]
-        given = [parameter for parameter in order if parameter.name == "method" and not parameter.multiple]
-        if len(given) > 1:
+        words = list(args)
+        rest = super().parse_args(ctx, args)
+        if ctx.resilient_parsing:  # a shell that completes
+            return rest
+        order = self.make_parser(ctx).parse_args(args=words)[2]
+        if sum(parameter.name == "method" and not parameter.multiple for parameter in order) > 1:
             raise ConfigError(
                 "--method is given twice, and a run has one: join a method and a compressor, as in "
                 "'--method mine.py:Mine+theirs.py:Theirs'."
             )
-        return super().parse_args(ctx, args)
+        return rest

@@ -4,6 +4,7 @@ A name is a module of one of our packages, an entry point of the same group, or 
 :meth:`Registry.use` has loaded from ``file.py:OBJECT`` or ``module:OBJECT``. Names alone travel; files never do.
 """
 
+import hashlib
 import importlib
 import importlib.util
 import pkgutil
@@ -17,11 +18,22 @@ from typing import Any, Generic, TypeVar
 
 from edge_fl.core.errors import ConfigError, EdgeFLError, RunError, said
 
-__all__ = ["Named", "Registry", "as_ours", "load_object", "of_own_code", "place_in_own_code"]
+__all__ = [
+    "Named",
+    "Registry",
+    "as_ours",
+    "keep_place",
+    "load_object",
+    "loaded_digest",
+    "of_own_code",
+    "place_in_own_code",
+]
 
 _T = TypeVar("_T")
+_PLACE = "edge_fl_place"  # an attribute of errors that came from another process
 _SHARED = {"base", "capabilities"}  # modules of such packages that hold none of the kind
 _loaded: set[str] = set()  # files of the code that is not ours
+_digests: dict[Path, str] = {}  # SHA-256 of those that were named by their paths
 
 
 class Named(Generic[_T]):
@@ -215,12 +227,24 @@ def load_object(spec: str) -> Any:
     return getattr(imported, name)
 
 
+def loaded_digest(path: Path) -> str | None:
+    """The SHA-256 of a Python file as :func:`load_object` loaded it; None of a file that something else imported."""
+    return _digests.get(path.resolve())
+
+
 def as_ours(error: Exception) -> EdgeFLError:
     """The error itself, or a RunError that says what another is, with the place in its owner's code."""
     if isinstance(error, EdgeFLError):
         return error
     place = place_in_own_code(error)
     return RunError(f"{type(error).__name__}{f' in {place}' if place else ''}: {said(error)}.")
+
+
+def keep_place(error: Exception) -> None:
+    """Have an error that goes to another process keep what :func:`place_in_own_code` says of it."""
+    place = place_in_own_code(error)
+    if place is not None:
+        vars(error)[_PLACE] = place
 
 
 def of_own_code(error: Exception) -> ConfigError | None:
@@ -231,6 +255,8 @@ def of_own_code(error: Exception) -> ConfigError | None:
 
 def place_in_own_code(error: BaseException) -> str | None:
     """The file and line, the innermost, at which code that :func:`load_object` loaded raised ``error``."""
+    if _PLACE in vars(error):
+        return str(vars(error)[_PLACE])
     frames = traceback.extract_tb(error.__traceback__)
     return next((f"'{f.filename}', line {f.lineno}" for f in reversed(frames) if f.filename in _loaded), None)
 
@@ -248,6 +274,7 @@ def _of_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"'{path}' is no Python file.")
     module = importlib.util.module_from_spec(spec)
+    _digests[place] = hashlib.sha256(place.read_bytes()).hexdigest()
     sys.path.insert(0, str(place.parent))
     sys.modules[name] = module  # dataclasses look their module up there
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,10 @@ class Samples:
     def take(self, indices: NDArray[np.int64]) -> "Samples":
         """Copy the samples at ``indices``, in that order: one after another in memory, however they lay before."""
         owner = None if self.owner is None else self.owner[indices]
-        return replace(self, x=self.x.take(indices, axis=0), y=self.y.take(indices, axis=0), owner=owner)
+        # take() would first copy all that there is, where that is no contiguous memory.
+        x: Any = np.ascontiguousarray(self.x[indices])
+        y: Any = np.ascontiguousarray(self.y[indices])
+        return replace(self, x=x, y=y, owner=owner)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """A person's own code, such as the method in ``mine.py:Mine``, made known under plain names."""
 
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from edge_fl.aggregation.robust.base import ROBUST
 from edge_fl.compressors.base import COMPRESSORS
 from edge_fl.core.errors import ConfigError
-from edge_fl.core.registry import load_object
+from edge_fl.core.registry import load_object, loaded_digest
 from edge_fl.methods.base import METHODS
 from edge_fl.metrics.base import METRICS
 
@@ -61,10 +60,13 @@ def plain_robust(text: str | None) -> tuple[str | None, tuple[str, ...]]:
 
 
 def each_spec(texts: Sequence[str]) -> list[str]:
-    """The specs in texts such as ``mine.py:Mine+theirs.py:Theirs``, which is how a coordinator is given them."""
-    return [
-        spec for text in texts for spec in (text.split("+") if text.count(":") == text.count("+") + 1 else [text])
-    ]
+    """The specs in texts such as ``fedavg+mine.py:Mine``, as a coordinator is given them, without the names we know."""
+    known = {part for name in (*METHODS.names(), *COMPRESSORS.names()) for part in name.split("+")}
+    found = []
+    for text in texts:
+        parts = [part for part in text.split("+") if part not in known]
+        found += parts if all(":" in part for part in parts) else [text]  # a path may have a + in it
+    return found
 
 
 def use_code(specs: Sequence[str]) -> list[str]:
@@ -79,9 +81,9 @@ def use_code(specs: Sequence[str]) -> list[str]:
 
 
 def code_digests(specs: Sequence[str]) -> dict[str, str]:
-    """The SHA-256 of each file that ``specs`` name, by its path."""
+    """The SHA-256 of each file that ``specs`` name, by its path, as it was when this process loaded it."""
     files = {module for module, _, _ in (spec.rpartition(":") for spec in specs) if module.endswith(".py")}
-    return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in sorted(files)}
+    return {file: digest for file in sorted(files) if (digest := loaded_digest(Path(file)))}
 
 
 def warn_of_changed_code(specs: Sequence[str], digests: Mapping[str, str]) -> None:

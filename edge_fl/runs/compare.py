@@ -22,7 +22,7 @@ __all__ = ["cell", "compare", "comparison"]
 _MIB = 1 << 20
 # What says nothing beside another run's: names, folders, and what has a column or settings of its own.
 _OWN = (
-    *("run", "method", "code", "code_sha256", "parameters"),
+    *("run", "method", "code", "code_sha256", "parameters", "defaults"),
     *("about", "version", "began", "bundle", "bundle_sha256"),
 )
 _LABEL = 120  # characters of a line of the legend
@@ -155,11 +155,9 @@ def _flat(run: Run) -> dict[str, Given]:
     unset = {name for name, value in settings.items() if value == defaults.get(name)}
     others = settings | {name: value for name, value in about.items() if name not in settings or name in unset}
     parameters = as_given(config.method, config.parameters)
-    if own := config.about.get("parameters"):  # code that is not at hand
-        parameters = {
-            name: Given(own.get(name, given.value), is_default=name not in own)
-            for name, given in parameters.items()
-        }
+    if "parameters" in config.about:  # of code that is not at hand
+        told, are_defaults = config.about["parameters"], config.about["defaults"]
+        parameters = {name: Given(value, is_default=name in are_defaults) for name, value in told.items()}
     return {  # what another command or version records none of is no choice of its user: as a default
         **{name: Given(value, is_default=True) for name, value in others.items()},
         **{f"{config.method}.{name}" if name in settings else name: given for name, given in parameters.items()},

@@ -266,7 +266,7 @@ def begun(config: RunConfig, parameters: Mapping[str, Any], **about: Any) -> Run
     ``parameters`` are all of the recipe's, defaults too: other defaults of a later version then leave a run that goes
     on as it was. Left out are defaults that JSON cannot hold, and in a private run those that it does not follow.
     ``about`` is what people are told of the run, as values that JSON can hold. Of code that others may not have at hand
-    it has the parameters that are no defaults, as a person gives them, and the files' digests.
+    it has the parameters as a person gives them, which of them are defaults, and the files' digests.
     """
     unused = _NOT_PRIVATE if config.privacy is not None else frozenset[str]()
     kept = {key: value for key, value in parameters.items() if key not in unused and _is_finite(value)}
@@ -278,7 +278,8 @@ def begun(config: RunConfig, parameters: Mapping[str, Any], **about: Any) -> Run
     if config.code:
         told["code_sha256"] = code_digests(config.code)
         given = as_given(config.method, kept | config.parameters)
-        told["parameters"] = {key: each.value for key, each in given.items() if not each.is_default}
+        told["parameters"] = {key: each.value for key, each in given.items()}
+        told["defaults"] = [key for key, each in given.items() if each.is_default]
     return msgspec.structs.replace(config, parameters=kept | config.parameters, about=told)
 
 

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.compressors.base import Compressor
+from edge_fl.compressors.base import Compressed, Compressor
 from edge_fl.core.bundle import WHOLE_BATCHES, Bundle, Manifest
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.core.layout import Layout
@@ -235,15 +235,23 @@ def _compress(
     kept = {name: flatten(selection, views[f"{compressor.name}.{name}"]) for name in compressor.memory}
     stream = Stream.of(seed=job.seed, purpose=compressor.name, client=job.client, round=job.round)
     done = compressor.compress(flatten(selection, result.delta), kept, context, stream)
-    if done.memory.keys() != {*compressor.memory}:
-        raise RunError(
-            f"compress() of '{compressor.name}' gives the memory {sorted(done.memory)}, and the compressor keeps "
-            f"{sorted(compressor.memory)}."
-        )
+    _check_compressed(done, compressor, context.count)
     for name, vector in done.memory.items():
         for tensor, entries in unflatten(vector, selection).items():
             views[f"{compressor.name}.{name}"][tensor][selection.index(job.layout.tensor(tensor))] = entries
     return done.section, full
+
+
+def _check_compressed(done: object, compressor: Compressor, count: int) -> None:
+    """Raise RunError where ``compress`` gave anything but bytes, and ``count`` numbers for each memory."""
+    gives = f"compress() of '{compressor.name}' gives"
+    if not isinstance(done, Compressed):
+        raise RunError(f"{gives} {type(done).__name__}, and not a Compressed.")
+    if done.memory.keys() != {*compressor.memory}:
+        raise RunError(f"{gives} the memory {sorted(done.memory)}, and keeps {sorted(compressor.memory)}.")
+    for name, vector in done.memory.items():
+        if np.shape(vector) != (count,):
+            raise RunError(f"{gives} '{name}' the shape {np.shape(vector)}, and {count} entries are kept.")
 
 
 def _remembered(job: Job, compressor: Compressor, name: str) -> Vector:

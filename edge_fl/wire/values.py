@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_fl.core.errors import FrameError
+from edge_fl.core.errors import FrameError, RunError
 from edge_fl.core.layout import Tensor
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.wire.context import Context, Decoder, Vector
@@ -131,12 +131,18 @@ def _decode_encoded(
         vector, sent = decode_sent(section[:split], context.count)
     else:
         vector, sent = decoder(section[:split], context), None
-        if vector.shape != (context.count,):
-            made = f"decompress() of '{encoding[:40]}' gives an array {vector.shape}"
-            raise FrameError("values", f"{made} where {context.count} entries are kept.")
+        _check_decoded(vector, context.count, encoding)
     kept = unflatten(vector, selection)
     kept |= _split(np.frombuffer(section[split:], dtype="<f4"), selection, behind)
     return Values(kept, sent)
+
+
+def _check_decoded(vector: object, count: int, encoding: str) -> None:
+    """Raise RunError where a decoder, which is code of this machine, gave anything but ``[count]`` numbers."""
+    if isinstance(vector, np.ndarray) and vector.shape == (count,) and vector.dtype.kind == "f":
+        return
+    given = f"{vector.dtype} {vector.shape}" if isinstance(vector, np.ndarray) else type(vector).__name__
+    raise RunError(f"decompress() of '{encoding[:40]}' gives floats ({count},), not {given}.")
 
 
 def flatten(selection: Selection, tensors: Weights) -> Vector:

@@ -181,7 +181,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(
 def test_a_model_or_data_that_cannot_be_are_one_sentence(place: Path, bundle: edge_fl.Bundle) -> None:
     with pytest.raises(EdgeFLError, match="does not take the example inputs"):
         edge_fl.export(model(), torch.zeros(2, 5), output=place / "never")
-    with pytest.raises(EdgeFLError, match=r"lack the axis of the batch: give \[B, 2, 16\]\.$"):
+    with pytest.raises(EdgeFLError, match=r"lack the axis of the batch, give \[B, 2, 16\]\.$"):
         edge_fl.export(model(), torch.zeros(2, 16), output=place / "never")
     with pytest.raises(EdgeFLError, match="A function is no model"):
         edge_fl.export(model, torch.zeros(2, 5), output=place / "never")  # type: ignore[arg-type]

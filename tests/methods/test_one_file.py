@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import edge_fl
+from edge_fl.compressors.base import COMPRESSORS
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError
 from edge_fl.recipes.own import plain_recipe
@@ -52,7 +54,7 @@ def test_a_method_is_one_file_in_a_folder_of_one_s_own(tmp_path: Path, digits_bu
         "random_dropout",
         [f"{tmp_path}/random_dropout.py:RandomDropout"],
     )
-    assert record["about"]["parameters"] == {"dropout": 0.4}
+    assert (record["about"]["parameters"], record["about"]["defaults"]) == ({"dropout": 0.4}, [])
     again = resume(tmp_path)
     assert again.returncode == 0, again.stderr
     assert "was another file" not in again.stderr
@@ -141,18 +143,27 @@ BROKEN = {
         r"Your code in '.*/mine\.py', line 10, raises KeyError: 'nothing'",
         15,
     ),
-    "numbers": (KEPT, READ + "[1:]", r"decompress\(\) of 'mine' gives an array .* where \d+ entries are kept", 20),
+    "numbers": (KEPT, READ + "[1:]", r"decompress\(\) of 'mine' gives floats \(\d+,\), not float32 \(\d+,\)", 19),
+    "list": (KEPT, READ + ".tolist()", r"decompress\(\) of 'mine' gives floats \(\d+,\), not list", 19),
     "memory": (
         "return Compressed(values.tobytes(), {})",
         READ,
-        r"gives the memory \[\], and .* \['residual'\]",
+        r"gives the memory \[\], and keeps \['residual'\]",
         19,
     ),
+    "length": (
+        KEPT.replace("]}", "][1:]}"),
+        READ,
+        r"gives 'residual' the shape \(\d+,\), and \d+ entries are kept",
+        19,
+    ),
+    "nothing": ("return None", READ, r"compress\(\) of 'mine' gives NoneType, and not a Compressed", 19),
 }
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
-@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize(
+    ("broken", "processes"), [*((broken, "1") for broken in BROKEN), ("compress", "2"), ("decompress", "2")]
+)
 def test_a_broken_compressor_is_one_sentence_in_any_process(
     tmp_path: Path, digits_bundle: Bundle, broken: str, processes: str
 ) -> None:
@@ -162,6 +173,25 @@ def test_a_broken_compressor_is_one_sentence_in_any_process(
     refused = simulate(tmp_path, digits_bundle, *words)
     assert re.search(sentence, refused.stderr.strip().splitlines()[-1]), refused.stderr
     assert refused.returncode == code
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_python_gets_the_error_itself(
+    tmp_path: Path, digits_bundle: Bundle, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(COMPRESSORS, "_used", {})
+    file = tmp_path / "own.py"
+    file.write_text(COMPRESSOR.format(compress="return {}['nothing']", decompress=READ).replace("Mine", "Own"))
+    with pytest.raises(KeyError, match="nothing"):
+        edge_fl.simulate(
+            digits_bundle,
+            method=f"{file}:Own",
+            clients=4,
+            fraction=1.0,
+            rounds=1,
+            processes=processes,
+            output=tmp_path / "run",
+        )
 
 
 @pytest.mark.parametrize("name", ["mine.py:Mine", "package.module:Mine", "../fedavg", "fedavg+mine.py:Mine"])

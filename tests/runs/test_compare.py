@@ -72,12 +72,16 @@ def test_a_parameter_that_another_method_lacks_is_told_where_it_is_not_the_defau
 
 def test_parameters_of_own_code_are_as_its_user_gave_them(tmp_path: Path) -> None:
     def own(name: str, dropout: int) -> Run:
-        told = {"parameters": {"dropout": dropout / 1000}}
+        told = {
+            "parameters": {"dropout": dropout / 1000, "rule": "holders"},
+            "defaults": ["rule", *(["dropout"] if dropout == 500 else [])],
+        }
         parameters = {"dropout": [dropout], "rule": "holders"}
         return run(tmp_path / name, "mine", parameters, code=(f"/{name}/mine.py:Mine",), about=told)
 
-    runs = [own("a", 300), own("b", 600), run(tmp_path / "c", "fedavg", {})]
-    assert [cell(row.get("settings")) for row in comparison(runs)] == ["dropout=0.3", "dropout=0.6", ""]
+    runs = [own("a", 300), own("b", 500), run(tmp_path / "c", "fedavg", {})]
+    assert [cell(row.get("settings")) for row in comparison(runs)] == ["dropout=0.3", "dropout=0.5", ""]
+    assert all("settings" not in row for row in comparison(runs[1:]))
 
 
 def test_runs_of_the_same_settings_have_no_such_column(tmp_path: Path) -> None:
