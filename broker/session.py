@@ -44,7 +44,7 @@ from broker.workers.pool import Workers, check_count
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BrokerError, BundleError, SubscriptionRefusedError
-from edge_fl.recipes.own import use_code, warn_of_changed_code
+from edge_fl.recipes.own import use_code, use_code_again
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig, begun
 from edge_fl.training.evaluator import Evaluator, open_evaluator
@@ -166,8 +166,7 @@ def resume(
     with closing(reopen(root) if database is None else Store(database, run_of(root))) as store:
         settings = read_settings(store.settings, RunSettings, root)
         found, config = open_bundle(settings, root, bundle), settings.config
-        use_code(config.code)
-        warn_of_changed_code(config.code, config.about.get("code_sha256", {}))
+        use_code_again(config.code, config.about.get("code_sha256", {}))
         evaluator = open_evaluator(found, config)
         # After a round its checkpoint says where the run stands.
         start = found.weights() if store.rounds() else kept_initial_weights(root, found, settings)

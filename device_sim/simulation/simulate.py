@@ -40,7 +40,7 @@ from edge_fl.core.selection import Weights
 from edge_fl.core.server_half import State
 from edge_fl.data.registry import Samples
 from edge_fl.data.splits import train_samples
-from edge_fl.recipes.own import use_code, warn_of_changed_code
+from edge_fl.recipes.own import use_code, use_code_again
 from edge_fl.recipes.recipe import Recipe, open_recipe
 from edge_fl.runs.config import RunConfig, begun
 from edge_fl.runtimes.base import open_runtime
@@ -254,8 +254,7 @@ class Simulation:
                     f"The run in '{root}' was given data as objects: resume it from Python, with these."
                 )
             config = settings.config
-            use_code(config.code)
-            warn_of_changed_code(config.code, config.about.get("code_sha256", {}))
+            use_code_again(config.code, config.about.get("code_sha256", {}))
             return cls(
                 bundle=open_bundle(settings, root, bundle),
                 config=config,

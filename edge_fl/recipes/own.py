@@ -17,8 +17,8 @@ __all__ = [
     "plain_recipe",
     "plain_robust",
     "use_code",
+    "use_code_again",
     "used_code",
-    "warn_of_changed_code",
 ]
 
 _logger = logging.getLogger(__name__)
@@ -86,8 +86,9 @@ def code_digests(specs: Sequence[str]) -> dict[str, str]:
     return {file: digest for file in sorted(files) if (digest := loaded_digest(Path(file)))}
 
 
-def warn_of_changed_code(specs: Sequence[str], digests: Mapping[str, str]) -> None:
-    """Warn of files that ``specs`` name and that were others when :func:`code_digests` gave ``digests``."""
+def use_code_again(specs: Sequence[str], digests: Mapping[str, str]) -> None:
+    """As :func:`use_code`; warns of files that were others when :func:`code_digests` gave ``digests``."""
+    use_code(specs)
     for file, digest in code_digests(specs).items():
         if digests.get(file, digest) != digest:
             _logger.warning(

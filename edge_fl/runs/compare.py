@@ -154,10 +154,11 @@ def _flat(run: Run) -> dict[str, Given]:
     defaults = {field.name: field.default for field in msgspec.structs.fields(config)}
     unset = {name for name, value in settings.items() if value == defaults.get(name)}
     others = settings | {name: value for name, value in about.items() if name not in settings or name in unset}
-    parameters = as_given(config.method, config.parameters)
     if "parameters" in config.about:  # of code that is not at hand
         told, are_defaults = config.about["parameters"], config.about["defaults"]
         parameters = {name: Given(value, is_default=name in are_defaults) for name, value in told.items()}
+    else:
+        parameters = as_given(config.method, config.parameters)
     return {  # what another command or version records none of is no choice of its user: as a default
         **{name: Given(value, is_default=True) for name, value in others.items()},
         **{f"{config.method}.{name}" if name in settings else name: given for name, given in parameters.items()},
