@@ -1,11 +1,14 @@
 """A round's updates in one file, written as their chunks come: what a slow link still sends takes no memory."""
 
+import os
 from pathlib import Path
 
 from edge_fl.core.content import CHUNK_SIZE
 from edge_fl.core.errors import StateError
 
 __all__ = ["Place", "UpdateFile", "read_update"]
+
+_AHEAD = 16 << 20  # bytes that the file is made longer by at a time; what nobody writes to takes none of the disk
 
 
 def read_update(path: Path, offset: int, size: int) -> bytes:
@@ -39,25 +42,27 @@ class UpdateFile:
         try:
             path.parent.mkdir(exist_ok=True)
             path.touch()
-            self._file = path.open("r+b")
-            self._end = path.stat().st_size
+            self._file = path.open("r+b", buffering=0)
+            self._end = self._reserved = path.stat().st_size
         except OSError as error:
-            raise StateError(f"'{path}' cannot be written: {error.strerror}.") from error
+            raise self._unwritable(error) from error
 
     def offset(self, client: str) -> int:
         """Where the client's update begins."""
         if client not in self._offsets:
             self._offsets[client] = self._end
             self._end += self._room
-            self._reserve()
+            if self._end > self._reserved:
+                self._reserve(max(self._room, _AHEAD // self._room * self._room))
         return self._offsets[client]
 
-    def _reserve(self) -> None:
-        """Have the file reach to the end of what is given out: whoever opens it next begins behind that."""
+    def _reserve(self, size: int) -> None:
+        """Have the file reach beyond what is given out: whoever opens it next begins behind that."""
         try:
-            self._file.truncate(self._end)
+            self._file.truncate(self._reserved + size)
         except OSError as error:
-            raise StateError(f"'{self.path}' cannot be written: {error.strerror}.") from error
+            raise self._unwritable(error) from error
+        self._reserved += size
 
     def place(self, client: str, size: int) -> "Place":
         """The place of the client's update of so many bytes."""
@@ -65,33 +70,47 @@ class UpdateFile:
 
     def write(self, offset: int, data: bytes) -> None:
         """Hand ``data`` to the operating system, which the end of this process leaves untouched."""
+        left = memoryview(data)
         try:
-            self._file.seek(offset)
-            self._file.write(data)
-            self._file.flush()
+            while left:  # a call may write a part
+                written = os.pwrite(self._file.fileno(), left, offset)
+                left, offset = left[written:], offset + written
         except OSError as error:
-            raise StateError(f"'{self.path}' cannot be written: {error.strerror}.") from error
+            raise self._unwritable(error) from error
 
     def read(self, offset: int, size: int) -> bytes:
         """What was written there."""
-        self._file.seek(offset)
-        return self._file.read(size)
+        parts = []
+        while size and (part := os.pread(self._file.fileno(), size, offset)):  # a call may read a part
+            parts.append(part)
+            size, offset = size - len(part), offset + len(part)
+        return b"".join(parts)
 
     def close(self) -> None:
         """Write no more."""
         self._file.close()
 
+    def _unwritable(self, error: OSError) -> StateError:
+        return StateError(f"'{self.path}' cannot be written: {error.strerror}.")
+
 
 class Place:
-    """One update on its way into the file (see ``edge_fl.transport.transfer.Parts``)."""
+    """One update on its way into the file (see ``edge_fl.transport.transfer.Parts``).
+
+    An update of one chunk is whole as it comes, and not read again.
+    """
 
     def __init__(self, file: UpdateFile, offset: int, size: int) -> None:
         self._file, self._offset, self._size = file, offset, size
+        self._only = b""
 
     def put(self, index: int, chunk: bytes) -> None:
         """Write a chunk where it belongs."""
         self._file.write(self._offset + index * CHUNK_SIZE, chunk)
+        if len(chunk) == self._size:
+            self._only = chunk
 
     def whole(self) -> bytes:
         """All of them."""
-        return self._file.read(self._offset, self._size)
+        only, self._only = self._only, b""
+        return only or self._file.read(self._offset, self._size)

@@ -81,7 +81,10 @@ class Pattern:
     origin: Origin = Bitmask()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pattern) and np.array_equal(self.mask, other.mask)
+        if not isinstance(other, Pattern):
+            return False
+        told_alike = self.layout is other.layout and self.origin == other.origin != Bitmask()
+        return told_alike or np.array_equal(self.mask, other.mask)
 
     def __hash__(self) -> int:
         return hash(self.mask.tobytes())
@@ -106,10 +109,8 @@ class Pattern:
 
     @classmethod
     def seeded(cls, layout: Layout, dropout: int, key: int) -> "Pattern":
-        """Draw exactly S_b units of each block, block by block, from the stream ``key`` (Z_N^S of FedBIAD)."""
-        stream = Stream(key)
-        kept = [stream.subset(b.size, kept_units(b.size, dropout)) for b in layout.blocks]
-        return cls(layout, _bits(layout, kept), Seeded(key, dropout))
+        """Exactly S_b units of each block, drawn block by block from the stream ``key`` (Z_N^S of FedBIAD)."""
+        return _SeededPattern(layout, Seeded(key, dropout))
 
     @classmethod
     def within(cls, layout: Layout, width: int, kept: int, stream: Stream) -> "Pattern":
@@ -145,6 +146,25 @@ class Pattern:
     def counts(self) -> dict[str, int]:
         """How many units are kept, by block."""
         return {name: len(indices) for name, indices in self.kept.items()}
+
+
+class _SeededPattern(Pattern):
+    """Drawn when its units are first asked for: a coordinator checks an update by counts and shapes alone."""
+
+    origin: Seeded
+
+    def __init__(self, layout: Layout, origin: Seeded) -> None:
+        vars(self).update(layout=layout, origin=origin)
+
+    @cached_property
+    def mask(self) -> NDArray[np.bool_]:  # in place of the field
+        stream = Stream(self.origin.key)
+        kept = [stream.subset(block.size, self.counts[block.name]) for block in self.layout.blocks]
+        return _bits(self.layout, kept)
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        return kept_counts(self.layout, self.origin.dropout)
 
 
 def _bits(layout: Layout, kept: list[NDArray[np.int64]]) -> NDArray[np.bool_]:

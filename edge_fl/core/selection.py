@@ -6,6 +6,7 @@ method's own mode.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -30,28 +31,35 @@ Index = tuple[NDArray[np.int64] | slice, ...]
 
 @dataclass(frozen=True)
 class Selection:
-    """What is kept of every axis of every tensor under one pattern."""
+    """What ``pattern`` keeps of every axis of every tensor of ``layout``."""
 
     layout: Layout
-    axes: dict[str, tuple[Kept, ...]]
+    pattern: Pattern
+    mode: Mode
 
     @classmethod
     def of(cls, pattern: Pattern, mode: Mode) -> "Selection":
         """The selection that ``pattern`` makes in ``mode`` of what devices share."""
-        return cls._of(pattern.layout, pattern, mode)
+        return cls(pattern.layout, pattern, mode)
 
     @classmethod
     def of_trained(cls, pattern: Pattern, mode: Mode = "units") -> "Selection":
         """The same of all that a device trains, its personal tensors among it; a step takes it in ``units`` mode."""
-        return cls._of(pattern.layout.trained, pattern, mode)
+        return cls(pattern.layout.trained, pattern, mode)
 
-    @classmethod
-    def _of(cls, layout: Layout, pattern: Pattern, mode: Mode) -> "Selection":
-        return cls(layout, {tensor.name: kept_axes(tensor, pattern, mode) for tensor in layout.tensors})
+    @cached_property
+    def axes(self) -> dict[str, tuple[Kept, ...]]:
+        """What is kept of each axis of every tensor, by its name."""
+        return {tensor.name: kept_axes(tensor, self.pattern, self.mode) for tensor in self.layout.tensors}
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of what is kept of every tensor, by its name; the pattern's counts tell."""
+        return {t.name: _shape(t.axes(self.mode), self.pattern) for t in self.layout.tensors}
 
     def shape(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of what is kept of ``tensor``."""
-        return _shape(tensor, self.axes[tensor.name])
+        return self.shapes[tensor.name]
 
     def gather_into(self, tensor: Tensor, full: NDArray[np.float32], out: NDArray[np.float32]) -> None:
         """Copy the kept entries of ``full`` into ``out`` (of :meth:`shape`)."""
@@ -107,11 +115,11 @@ def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]
 
 def kept_shape(tensor: Tensor, pattern: Pattern) -> tuple[int, ...]:
     """The shape of what ``pattern`` keeps of ``tensor`` in ``units`` mode."""
-    return _shape(tensor, kept_axes(tensor, pattern, "units"))
+    return _shape(tensor.axes("units"), pattern)
 
 
-def _shape(tensor: Tensor, axes: tuple[Kept, ...]) -> tuple[int, ...]:
-    return tuple(n if kept is None else len(kept) for n, kept in zip(tensor.shape, axes, strict=True))
+def _shape(axes: tuple[Axis, ...], pattern: Pattern) -> tuple[int, ...]:
+    return tuple(sum(segment.length(pattern.counts) for segment in axis) for axis in axes)
 
 
 def kept_entries(tensor: Tensor, pattern: Pattern, full: NDArray[_Entry], *, first: int = 0) -> NDArray[_Entry]:

@@ -128,7 +128,7 @@ def test_statistics_stay_whatever_a_device_sends() -> None:
     frame = replace(
         frame,
         values={**frame.values, "mean": np.ones(2, np.float32)},
-        selection=replace(frame.selection, layout=layout, axes={**frame.selection.axes, "mean": (None,)}),
+        selection=replace(frame.selection, layout=layout),
     )
     assert not moved(model, [frame])["mean"].any()
 

@@ -31,8 +31,25 @@ def test_another_update_of_a_client_takes_no_more_room(tmp_path: Path) -> None:
         place = file.place("a", len(content))
         place.put(0, content)
         assert place.whole() == content
-    assert file.path.stat().st_size == ROOM
+    assert (file.offset("a"), file.offset("b")) == (0, ROOM)
     assert 512 * file.path.stat().st_blocks < ROOM  # what nobody wrote to takes none of the disk
+
+
+def test_the_file_reaches_beyond_all_that_is_given_out(tmp_path: Path) -> None:
+    path, room = tmp_path / "updates" / "00001.frames", 5 << 20
+    file = UpdateFile(path, room)
+    for number in range(8):
+        assert file.offset(f"client-{number}") == number * room
+        assert path.stat().st_size >= (number + 1) * room
+    assert UpdateFile(path, room).offset("client-0") >= 8 * room
+
+
+def test_an_update_of_one_chunk_is_not_read_again(tmp_path: Path) -> None:
+    file = UpdateFile(tmp_path / "updates" / "00001.frames", ROOM)
+    place, content = file.place("a", 5), b"whole"
+    place.put(0, content)
+    assert place.whole() is content
+    assert place.whole() == content  # on disk, too
 
 
 def test_what_a_killed_process_has_written_stays(tmp_path: Path) -> None:

@@ -68,6 +68,17 @@ def test_seeded_draws_block_after_block_from_one_stream(sizes: list[int], dropou
     assert pattern.origin == Seeded(key, dropout)
 
 
+def test_a_seed_tells_counts_and_equality_without_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = blocks_of([20, 7])
+    with monkeypatch.context() as undrawn:
+        undrawn.delattr(Stream, "subset")
+        pattern = Pattern.seeded(layout, 250, 3)
+        assert pattern.counts == {"b0": 15, "b1": 5}
+        assert pattern == Pattern.seeded(layout, 250, 3)
+    assert pattern != Pattern.seeded(layout, 250, 4)
+    assert pattern == Pattern(layout, Pattern.seeded(layout, 250, 3).mask)
+
+
 def test_seeded_units_are_kept_equally_often() -> None:
     layout = blocks_of([20])
     kept = np.sum([Pattern.seeded(layout, 500, key).mask for key in range(4000)], axis=0)

@@ -63,6 +63,18 @@ def refusal(data: bytes, layout: Layout) -> str:
     return caught.value.code
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_frame_is_checked_before_its_pattern_is_drawn(
+    small: Layout, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = frame_of(small, "seed", mode)
+    with monkeypatch.context() as undrawn:
+        undrawn.delattr(Stream, "subset")
+        frame = decode_frame(data, small)
+        assert refusal(data[:-8], small) == "truncated"
+    np.testing.assert_array_equal(frame.pattern.mask, PATTERNS["seed"](small).mask)
+
+
 @every_kind
 def test_a_frame_gives_back_what_went_in(small: Layout, encoding: str, mode: Mode) -> None:
     full, pattern = numbered(small), PATTERNS[encoding](small)
