@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
@@ -20,6 +20,8 @@ from device_sim.simulation.api import begin
 from edge_fl.core.bundle import SEAL, Bundle
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.measure.table import Picture, Result, Row
+from edge_fl.recipes.named import recipe_and_parameters
+from edge_fl.recipes.recipe import open_recipe
 from exporter.export import export_bundle
 from exporter.fine_tuning import train_only
 from exporter.measure.exported import exporter_digest
@@ -137,8 +139,10 @@ class _Case:
 
     @property
     def key(self) -> str:
-        """The same for two runs that are one."""
-        return _digest(asdict(self), _LOCAL_STEPS, _BATCH)
+        """The same for two runs that are one, however their parameters were given; defaults count as they are now."""
+        name, parameters, _ = recipe_and_parameters(self.way.recipe, dict(self.way.parameters))
+        case = replace(self, way=replace(self.way, parameters=()))
+        return _digest(asdict(case), open_recipe(name, parameters).parameters, _LOCAL_STEPS, _BATCH)
 
     @property
     def label(self) -> str:

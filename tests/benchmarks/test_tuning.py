@@ -8,6 +8,7 @@ from torch import nn
 
 from benchmarks import fine_tuning, pretrained
 from benchmarks.fine_tuning import FineTuningChoice, Keeping, Way, bench_fine_tuning
+from benchmarks.pretrained import TASKS
 from edge_fl.core.errors import ConfigError
 from edge_fl.data.registry import Dataset, Samples, load_dataset
 from exporter.zoo.mlp import mlp
@@ -63,6 +64,15 @@ def test_each_way_trains_and_sends_its_part(tmp_path: Path) -> None:
     assert told == []
     result.write(tmp_path / "page.md")
     assert (tmp_path / "page-digits.png").stat().st_size > 10_000
+
+
+def test_a_result_counts_for_all_parameters_that_are_in_effect() -> None:
+    def key(**parameters: object) -> str:
+        way = Way("adapters", 4, "fedbiad", tuple(parameters.items()))
+        return fine_tuning._Case(TASKS["femnist"], way, 0.1, 0, rounds=2, clients=3).key
+
+    assert key(dropout=0.5) == key(dropout=0.5, tau_in="passes")
+    assert len({key(dropout=0.5), key(dropout=0.5, tau_in="steps"), key(dropout=0.25)}) == 3
 
 
 def test_an_unknown_task_is_refused() -> None:
