@@ -14,8 +14,7 @@ from edge_fl.core.bundle import FROZEN_TENSOR, NEW, TENSOR, Bundle, Program
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, kept_shape
 from edge_fl.core.width_statistics import one_hot
-from edge_fl.data.batcher import BatchRows
-from edge_fl.training.local_run import LocalRun
+from edge_fl.training.local_run import LocalRun, StepInputs
 
 __all__ = ["Member", "Stack"]
 
@@ -88,8 +87,13 @@ class Stack:
             for spec in bundle.layout.frozen
             if not spec.whole
         }
-        run = members[0].run
-        self._x = np.empty((count, run.settings.batch, *run.samples.x.shape[1:]), dtype=run.samples.x.dtype)
+        batch, samples = members[0].run.settings.batch, members[0].run.samples
+        self._drawn = {  # memory that every step uses again
+            "x": np.empty((count, batch, *samples.x.shape[1:]), dtype=samples.x.dtype),
+            "y": np.empty((count, batch, *samples.y.shape[1:]), dtype=samples.y.dtype),
+            "sample_weight": np.empty((count, batch), dtype=np.float32),
+            "number": np.empty((), dtype=np.float32),
+        }
         self.load(self.members)
 
     def load(self, members: Iterable[Member]) -> None:
@@ -121,21 +125,18 @@ class Stack:
             **self._whole,
             **self._cut,
             **self._shared,
-            "number": torch.tensor(float(first.number), device=self._device),
-            "x": self._features([one.drawn for one in each]),
-            "y": self._stacked(
-                [m.run.samples.y[one.drawn.rows] for m, one in zip(self.members, each, strict=True)]
-            ),
-            "sample_weight": self._stacked([one.drawn.weight for one in each]),
+            **self._batches(each),
             **{name: self._stacked([one.extra[name] for one in each]) for name in first.extra},
             **self._width([one.width for one in each]),
         }
 
-    def _features(self, drawn: Sequence[BatchRows]) -> Tensor:
-        """Those of a batch of each member, in memory that every step uses again."""
-        for member, batch, place in zip(self.members, drawn, self._x, strict=True):
-            batch.features_into(member.run.samples, place)
-        return torch.from_numpy(self._x).to(self._device)
+    def _batches(self, each: Sequence[StepInputs]) -> dict[str, Tensor]:
+        """The number of the step, and a batch of each member."""
+        drawn = self._drawn
+        drawn["number"][...] = each[0].number
+        for index, (member, one) in enumerate(zip(self.members, each, strict=True)):
+            one.drawn.into(member.run.samples, drawn["x"][index], drawn["y"][index], drawn["sample_weight"][index])
+        return {name: torch.from_numpy(array).to(self._device) for name, array in self._drawn.items()}
 
     def _width(self, trained: Sequence[int]) -> dict[str, Tensor]:
         if not self._widths:

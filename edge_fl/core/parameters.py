@@ -1,6 +1,7 @@
 """Parameters by name, as people and tasks give them, made into a struct: or one sentence."""
 
 from collections.abc import Mapping
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -23,7 +24,7 @@ def opened(kind: type[_T], given: Mapping[str, Any], of: str) -> _T:
     ConfigError
         When there is no such parameter, or it takes no such value, or ``kind`` refuses them.
     """
-    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    types = _types(kind)
     values = {}
     for name, value in given.items():
         if name not in types:
@@ -39,6 +40,11 @@ def opened(kind: type[_T], given: Mapping[str, Any], of: str) -> _T:
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"The {of} cannot be run with what it was given: {error}.") from error
+
+
+@cache  # a simulation opens a recipe for every client
+def _types(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
 
 
 def _described(kind: Any) -> str:

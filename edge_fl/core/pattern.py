@@ -97,9 +97,7 @@ class Pattern:
     @classmethod
     def prefix(cls, layout: Layout, width: int) -> "Pattern":
         """Keep the first units of each block; ``width`` in thousandths, 1 to 1000."""
-        counts = prefix_counts(layout, width)
-        parts = [np.arange(block.size) < counts[block.name] for block in layout.blocks]
-        return cls(layout, _joined(parts), Prefix(width))
+        return _ToldPattern(layout, Prefix(width))
 
     @classmethod
     def prefix_of(cls, layout: Layout, width: int, blocks: Collection[str]) -> "Pattern":
@@ -110,7 +108,7 @@ class Pattern:
     @classmethod
     def seeded(cls, layout: Layout, dropout: int, key: int) -> "Pattern":
         """Exactly S_b units of each block, drawn block by block from the stream ``key`` (Z_N^S of FedBIAD)."""
-        return _SeededPattern(layout, Seeded(key, dropout))
+        return _ToldPattern(layout, Seeded(key, dropout))
 
     @classmethod
     def within(cls, layout: Layout, width: int, kept: int, stream: Stream) -> "Pattern":
@@ -148,22 +146,29 @@ class Pattern:
         return {name: len(indices) for name, indices in self.kept.items()}
 
 
-class _SeededPattern(Pattern):
-    """Drawn when its units are first asked for: a coordinator checks an update by counts and shapes alone."""
+class _ToldPattern(Pattern):
+    """One that a width or a seed tells: its mask is made when first asked for.
 
-    origin: Seeded
+    A coordinator checks an update by counts and shapes alone, and what keeps every unit needs no mask.
+    """
 
-    def __init__(self, layout: Layout, origin: Seeded) -> None:
+    origin: Prefix | Seeded
+
+    def __init__(self, layout: Layout, origin: Prefix | Seeded) -> None:
         vars(self).update(layout=layout, origin=origin)
 
     @cached_property
     def mask(self) -> NDArray[np.bool_]:  # in place of the field
+        sizes, counts = self.layout.sizes, self.counts
+        if isinstance(self.origin, Prefix):
+            return _joined([np.arange(units) < counts[name] for name, units in sizes.items()])
         stream = Stream(self.origin.key)
-        kept = [stream.subset(block.size, self.counts[block.name]) for block in self.layout.blocks]
-        return _bits(self.layout, kept)
+        return _bits(self.layout, [stream.subset(units, counts[name]) for name, units in sizes.items()])
 
     @cached_property
     def counts(self) -> dict[str, int]:
+        if isinstance(self.origin, Prefix):
+            return prefix_counts(self.layout, self.origin.width)
         return kept_counts(self.layout, self.origin.dropout)
 
 

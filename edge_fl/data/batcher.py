@@ -26,12 +26,11 @@ class BatchRows:
         """The batch."""
         return Batch(samples.x[self.rows], samples.y[self.rows], self.weight)
 
-    def features_into(self, samples: Samples, out: NDArray[Any]) -> None:
-        """Write ``x`` of the batch into ``out`` ``[B, ...]``, of the same dtype."""
-        if samples.x.flags.c_contiguous:  # of other arrays numpy would copy all that there is
-            samples.x.take(self.rows, axis=0, out=out, mode="clip")  # without "clip" it copies the batch twice
-        else:
-            out[...] = samples.x[self.rows]
+    def into(self, samples: Samples, x: NDArray[Any], y: NDArray[Any], weight: NDArray[np.float32]) -> None:
+        """Write the batch into arrays of its shapes and dtypes."""
+        _take_into(samples.x, self.rows, x)
+        _take_into(samples.y, self.rows, y)
+        weight[...] = self.weight
 
 
 def batches(samples: Samples, *, steps: int, size: int, stream: Stream, whole: bool = False) -> Iterator[Batch]:
@@ -81,6 +80,13 @@ def eval_batches(samples: Samples, size: int) -> Iterator[Batch]:
     _check(samples, size)
     for start in range(0, len(samples.y), size):
         yield _padded(np.arange(start, min(start + size, len(samples.y))), size).of(samples)
+
+
+def _take_into(full: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+    if full.flags.c_contiguous:  # of other arrays numpy would copy all that there is
+        full.take(rows, axis=0, out=out, mode="clip")  # without "clip" it copies the batch twice
+    else:
+        out[...] = full[rows]
 
 
 def _check(samples: Samples, size: int) -> None:

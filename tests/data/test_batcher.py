@@ -104,11 +104,15 @@ def test_whole_batches_hold_no_padding(n: int) -> None:
 
 
 @pytest.mark.parametrize("axes", [(0, 1, 2), (0, 2, 1)])
-def test_features_are_written_into_memory_however_samples_lie(axes: tuple[int, ...]) -> None:
+def test_batches_are_written_into_memory_however_samples_lie(axes: tuple[int, ...]) -> None:
     samples = numbered(7)
     moved = Samples(samples.x.transpose(axes), samples.y)
-    out = np.empty((3, *moved.x.shape[1:]), dtype=np.float32)
+    x, y = np.empty((3, *moved.x.shape[1:]), dtype=np.float32), np.empty(3, dtype=moved.y.dtype)
+    weight = np.empty(3, dtype=np.float32)
     for drawn in batch_rows(moved, steps=5, size=3, stream=Stream(1)):
-        drawn.features_into(moved, out)
-        np.testing.assert_array_equal(out, drawn.of(moved).x)
+        drawn.into(moved, x, y, weight)
+        batch = drawn.of(moved)
+        np.testing.assert_array_equal(x, batch.x)
+        np.testing.assert_array_equal(y, batch.y)
+        np.testing.assert_array_equal(weight, batch.weight)
     assert moved.take(np.arange(7)).x.flags.c_contiguous
