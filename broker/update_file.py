@@ -8,7 +8,9 @@ from edge_fl.core.errors import StateError
 
 __all__ = ["Place", "UpdateFile", "read_update"]
 
-_AHEAD = 16 << 20  # bytes that the file is made longer by at a time; what nobody writes to takes none of the disk
+_AHEAD = (
+    16 << 20
+)  # bytes that the file grows by at a time; where files may have holes, those take none of the disk
 
 
 def read_update(path: Path, offset: int, size: int) -> bytes:
@@ -50,19 +52,19 @@ class UpdateFile:
     def offset(self, client: str) -> int:
         """Where the client's update begins."""
         if client not in self._offsets:
-            self._offsets[client] = self._end
-            self._end += self._room
-            if self._end > self._reserved:
-                self._reserve(max(self._room, _AHEAD // self._room * self._room))
+            end = self._end + self._room
+            if end > self._reserved:
+                self._reserve(end + max(_AHEAD - self._room, 0))
+            self._offsets[client], self._end = self._end, end
         return self._offsets[client]
 
-    def _reserve(self, size: int) -> None:
+    def _reserve(self, end: int) -> None:
         """Have the file reach beyond what is given out: whoever opens it next begins behind that."""
         try:
-            self._file.truncate(self._reserved + size)
+            self._file.truncate(end)
         except OSError as error:
             raise self._unwritable(error) from error
-        self._reserved += size
+        self._reserved = end
 
     def place(self, client: str, size: int) -> "Place":
         """The place of the client's update of so many bytes."""
@@ -97,7 +99,7 @@ class UpdateFile:
 class Place:
     """One update on its way into the file (see ``edge_fl.transport.transfer.Parts``).
 
-    An update of one chunk is whole as it comes, and not read again.
+    An update of one chunk is whole as it comes, and not read again: what is summed later is what the file has.
     """
 
     def __init__(self, file: UpdateFile, offset: int, size: int) -> None:

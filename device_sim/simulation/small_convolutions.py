@@ -142,23 +142,49 @@ def _is_small(x: Tensor, weight: Tensor, about: Sequence[Any]) -> bool:
 
 
 def _unfolded(x: Tensor, weight: Tensor, *about: Any) -> Tensor:
-    """What each output sees, ``[C KH KW, H' W' N]``; of a convolution that stays one, ``x``."""
+    """What outputs see through the kernel rows that are multiplied at once, ``[C R KW, H" W' N]``.
+
+    H" are the rows where these may lie. Of a convolution that stays one, ``x``.
+    """
     if not _is_small(x, weight, about):
         return x
     stride, (height, width), *_ = about
     lying = x.permute(1, 2, 3, 0).contiguous()
     if height or width:
         lying = functional.pad(lying, (0, 0, width, width, height, height))
-    seen = lying.unfold(1, weight.shape[2], stride[0]).unfold(2, weight.shape[3], stride[1])
-    return seen.permute(0, 4, 5, 1, 2, 3).reshape(weight[0].numel(), -1)
+    rows = _rows_at_once(weight, about)
+    seen = lying.unfold(1, rows, stride[0]).unfold(2, weight.shape[3], stride[1])
+    return seen.permute(0, 4, 5, 1, 2, 3).reshape(weight.shape[1] * rows * weight.shape[3], -1)
+
+
+def _rows_at_once(weight: Tensor, about: Sequence[Any]) -> int:
+    """R, the kernel rows that are multiplied at once: one where the kernel slides row by row, else all.
+
+    With one, KH products share what unfolds along the columns alone, a KH-th of it all.
+    """
+    stride, *_ = about
+    return 1 if stride[0] == 1 else weight.shape[2]
+
+
+def _products(unfolded: Tensor, x: Tensor, weight: Tensor, about: Sequence[Any]) -> list[tuple[Tensor, slice]]:
+    """By product its part of the weights, ``[O, C R KW]``, and where in ``unfolded`` it finds its inputs."""
+    rows, (down, along) = _rows_at_once(weight, about), _outputs(x, weight, about)
+    run = along * x.shape[0]
+    return [
+        (weight[:, :, row : row + rows].reshape(weight.shape[0], -1), slice(row * run, (row + down) * run))
+        for row in range(0, weight.shape[2], rows)
+    ]
 
 
 def _convolved(unfolded: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, *about: Any) -> Tensor:
     if not _is_small(x, weight, about):
         return _aten.convolution.default(x, weight, bias, *about)  # type: ignore[no-any-return]
-    product = weight.reshape(weight.shape[0], -1) @ unfolded
+    (part, place), *others = _products(unfolded, x, weight, about)
+    product = part @ unfolded[:, place]
     if bias is not None:
         product = bias.unsqueeze(1) + product
+    for part, place in others:
+        product.add_(part @ unfolded[:, place])
     lying = product.reshape(weight.shape[0], *_outputs(x, weight, about), x.shape[0])
     return lying.permute(3, 0, 1, 2)
 
@@ -171,27 +197,48 @@ def _convolution_gradients(
     if not _is_small(x, weight, about_it):
         return _aten.convolution_backward.default(gradient, x, weight, *about)  # type: ignore[no-any-return]
     lying = gradient.permute(1, 2, 3, 0).reshape(weight.shape[0], -1)
-    rows = weight.reshape(weight.shape[0], -1)
     return (
-        _folded(rows.T @ lying, x, weight, about_it) if of_inputs else None,
-        (lying @ unfolded.T).reshape(weight.shape) if of_weights else None,
+        _folded(unfolded, lying, x, weight, about_it) if of_inputs else None,
+        _of_weights(unfolded, lying, x, weight, about_it) if of_weights else None,
         lying.sum(1) if of_bias else None,
     )
 
 
-def _folded(seen: Tensor, x: Tensor, weight: Tensor, about: Sequence[Any]) -> Tensor:
-    """The sum of what each output saw of ``x``: first along its rows, then along its columns."""
+def _of_weights(unfolded: Tensor, lying: Tensor, x: Tensor, weight: Tensor, about: Sequence[Any]) -> Tensor:
+    """The weights' gradient, where ``lying`` ``[O, H' W' N]`` is that of the outputs."""
+    parts = [lying @ unfolded[:, place].T for _, place in _products(unfolded, x, weight, about)]
+    if len(parts) == 1:
+        return parts[0].reshape(weight.shape)
+    outputs, channels, _, columns = weight.shape
+    return torch.stack([part.reshape(outputs, channels, columns) for part in parts], dim=2)
+
+
+def _folded(unfolded: Tensor, lying: Tensor, x: Tensor, weight: Tensor, about: Sequence[Any]) -> Tensor:
+    """The inputs' gradient, where ``lying`` ``[O, H' W' N]`` is that of the outputs.
+
+    It is the sum of what each output saw of an input: of products, then along rows, then along columns.
+    """
+    products = _products(unfolded, x, weight, about)
+    if len(products) == 1:
+        seen = products[0][0].T @ lying
+    else:
+        seen = unfolded.new_zeros(unfolded.shape)
+        for part, place in products:
+            seen[:, place].add_(part.T @ lying)
     stride, padding, *_ = about
-    (count, channels, height, width), (_, _, rows, columns) = x.shape, weight.shape
-    down, along = _outputs(x, weight, about)
-    seen = seen.reshape(channels, rows, columns, down, along, count)
-    wide = seen.new_zeros(channels, rows, down, width + 2 * padding[1], count)
+    (count, channels, height, width), columns = x.shape, weight.shape[3]
+    rows, along = _rows_at_once(weight, about), _outputs(x, weight, about)[1]
+    seen = seen.reshape(channels, rows, columns, -1, along, count)
+    wide = seen.new_zeros(channels, rows, seen.shape[3], width + 2 * padding[1], count)
     for column in range(columns):
         _every(wide, 3, column, stride[1], along).add_(seen[:, :, column])
-    lying = seen.new_zeros(channels, height + 2 * padding[0], width + 2 * padding[1], count)
-    for row in range(rows):
-        _every(lying, 1, row, stride[0], down).add_(wide[:, row])
-    inner = lying[:, padding[0] : padding[0] + height, padding[1] : padding[1] + width]
+    if rows == stride[0] == 1:
+        high = wide[:, 0]
+    else:
+        high = seen.new_zeros(channels, height + 2 * padding[0], width + 2 * padding[1], count)
+        for row in range(rows):
+            _every(high, 1, row, stride[0], seen.shape[3]).add_(wide[:, row])
+    inner = high[:, padding[0] : padding[0] + height, padding[1] : padding[1] + width]
     return inner.permute(3, 0, 1, 2)
 
 

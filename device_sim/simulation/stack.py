@@ -136,7 +136,7 @@ class Stack:
         drawn["number"][...] = each[0].number
         for index, (member, one) in enumerate(zip(self.members, each, strict=True)):
             one.drawn.into(member.run.samples, drawn["x"][index], drawn["y"][index], drawn["sample_weight"][index])
-        return {name: torch.from_numpy(array).to(self._device) for name, array in self._drawn.items()}
+        return {name: torch.from_numpy(array).to(self._device) for name, array in drawn.items()}
 
     def _width(self, trained: Sequence[int]) -> dict[str, Tensor]:
         if not self._widths:

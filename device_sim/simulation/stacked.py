@@ -32,7 +32,7 @@ _CONVOLVING_BYTES = {"cpu": 0, "cuda": 32 << 20}
 # Of clients, however small the model: each holds its samples, activations and full weights besides, which the bytes
 # leave out.
 _MOST = {"cpu": 64, "cuda": 1024}
-_MOST_OF_IMAGES = 4  # where small convolutions are products: what a client's images unfold to takes megabytes
+_MOST_OF_IMAGES = 8  # where small convolutions are products: what a client's images unfold to takes megabytes
 
 
 class _Key(NamedTuple):

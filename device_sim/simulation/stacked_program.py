@@ -105,6 +105,7 @@ class _Rewriting:
         for node in list(self._graph.nodes):
             self._drop(node)
             self._add_while_multiplying(node)
+            self._multiply_into(node)
             self._scale_while_multiplying(node)
         loss, *new = self._end.args[0]
         olds = [self._given[name.removeprefix(NEW)] for name in outputs[1:]]
@@ -140,6 +141,15 @@ class _Rewriting:
             fused.meta = node.meta
             node.replace_all_uses_with(fused)
             self._graph.erase_node(node)
+
+    def _multiply_into(self, node: Node) -> None:
+        """``a += b @ c`` in one operation."""
+        if node.target is not _aten.add_.Tensor or node.kwargs:
+            return
+        sum_, product = node.args
+        if _is_used_once(product, tuple(_PRODUCTS)) and _shape(product) == _shape(sum_):
+            node.target, node.args = _PRODUCTS[product.target], (sum_, *product.args)  # type: ignore[union-attr]
+            self._graph.erase_node(product)  # type: ignore[arg-type]
 
     def _scale_while_multiplying(self, node: Node) -> None:
         """``(a + b @ c) scale`` in one operation."""

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
 from edge_fl.core.randomness import Stream
 
@@ -73,7 +74,8 @@ class Pattern:
     """Which units of each block are kept.
 
     ``mask`` is ``[J]`` bool over the blocks of ``layout`` in order; ``origin`` says how it can be told in fewer
-    bytes than its bits. Two patterns are equal when their bits are.
+    bytes than its bits. Two patterns are equal when their bits are. The class methods make those that a width or a seed
+    tells.
     """
 
     layout: Layout
@@ -96,7 +98,9 @@ class Pattern:
 
     @classmethod
     def prefix(cls, layout: Layout, width: int) -> "Pattern":
-        """Keep the first units of each block; ``width`` in thousandths, 1 to 1000."""
+        """Keep the first units of each block; ``width`` in thousandths, 1 to 1000, or ConfigError is raised."""
+        if not 1 <= width <= 1000:
+            raise ConfigError(f"A pattern's width is 1 to 1000 thousandths, not {width}.")
         return _ToldPattern(layout, Prefix(width))
 
     @classmethod
@@ -107,7 +111,12 @@ class Pattern:
 
     @classmethod
     def seeded(cls, layout: Layout, dropout: int, key: int) -> "Pattern":
-        """Exactly S_b units of each block, drawn block by block from the stream ``key`` (Z_N^S of FedBIAD)."""
+        """Exactly S_b units of each block, drawn block by block from the stream ``key`` (Z_N^S of FedBIAD).
+
+        ``dropout`` is in thousandths, 0 to 1000, or ConfigError is raised.
+        """
+        if not 0 <= dropout <= 1000:
+            raise ConfigError(f"A pattern's dropout rate is 0 to 1000 thousandths, not {dropout}.")
         return _ToldPattern(layout, Seeded(key, dropout))
 
     @classmethod
@@ -156,6 +165,9 @@ class _ToldPattern(Pattern):
 
     def __init__(self, layout: Layout, origin: Prefix | Seeded) -> None:
         vars(self).update(layout=layout, origin=origin)
+
+    def __repr__(self) -> str:
+        return f"Pattern(layout={self.layout!r}, origin={self.origin!r})"
 
     @cached_property
     def mask(self) -> NDArray[np.bool_]:  # in place of the field

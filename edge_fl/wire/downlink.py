@@ -74,6 +74,6 @@ def _whole(
     frame = decode_frame(content, layout, decoders=decoders)
     if frame.header.kind != kind:
         raise FrameError("kind", f"The frame is a {frame.header.kind}, not a {kind}.")
-    if not frame.pattern.mask.all():
+    if frame.pattern.counts != frame.pattern.layout.sizes:
         raise FrameError("mask", f"The {kind} leaves out units.")
     return frame

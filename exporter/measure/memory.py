@@ -101,7 +101,8 @@ def _weights(bundle: Bundle, width: int) -> Weights:
 
 
 def _pattern(bundle: Bundle, width: int) -> Pattern:
-    return Pattern.seeded(bundle.layout, 1000 - width, key=1)
+    """One that is drawn here, since a device draws its own."""
+    return Pattern(bundle.layout, Pattern.seeded(bundle.layout, 1000 - width, key=1).mask)
 
 
 def resident(what: str) -> int:

@@ -1,5 +1,7 @@
 """Where updates are while they come, and afterwards."""
 
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,40 @@ def test_the_file_reaches_beyond_all_that_is_given_out(tmp_path: Path) -> None:
         assert file.offset(f"client-{number}") == number * room
         assert path.stat().st_size >= (number + 1) * room
     assert UpdateFile(path, room).offset("client-0") >= 8 * room
+
+
+def test_a_file_that_could_not_grow_keeps_what_it_takes_later(
+    tmp_path: Path,
+) -> None:
+    path, room = tmp_path / "updates" / "00001.frames", 20 << 20
+    file = UpdateFile(path, room)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    file.place("a", 5).put(0, b"taken")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        for _ in range(2):
+            with pytest.raises(StateError, match="cannot be written"):
+                file.offset("b")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    file.place("b", 5).put(0, b"later")
+    file.offset("c")
+    assert Report(1, 0.0, 5, path, file.offset("a")).content() == b"taken"
+    assert Report(1, 0.0, 5, path, file.offset("b")).content() == b"later"
+    assert path.stat().st_size >= 3 * room
+
+
+def test_a_system_that_writes_and_reads_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, read = os.pwrite, os.pread
+    monkeypatch.setattr(os, "pwrite", lambda file, data, offset: write(file, data[:3], offset))
+    monkeypatch.setattr(os, "pread", lambda file, size, offset: read(file, min(size, 3), offset))
+    place, content = (
+        UpdateFile(tmp_path / "updates" / "1", ROOM).place("a", CHUNK_SIZE + 8),
+        os.urandom(CHUNK_SIZE + 8),
+    )
+    for index in (1, 0):
+        place.put(index, cut(content)[index])
+    assert place.whole() == content
 
 
 def test_an_update_of_one_chunk_is_not_read_again(tmp_path: Path) -> None:

@@ -79,6 +79,14 @@ def test_a_seed_tells_counts_and_equality_without_a_draw(monkeypatch: pytest.Mon
     assert pattern == Pattern(layout, Pattern.seeded(layout, 250, 3).mask)
 
 
+@pytest.mark.parametrize("width", [-1, 0, 1001])
+def test_widths_out_of_range_are_refused(width: int) -> None:
+    with pytest.raises(ConfigError, match=f"1 to 1000 thousandths, not {width}"):
+        Pattern.prefix(blocks_of([4]), width)
+    with pytest.raises(ConfigError, match="0 to 1000 thousandths"):
+        Pattern.seeded(blocks_of([4]), -1, key=1)
+
+
 def test_seeded_units_are_kept_equally_often() -> None:
     layout = blocks_of([20])
     kept = np.sum([Pattern.seeded(layout, 500, key).mask for key in range(4000)], axis=0)

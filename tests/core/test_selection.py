@@ -97,6 +97,7 @@ def test_a_full_pattern_keeps_every_tensor_whole(mode: Mode, layout: Layout) -> 
     for name, kept in selection.gather(full).items():
         np.testing.assert_array_equal(kept, full[name])
     assert all(axis is None for axes in selection.axes.values() for axis in axes)
+    assert "mask" not in vars(selection.pattern)  # which takes as long as a small frame
 
 
 def test_units_of_convolution_and_lstm_own_what_the_design_says() -> None:

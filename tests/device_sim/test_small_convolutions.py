@@ -37,6 +37,14 @@ def overlapping() -> nn.Module:
     )
 
 
+def along_rows() -> nn.Module:
+    """The second convolution's windows have one row, and leave every other row of its inputs out."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, (1, 3), stride=(2, 1), padding=(1, 0)), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(96, 10)),
+    )
+
+
 class Shared(nn.Module):
     """One convolution twice, one of its inputs a sum; windows reach past the border."""
 
@@ -78,7 +86,7 @@ def graph_of(bundle: Bundle) -> tuple[torch.fx.Graph, Sequence[str]]:
     return open_graph(bundle, program, torch.device("cpu")).graph, program.inputs
 
 
-@pytest.mark.parametrize("model", [strided, overlapping])
+@pytest.mark.parametrize("model", [strided, overlapping, along_rows])
 def test_products_train_what_convolutions_do(
     model: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
