@@ -76,18 +76,24 @@ class _Lora:
 
     def says(self, layer: str) -> bool:
         """Whether it has the layer's name, or the last part of the name."""
-        return any(layer == name or layer.endswith(f".{name}") for name in self.names)
+        return any(_is_named(layer, name) for name in self.names)
 
     def matches(self, layer: str) -> bool:
         """Whether the layer's name is of one of its patterns."""
         return any(fnmatch.fnmatchcase(layer, name) for name in self.names)
 
 
+def _is_named(layer: str, name: str) -> bool:
+    return layer == name or layer.endswith(f".{name}")
+
+
 def _parse_lora(choice: str) -> _Lora:
     _, names, *numbers = choice.split(":")
     found = {match[1]: match[2] for number in numbers if (match := _NUMBER.fullmatch(number))}
     rank = found.get("r", "")
-    if not names or len(found) != len(numbers) or not rank.isdigit() or int(rank) < 1:
+    if rank.isdigit() and int(rank) < 1:
+        raise ConfigError(f"'{choice}' asks for adapters of rank {rank}: take 1 or more.")
+    if not names or len(found) != len(numbers) or not rank.isdigit():
         raise ConfigError(
             f"'{choice}' names no adapters: write lora:LAYERS:r=RANK, such as lora:q_proj,v_proj:r=8 or "
             "lora:fc1:r=4:alpha=16."
@@ -119,8 +125,10 @@ def _is_bias(name: str) -> bool:
 
 def unknown_names(choice: str, names: Sequence[str]) -> ModelError:
     """That a pattern names none of a model's parameters, and what may be meant."""
+    parts = dict.fromkeys(name.partition(".")[0] for name in names)
+    shown = [f"{part}.*" for part in parts] if 1 < len(parts) <= _SHOWN < len(names) else list(names)
     return ModelError(
-        f"'{choice}' names no parameter of the model, which has {some_names(names, most=_SHOWN)}"
+        f"'{choice}' names no parameter of the model, which has {some_names(shown, most=_SHOWN)}"
         f"{_meant(choice, names)}."
     )
 
@@ -143,14 +151,21 @@ def _insert(model: nn.Module, adapter: _Lora) -> None:
     fitting = [path for path, module in layers.items() if most_ranks(module)]
     matched = [path for path in fitting if adapter.matches(path)]
     wide = [path for path in matched if most_ranks(layers[path]) >= adapter.rank]
+    for name in adapter.names:
+        if not any(_is_named(path, name) for path in layers) and not fnmatch.filter(fitting, name):
+            raise _no_layer(name, adapter.choice, fitting)
     wanted = {*named, *(wide or matched)}
-    chosen = [path for path in layers if path in wanted]
-    if not chosen:
-        raise ModelError(
-            f"'{adapter.choice}' names no layer of the model, which has {some_names(fitting, most=_SHOWN)}"
-            f"{_meant(','.join(adapter.names), sorted({path.rpartition('.')[2] for path in fitting}))}."
-        )
-    for path in chosen:
+    for path in [path for path in layers if path in wanted]:
         parent, _, last = path.rpartition(".")
         made = adapt_layer(path, layers[path], rank=adapter.rank, alpha=adapter.alpha)
         setattr(model.get_submodule(parent), last, made)
+
+
+def _no_layer(name: str, choice: str, fitting: Sequence[str]) -> ModelError:
+    """That one of an adapter's names is no layer's, and which there are: by last parts, where these are words."""
+    last = dict.fromkeys(path.rpartition(".")[2] for path in fitting)
+    shown = list(fitting if any(part.isdigit() for part in last) else last)
+    return ModelError(
+        f"'{name}' in '{choice}' names no layer of the model, which has {some_names(shown, most=2 * _SHOWN)}"
+        f"{_meant(name, sorted(last))}."
+    )

@@ -113,7 +113,7 @@ def _check_inputs(samples: Samples, manifest: Manifest) -> None:
         if _numbers_for_tokens(given, taken):
             fitting = "tokens as npz: or python:, as tables hold float32"
         else:
-            fitting = inputs_that_fit(given[0], taken[0]) if given[1] == taken[1] else "--data that fits"
+            fitting = inputs_that_fit(given[0], taken[0]) if given[1] == taken[1] else "data that fit"
         raise DataError(
             f"The data has samples of shape {given[0]} in {given[1]}, and '{manifest.name}' takes {taken[0]} in "
             f"{taken[1]}; give {fitting}."
@@ -134,7 +134,7 @@ def _check_shares(samples: Samples, manifest: Manifest) -> None:
     ):
         raise DataError(
             f"The data has targets {samples.y.min():g} to {samples.y.max():g}, and the loss 'binary_cross_entropy' "
-            "takes shares from 0 to 1; give --data that fits."
+            "takes shares from 0 to 1; give data that fit."
         )
 
 

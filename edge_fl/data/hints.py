@@ -12,7 +12,7 @@ from edge_fl.core.bundle import Manifest
 __all__ = ["inputs_that_fit", "labels_that_fit", "targets_that_fit"]
 
 _Shape = tuple[int, ...]
-_ANY = "--data that fits"
+_ANY = "data that fit"
 _FIRST = 64  # samples that are looked at: a file may hold more than memory does
 
 
@@ -24,6 +24,8 @@ def inputs_that_fit(given: _Shape, taken: _Shape) -> str:
         shape = ", ".join(map(str, (-1, *taken)))
         option = f"shape={'x'.join(map(str, taken))}"
         return f"x.reshape({shape}), of csv: and idx: {option}, where the numbers lie in that order"
+    if len(given) == len(taken) == 1:
+        return f"{_ANY}, such as a table's {taken[0]} columns behind ?features= or without those behind ?ignore="
     return _ANY
 
 

@@ -5,7 +5,7 @@ Parameters are those of ``--set``; rates and widths are shares such as 0.5, one 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, signature
 from typing import Any, Protocol
 
 from edge_fl.compressors.base import COMPRESSORS, Compressor, compressor_names
@@ -161,6 +161,9 @@ FedPAQ, SignSGD = _compressor("FedPAQ"), _compressor("SignSGD")
 Fractional, TCS = _compressor("Fractional"), _compressor("TCS")
 
 
+_ORDERED, _DISTILLED = _method("FjORD"), _maker("FjORD", METHODS.ours("fjord+kd"))
+
+
 def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N802  (its name in the field)
     """Ordered dropout (Horvath et al., 2021); with ``distil`` the widest sub-model teaches the one drawn.
 
@@ -171,7 +174,16 @@ def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N
     **parameters
         ``widths``, one a tier; with ``distil`` also ``alpha``, ``temperature`` and ``direction``.
     """
-    return NamedRecipe("fjord+kd" if distil else "fjord", parameters)
+    return (_DISTILLED if distil else _ORDERED)(**parameters)
+
+
+FjORD.__signature__ = Signature(  # type: ignore[attr-defined]  # as of the other methods
+    [
+        Parameter("distil", Parameter.KEYWORD_ONLY, default=False),
+        *signature(_DISTILLED).parameters.values(),
+    ],
+    return_annotation=NamedRecipe,
+)
 
 
 def ServerMomentum(momentum: float) -> NamedRecipe:  # noqa: N802  (beside the methods, which have names of the field)

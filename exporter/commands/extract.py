@@ -109,15 +109,17 @@ def _json(path: Path, card: "Card") -> str:
 
 def _text(path: Path, card: "Card") -> str:
     kept = ", ".join(f"{block}: {count} of {card.of[block]}" for block, count in card.units.items())
+    from edge_fl.core.bundle import TOKENIZER
     from edge_fl.metrics.text import scores_text
     from exporter.extract.card import card_file
 
     measured = (
         f", {scores_text(card.scores)} on {card.test_data or 'the test data of the run'}" if card.scores else ""
     )
+    tokenizer = "" if card.pad is None else f"\n  {path.with_name(TOKENIZER)} turns texts into tokens"
     return (
         f"{path}: {card.name} after {card.round} rounds of {card.method}, {card.parameters:,} trained numbers, "
         f"{card.size:,} bytes, within {card.parity:.1e} of what was trained{measured}\n"
         f"  units kept: {kept or 'all, as none can be left out'}\n"
-        f"  {card_file(path)} says what goes in and what comes out"
+        f"  {card_file(path)} says what goes in and what comes out{tokenizer}"
     )

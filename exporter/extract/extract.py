@@ -17,7 +17,7 @@ from torch.export import Dim, ExportedProgram
 from edge_fl import __version__
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import TOKENIZER, Bundle
-from edge_fl.core.errors import ConfigError, RunError
+from edge_fl.core.errors import ConfigError, RunError, StateError
 from edge_fl.core.layout import Layout
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
@@ -112,8 +112,8 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     RunError
         When the weights are not of the bundle's model, or not finite.
     ConfigError
-        When class names or metadata do not fit, ``output`` ends as another runtime's files do, or the width is beyond
-        what was trained.
+        When class names or metadata do not fit, ``output`` ends as another runtime's files do, the width is beyond
+        what was trained, or another model's ``tokenizer.json`` stands in the folder.
     UnsupportedModelError, ParityError
         When the runtime cannot run the model, or computes something else; nothing is written then.
     StateError
@@ -124,6 +124,7 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
     with quiet():
         chosen = FORMATS.find(wanted.runtime)
     path = _placed(output, chosen.suffix)
+    _check_tokenizer(bundle, path.with_name(TOKENIZER))
     check_trained(bundle, trained, wanted)
     trained = as_delivered(bundle, trained)
     pattern = trained.units(bundle.layout.trained, wanted)
@@ -156,6 +157,16 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
         write_atomically(path.with_name(TOKENIZER), bundle.read(TOKENIZER))
     write_atomically(card_file(path), msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
     return path, card
+
+
+def _check_tokenizer(bundle: Bundle, place: Path) -> None:
+    """Refuse to write a model's tokenizer over another one; StateError where it cannot be read."""
+    try:
+        others = bundle.manifest.tokenizer and place.exists() and place.read_bytes() != bundle.read(TOKENIZER)
+    except OSError as error:
+        raise StateError(f"'{place}' cannot be read: {error.strerror}.") from error
+    if others:
+        raise ConfigError(f"'{place}' is another tokenizer than the model's: extract into another folder with -o.")
 
 
 def check_trained(bundle: Bundle, trained: Trained, wanted: Wanted) -> None:

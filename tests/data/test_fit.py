@@ -70,13 +70,13 @@ def one_hot(shape: tuple[int, ...], axis: int) -> np.ndarray[Any, Any]:
     ("y", "given"),
     [
         (one_hot((3, 10), 1), r"give classes in place of one-hot vectors, y\.argmax\(-1\)"),
-        (np.ones((3, 10)), "give --data that fits"),  # several classes a sample
-        (np.full((3, 10), 0.5), "give --data that fits"),
+        (np.ones((3, 10)), "give data that fit"),  # several classes a sample
+        (np.full((3, 10), 0.5), "give data that fit"),
         (np.ones((3, 1), np.int64), r"give them without the axis of one, y\[\.\.\., 0\]"),
-        (np.ones((3, 7), np.int64), "give --data that fits"),
+        (np.ones((3, 7), np.int64), "give data that fit"),
         (np.array([1.0, 2.0, 9.0]), r"are numbers, and .* give them as whole numbers, y\.astype\('int64'\)"),
-        (np.array([1.0, 2.5, 9.0]), "are numbers, and .* give --data that fits"),
-        (np.array([1.0, 2.0, 1e30]), "are numbers, and .* give --data that fits"),
+        (np.array([1.0, 2.5, 9.0]), "are numbers, and .* give data that fit"),
+        (np.array([1.0, 2.0, 1e30]), "are numbers, and .* give data that fit"),
     ],
 )
 def test_usual_mistakes_with_classes_are_named(y: np.ndarray[Any, Any], given: str, digits_bundle: Bundle) -> None:

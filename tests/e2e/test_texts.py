@@ -4,6 +4,7 @@ import csv
 import threading
 from pathlib import Path
 
+import pytest
 import torch
 from tokenizers import Tokenizer as Library
 from tokenizers.models import WordLevel
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import edge_fl
 from broker.embedded import EmbeddedBroker
+from edge_fl.core.errors import ConfigError
 
 WORDS = ["<unk>", "warm", "cold", "soup", "and", "tea"]
 CLASSES = ["good", "bad"]
@@ -83,3 +85,14 @@ def test_devices_learn_from_texts_and_predict_from_them(tmp_path: Path) -> None:
     assert abs(named - outputs[:1]).max() < 1e-6
     for device in devices:
         device.close()
+
+    for _ in range(2):
+        edge_fl.extract(run, tmp_path / "out")
+    delivered, mine = (
+        Library.from_file(str(folder / "tokenizer.json")) for folder in (tmp_path / "out", tmp_path)
+    )
+    assert delivered.padding is not None
+    with pytest.raises(ConfigError, match="is another tokenizer than the model's: extract into another folder"):
+        edge_fl.extract(run, tmp_path / "model.onnx")
+    assert Library.from_file(str(tmp_path / "tokenizer.json")).padding == mine.padding is None
+    assert not (tmp_path / "model.onnx").exists()

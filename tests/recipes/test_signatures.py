@@ -89,3 +89,16 @@ def test_what_is_not_called_or_added_to_a_method_is_one_sentence() -> None:
         recipe_and_parameters(edge_fl.TopK, {})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="'afd' is a method: add a compressor"):
         edge_fl.FedBIAD() + edge_fl.AFD()
+
+
+def test_fjord_takes_the_parameters_of_the_method_that_it_makes() -> None:
+    assert list(inspect.signature(edge_fl.FjORD).parameters) == [
+        *("distil", "widths", "alpha", "temperature", "direction"),
+    ]
+    assert edge_fl.FjORD(distil=True, alpha=0.5).name == "fjord+kd"
+    with pytest.raises(
+        ConfigError, match=r"edge_fl\.FjORD takes widths, and no 'width'\. Did you mean 'widths'\?"
+    ):
+        edge_fl.FjORD(width=(1.0, 0.5))
+    with pytest.raises(ConfigError, match="takes widths, and no 'alpha'"):
+        edge_fl.FjORD(alpha=0.5)

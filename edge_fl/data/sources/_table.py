@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edge_fl.core.errors import DataError
 from edge_fl.core.inputs import NamedInput
+from edge_fl.core.spelling import meant
 from edge_fl.data.checked import checked_samples
 from edge_fl.data.class_names import read_class_names
 from edge_fl.data.registry import Samples
@@ -87,8 +88,10 @@ class Columns:
         )
         for name in (*own, *self.ignore, *wanted):
             if head.count(name) != 1:
-                often = "no column" if name not in head else f"{head.count(name)} columns"
-                raise DataError(f"{where} has {often} '{name}' among its columns: {_shown(head)}.")
+                often, spelt = (
+                    (f"{head.count(name)} columns", "") if name in head else ("no column", meant(name, head))
+                )
+                raise DataError(f"{where} has {often} '{name}' among its columns: {_shown(head)}.{spelt}")
         if not wanted:
             raise DataError(
                 f"{where} has no column but '{', '.join(sorted(other))}'; there is nothing to learn from."

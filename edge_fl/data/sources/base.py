@@ -14,6 +14,7 @@ import msgspec
 
 from edge_fl.core.errors import ConfigError, DataError, said
 from edge_fl.core.registry import Registry, load_object
+from edge_fl.core.spelling import meant
 from edge_fl.data.partition import DataSpec, client_samples
 from edge_fl.data.registry import Samples
 
@@ -107,14 +108,16 @@ def split_argument(argument: str, options: type[_Options]) -> tuple[Path, _Optio
     path, _, settings = argument.partition("?")
     if not path:
         raise DataError("The data has no path; write --data NAME:PATH, as in 'csv:readings.csv'.")
-    pairs = [setting.partition("=")[::2] for setting in settings.split("&")] if settings else []
+    given = dict(setting.partition("=")[::2] for setting in settings.split("&")) if settings else {}
+    fields = options.__struct_fields__
+    takes = f"The data '{argument}' takes {', '.join(fields)} behind a '?', as in '?{fields[0]}=...'"
+    unknown = next((name for name in given if name not in fields), None)
+    if unknown is not None:
+        raise DataError(f"{takes}, and no '{unknown}'.{meant(unknown, fields)}")
     try:
-        return Path(path), msgspec.convert(dict(pairs), options, strict=False)
+        return Path(path), msgspec.convert(given, options, strict=False)
     except msgspec.ValidationError as error:
-        known = ", ".join(options.__struct_fields__)
-        raise DataError(
-            f"The data '{argument}' takes {known} behind a '?', as in '?{known.split(',')[0]}=...': {error}."
-        ) from error
+        raise DataError(f"{takes}: {error}.") from error
 
 
 def _stamp(file: Path) -> _Stamp:

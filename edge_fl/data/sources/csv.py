@@ -118,7 +118,10 @@ def _class(cell: str, classes: Sequence[str], place: str) -> int:
             raise DataError(f"{place}: '{cell[:40]}' is none of the {len(classes)} class names.")
         return classes.index(cell.strip())
     if not _CLASS.fullmatch(cell):
-        raise DataError(f"{place}: '{cell[:40]}' is no class from 0; for names of classes give classes=FILE.")
+        raise DataError(
+            f"{place}: '{cell[:40]}' is no class from 0; for names of classes give classes=FILE, for numbers to "
+            "learn target=COLUMN."
+        )
     return int(cell)
 
 

@@ -32,7 +32,7 @@ def refusal(text: str) -> str:
     with pytest.raises(DataError) as refused:
         opened(text)
     sentence = str(refused.value)
-    assert sentence.endswith(".")
+    assert sentence.endswith((".", "?"))
     assert "\n" not in sentence
     return sentence
 
@@ -98,9 +98,11 @@ def test_csv(tmp_path: Path) -> None:
         (
             "x,label\n1,0\n",
             "?colour=red",
-            "takes label, target, owner, features, ignore, text, shape, classes behind a '\\?'.*unknown field",
+            "takes label, target, owner, features, ignore, text, shape, classes behind a '\\?'.*, and no 'colour'.$",
         ),
-        ("x,label\n1,0\n", "?ignore=y", "has no column 'y' among its columns: x, label"),
+        ("x,label\n1,0\n", "?targets=x", "and no 'targets'. Did you mean 'target'"),
+        ("x,label\n1,0\n", "?ignore=y", "has no column 'y' among its columns: x, label.$"),
+        ("x,label\n1,0\n", "?ignore=labels", "has no column 'labels' .* Did you mean 'label'"),
         ("x,label\n1,0\n", "?ignore=x", "has no column but 'label, x'; there is nothing to learn from"),
         ("x,label\n1,0\n", "?features=x&ignore=label", "has features or columns to ignore, not both"),
         ("x,label\n1,0\n", "?classes=/nowhere", "class names cannot be read from '/nowhere'"),
