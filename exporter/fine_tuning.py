@@ -74,21 +74,14 @@ class _Lora:
     rank: int
     alpha: float
 
-    def says(self, layer: str) -> bool:
-        """Whether it has the layer's name, or the last part of the name."""
-        return any(_is_named(layer, name) for name in self.names)
-
-    def matches(self, layer: str) -> bool:
-        """Whether the layer's name is of one of its patterns."""
-        return any(fnmatch.fnmatchcase(layer, name) for name in self.names)
-
 
 def _is_named(layer: str, name: str) -> bool:
     return layer == name or layer.endswith(f".{name}")
 
 
 def _parse_lora(choice: str) -> _Lora:
-    _, names, *numbers = choice.split(":")
+    _, listed, *numbers = choice.split(":")
+    names = tuple(filter(None, listed.split(",")))
     found = {match[1]: match[2] for number in numbers if (match := _NUMBER.fullmatch(number))}
     rank = found.get("r", "")
     if rank.isdigit() and int(rank) < 1:
@@ -101,7 +94,7 @@ def _parse_lora(choice: str) -> _Lora:
     alpha = float(found.get("alpha", 2 * int(rank)))
     if not alpha > 0:
         raise ConfigError(f"'{choice}' has an alpha of {alpha:g}: take one above 0.")
-    return _Lora(choice, tuple(name for name in names.split(",") if name), int(rank), alpha)
+    return _Lora(choice, names, int(rank), alpha)
 
 
 def named_parameters(model: nn.Module, choice: str) -> set[str]:
@@ -125,8 +118,8 @@ def _is_bias(name: str) -> bool:
 
 def unknown_names(choice: str, names: Sequence[str]) -> ModelError:
     """That a pattern names none of a model's parameters, and what may be meant."""
-    parts = dict.fromkeys(name.partition(".")[0] for name in names)
-    shown = [f"{part}.*" for part in parts] if 1 < len(parts) <= _SHOWN < len(names) else list(names)
+    parts = dict.fromkeys(f"{name.partition('.')[0]}.*" if "." in name else name for name in names)
+    shown = list(parts if 1 < len(parts) <= _SHOWN < len(names) else names)
     return ModelError(
         f"'{choice}' names no parameter of the model, which has {some_names(shown, most=_SHOWN)}"
         f"{_meant(choice, names)}."
@@ -147,14 +140,15 @@ def _meant(choice: str, names: Sequence[str]) -> str:
 def _insert(model: nn.Module, adapter: _Lora) -> None:
     """Patterns pass over layers that have no adapter, or none of the rank; a layer that is named must have one."""
     layers = {path: module for path, module in model.named_modules() if path}
-    named = [path for path in layers if adapter.says(path)]
     fitting = [path for path, module in layers.items() if most_ranks(module)]
-    matched = [path for path in fitting if adapter.matches(path)]
-    wide = [path for path in matched if most_ranks(layers[path]) >= adapter.rank]
+    wanted = set[str]()
     for name in adapter.names:
-        if not any(_is_named(path, name) for path in layers) and not fnmatch.filter(fitting, name):
+        named = [path for path in layers if _is_named(path, name)]
+        matched = fnmatch.filter(fitting, name)
+        wide = [path for path in matched if most_ranks(layers[path]) >= adapter.rank]
+        if not named and not matched:
             raise _no_layer(name, adapter.choice, fitting)
-    wanted = {*named, *(wide or matched)}
+        wanted.update(named, wide or matched)
     for path in [path for path in layers if path in wanted]:
         parent, _, last = path.rpartition(".")
         made = adapt_layer(path, layers[path], rank=adapter.rank, alpha=adapter.alpha)
@@ -163,6 +157,8 @@ def _insert(model: nn.Module, adapter: _Lora) -> None:
 
 def _no_layer(name: str, choice: str, fitting: Sequence[str]) -> ModelError:
     """That one of an adapter's names is no layer's, and which there are: by last parts, where these are words."""
+    if not fitting:
+        return ModelError(f"'{choice}' wants adapters, and no layer of the model takes any.")
     last = dict.fromkeys(path.rpartition(".")[2] for path in fitting)
     shown = list(fitting if any(part.isdigit() for part in last) else last)
     return ModelError(

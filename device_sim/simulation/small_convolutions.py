@@ -19,7 +19,8 @@ from torch.nn import functional
 __all__ = ["SMALL", "Unfolding", "unfoldings", "write_as_products"]
 
 SMALL = 1 << 20
-"""Numbers that the inputs of a small convolution unfold to at the most: 4 MB."""
+"""Numbers that outputs of a small convolution see at the most, each counted as often as it is seen: 4 MB. Where its
+kernel slides row by row, a KH-th of them is in memory."""
 
 _aten = torch.ops.aten
 _NORMALISING = ("batch_norm", "group_norm", "layer_norm")
@@ -29,7 +30,7 @@ _Unfolded = dict[tuple[Any, ...], Node]
 
 @dataclass(frozen=True)
 class Unfolding:
-    """What a convolution's inputs unfold to, as far as no width changes it.
+    """What a convolution's outputs see of its inputs, as far as no width changes it.
 
     Each of an image's ``places`` of outputs sees as many numbers as a row of the step's input ``weight`` has; empty
     where the weight is none of its inputs.
@@ -222,7 +223,7 @@ def _folded(unfolded: Tensor, lying: Tensor, x: Tensor, weight: Tensor, about: S
     if len(products) == 1:
         seen = products[0][0].T @ lying
     else:
-        seen = unfolded.new_zeros(unfolded.shape)
+        seen = lying.new_zeros(unfolded.shape)
         for part, place in products:
             seen[:, place].add_(part.T @ lying)
     stride, padding, *_ = about

@@ -122,8 +122,9 @@ class _Rewriting:
     def _drop(self, node: Node) -> None:
         """Leave out a view of the same shape, a product with 1, and a copy of places that pooling copies itself."""
         same = node.target in _RESHAPES and _shape(node) == _shape(node.args[0])
-        once = node.target is _aten.mul.Scalar and node.args[1] == 1
-        unscaled = node.target is _aten.mul.Tensor and node.args[1] is self._given["scale"] and self._scale == 1
+        once = node.target is _aten.mul.Scalar and node.args[1] == 1 and _lies_alike(node)
+        scales = node.target is _aten.mul.Tensor and node.args[1] is self._given["scale"]
+        unscaled = scales and self._scale == 1 and _lies_alike(node)
         places = node.target is _aten.clone.default and all(user.target is _POOLED_BACK for user in node.users)
         if same or once or unscaled or places:
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
@@ -206,6 +207,15 @@ def _may_be_view(node: Node) -> bool:
 
 def _is_used_once(node: object, targets: Sequence[object]) -> bool:
     return isinstance(node, Node) and node.target in targets and len(node.users) == 1
+
+
+def _lies_alike(node: Node) -> bool:
+    """Whether a result lies in memory as its first operand, so that views of either are views of the other."""
+    return _strides(node) == _strides(node.args[0])
+
+
+def _strides(node: Any) -> tuple[int, ...]:
+    return tuple(node.meta["tensor_meta"].stride)
 
 
 def _shape(node: Any) -> tuple[int, ...]:

@@ -112,8 +112,10 @@ def _check_inputs(samples: Samples, manifest: Manifest) -> None:
     if given != taken:
         if _numbers_for_tokens(given, taken):
             fitting = "tokens as npz: or python:, as tables hold float32"
+        elif given[1] == taken[1]:
+            fitting = inputs_that_fit(given[0], taken[0], tokens=taken[1] == "int64")
         else:
-            fitting = inputs_that_fit(given[0], taken[0]) if given[1] == taken[1] else "data that fit"
+            fitting = "data that fit"
         raise DataError(
             f"The data has samples of shape {given[0]} in {given[1]}, and '{manifest.name}' takes {taken[0]} in "
             f"{taken[1]}; give {fitting}."

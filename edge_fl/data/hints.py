@@ -16,16 +16,16 @@ _ANY = "data that fit"
 _FIRST = 64  # samples that are looked at: a file may hold more than memory does
 
 
-def inputs_that_fit(given: _Shape, taken: _Shape) -> str:
-    """What to give in place of samples of shape ``given``, of the dtype that the model takes."""
+def inputs_that_fit(given: _Shape, taken: _Shape, *, tokens: bool = False) -> str:
+    """What to give in place of samples of shape ``given``, of the model's dtype; no table has ``tokens``."""
     if len(given) == 3 and given[-1] > 1 and (given[-1], *given[:-1]) == taken:
         return "channels first, as np.moveaxis(x, -1, 1) puts them"
     if math.prod(given) == math.prod(taken):
         shape = ", ".join(map(str, (-1, *taken)))
         option = f"shape={'x'.join(map(str, taken))}"
         return f"x.reshape({shape}), of csv: and idx: {option}, where the numbers lie in that order"
-    if len(given) == len(taken) == 1:
-        return f"{_ANY}, such as a table's {taken[0]} columns behind ?features= or without those behind ?ignore="
+    if not tokens and len(given) == len(taken) == 1 and given > taken:
+        return f"{_ANY}: of a table name the {taken[0]} columns with ?features=, or leave others out with ?ignore="
     return _ANY
 
 

@@ -174,7 +174,15 @@ def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N
     **parameters
         ``widths``, one a tier; with ``distil`` also ``alpha``, ``temperature`` and ``direction``.
     """
-    return (_DISTILLED if distil else _ORDERED)(**parameters)
+    known = ("distil", *signature(_DISTILLED).parameters)
+    unknown = next((key for key in parameters if key not in known and "." not in key), None)
+    if unknown is not None:
+        raise ConfigError(f"edge_fl.FjORD takes {', '.join(known)}, and no '{unknown}'.{meant(unknown, known)}")
+    if not distil and (of_distilling := parameters.keys() & set(known) - signature(_ORDERED).parameters.keys()):
+        raise ConfigError(
+            f"'{min(of_distilling)}' is of knowledge distillation: give edge_fl.FjORD distil=True, too."
+        )
+    return NamedRecipe("fjord+kd" if distil else "fjord", parameters)
 
 
 FjORD.__signature__ = Signature(  # type: ignore[attr-defined]  # as of the other methods

@@ -166,7 +166,9 @@ def _check_tokenizer(bundle: Bundle, place: Path) -> None:
     except OSError as error:
         raise StateError(f"'{place}' cannot be read: {error.strerror}.") from error
     if others:
-        raise ConfigError(f"'{place}' is another tokenizer than the model's: extract into another folder with -o.")
+        raise ConfigError(
+            f"'{place}' is another tokenizer than the model's: remove the file, or extract into another folder."
+        )
 
 
 def check_trained(bundle: Bundle, trained: Trained, wanted: Wanted) -> None:

@@ -83,8 +83,12 @@ def test_a_seed_tells_counts_and_equality_without_a_draw(monkeypatch: pytest.Mon
 def test_widths_out_of_range_are_refused(width: int) -> None:
     with pytest.raises(ConfigError, match=f"1 to 1000 thousandths, not {width}"):
         Pattern.prefix(blocks_of([4]), width)
-    with pytest.raises(ConfigError, match="0 to 1000 thousandths"):
-        Pattern.seeded(blocks_of([4]), -1, key=1)
+
+
+@pytest.mark.parametrize("dropout", [-1, 1001])
+def test_dropout_rates_out_of_range_are_refused(dropout: int) -> None:
+    with pytest.raises(ConfigError, match=f"0 to 1000 thousandths, not {dropout}"):
+        Pattern.seeded(blocks_of([4]), dropout, key=1)
 
 
 def test_seeded_units_are_kept_equally_often() -> None:

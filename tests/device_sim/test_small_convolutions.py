@@ -45,6 +45,20 @@ def along_rows() -> nn.Module:
     )
 
 
+def without_between() -> nn.Module:
+    """A convolution of a convolution's outputs: the gradient between them is a part of what has borders."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 4, 3, padding=2), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)),
+    )
+
+
+def without_between_strided() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 4, 3, padding=1, stride=2), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(36, 10)),
+    )
+
+
 class Shared(nn.Module):
     """One convolution twice, one of its inputs a sum; windows reach past the border."""
 
@@ -86,7 +100,7 @@ def graph_of(bundle: Bundle) -> tuple[torch.fx.Graph, Sequence[str]]:
     return open_graph(bundle, program, torch.device("cpu")).graph, program.inputs
 
 
-@pytest.mark.parametrize("model", [strided, overlapping, along_rows])
+@pytest.mark.parametrize("model", [strided, overlapping, along_rows, without_between, without_between_strided])
 def test_products_train_what_convolutions_do(
     model: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

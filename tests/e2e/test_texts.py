@@ -92,7 +92,7 @@ def test_devices_learn_from_texts_and_predict_from_them(tmp_path: Path) -> None:
         Library.from_file(str(folder / "tokenizer.json")) for folder in (tmp_path / "out", tmp_path)
     )
     assert delivered.padding is not None
-    with pytest.raises(ConfigError, match="is another tokenizer than the model's: extract into another folder"):
+    with pytest.raises(ConfigError, match="is another tokenizer than the model's: remove the file"):
         edge_fl.extract(run, tmp_path / "model.onnx")
     assert Library.from_file(str(tmp_path / "tokenizer.json")).padding == mine.padding is None
     assert not (tmp_path / "model.onnx").exists()

@@ -118,6 +118,7 @@ def test_heads_and_ranks_of_an_adapter_behind_them_are_units_of_their_own(tmp_pa
         ("lora:3:r=7", ModelError, "no more than 6 ranks"),
         ("lora:1:r=2", ModelError, "LayerNorm"),
         ("lora:3", ConfigError, "r=RANK"),
+        ("lora:,:r=2", ConfigError, "names no adapters"),
         ("lora:3:r=0", ConfigError, "asks for adapters of rank 0: take 1 or more"),
         ("lora:3,value:r=2", ModelError, "'value' in 'lora:3,value:r=2' names no layer of the model, which has "),
         ("lora:3:r=2:alpha=0", ConfigError, "above 0"),

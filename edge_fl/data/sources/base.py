@@ -108,7 +108,7 @@ def split_argument(argument: str, options: type[_Options]) -> tuple[Path, _Optio
     path, _, settings = argument.partition("?")
     if not path:
         raise DataError("The data has no path; write --data NAME:PATH, as in 'csv:readings.csv'.")
-    given = dict(setting.partition("=")[::2] for setting in settings.split("&")) if settings else {}
+    given = dict(setting.partition("=")[::2] for setting in settings.split("&") if setting)
     fields = options.__struct_fields__
     takes = f"The data '{argument}' takes {', '.join(fields)} behind a '?', as in '?{fields[0]}=...'"
     unknown = next((name for name in given if name not in fields), None)

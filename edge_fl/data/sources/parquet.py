@@ -119,7 +119,8 @@ def _classes(column: Any, name: str, classes: Sequence[str], where: str) -> NDAr
     values = [str(value).strip() for value in column.to_pylist()]
     if not classes:
         raise DataError(
-            f"{where} has {column.type} in column '{name}', no classes from 0; for names of classes give classes=FILE."
+            f"{where} has {column.type} in column '{name}', no classes from 0; for names of classes give classes=FILE, "
+            "for numbers to learn target=COLUMN."
         )
     number = {each: i for i, each in enumerate(classes)}
     wrong = next((i for i, value in enumerate(values) if value not in number), None)
