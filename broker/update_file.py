@@ -8,9 +8,8 @@ from edge_fl.core.errors import StateError
 
 __all__ = ["Place", "UpdateFile", "read_update"]
 
-_AHEAD = (
-    16 << 20
-)  # bytes that the file grows by at a time; where files may have holes, those take none of the disk
+_AHEAD = 16 << 20
+"""Bytes that the file grows by at a time; where files may have holes, what nobody writes takes none of the disk."""
 
 
 def read_update(path: Path, offset: int, size: int) -> bytes:

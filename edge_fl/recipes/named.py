@@ -3,9 +3,9 @@
 Parameters are those of ``--set``; rates and widths are shares such as 0.5, one or one a tier.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, Signature
 from typing import Any, Protocol
 
 from edge_fl.compressors.base import COMPRESSORS, Compressor, compressor_names
@@ -131,20 +131,27 @@ def _maker(python: str, kind: type[Method] | type[Compressor]) -> _Makes:
     known = defaults(kind)
 
     def make(**parameters: Any) -> NamedRecipe:
-        unknown = next((key for key in parameters if key not in known and "." not in key), None)
-        if unknown is not None:
-            raise ConfigError(
-                f"edge_fl.{python} takes {', '.join(known)}, and no '{unknown}'.{meant(unknown, known)}"
-            )
+        _refuse_unknown(python, parameters, known)
         return NamedRecipe(kind.name, parameters)
 
     make.__name__ = make.__qualname__ = python
     make.__doc__ = described(kind)
-    make.__signature__ = Signature(  # type: ignore[attr-defined]  # inspect and help() read it
+    make.__signature__ = _signature(known)  # type: ignore[attr-defined]  # inspect and help() read it
+    return make
+
+
+def _refuse_unknown(python: str, parameters: Mapping[str, Any], known: Collection[str]) -> None:
+    unknown = next((key for key in parameters if key not in known and "." not in key), None)
+    if unknown is not None:
+        raise ConfigError(f"edge_fl.{python} takes {', '.join(known)}, and no '{unknown}'.{meant(unknown, known)}")
+
+
+def _signature(known: Mapping[str, Any]) -> Signature:
+    """Of a function that takes these parameters, with their defaults, and gives a recipe."""
+    return Signature(
         [Parameter(key, Parameter.KEYWORD_ONLY, default=value) for key, value in known.items()],
         return_annotation=NamedRecipe,
     )
-    return make
 
 
 FedAvg = _method("FedAvg")
@@ -161,7 +168,8 @@ FedPAQ, SignSGD = _compressor("FedPAQ"), _compressor("SignSGD")
 Fractional, TCS = _compressor("Fractional"), _compressor("TCS")
 
 
-_ORDERED, _DISTILLED = _method("FjORD"), _maker("FjORD", METHODS.ours("fjord+kd"))
+_ORDERED = defaults(METHODS.ours("fjord"))
+_DISTILLED = {"distil": False, **defaults(METHODS.ours("fjord+kd"))}
 
 
 def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N802  (its name in the field)
@@ -174,24 +182,15 @@ def FjORD(*, distil: bool = False, **parameters: Any) -> NamedRecipe:  # noqa: N
     **parameters
         ``widths``, one a tier; with ``distil`` also ``alpha``, ``temperature`` and ``direction``.
     """
-    known = ("distil", *signature(_DISTILLED).parameters)
-    unknown = next((key for key in parameters if key not in known and "." not in key), None)
-    if unknown is not None:
-        raise ConfigError(f"edge_fl.FjORD takes {', '.join(known)}, and no '{unknown}'.{meant(unknown, known)}")
-    if not distil and (of_distilling := parameters.keys() & set(known) - signature(_ORDERED).parameters.keys()):
+    _refuse_unknown("FjORD", parameters, _DISTILLED)
+    if not distil and (of_distilling := parameters.keys() & _DISTILLED.keys() - _ORDERED.keys()):
         raise ConfigError(
             f"'{min(of_distilling)}' is of knowledge distillation: give edge_fl.FjORD distil=True, too."
         )
     return NamedRecipe("fjord+kd" if distil else "fjord", parameters)
 
 
-FjORD.__signature__ = Signature(  # type: ignore[attr-defined]  # as of the other methods
-    [
-        Parameter("distil", Parameter.KEYWORD_ONLY, default=False),
-        *signature(_DISTILLED).parameters.values(),
-    ],
-    return_annotation=NamedRecipe,
-)
+FjORD.__signature__ = _signature(_DISTILLED)  # type: ignore[attr-defined]  # as of the other methods
 
 
 def ServerMomentum(momentum: float) -> NamedRecipe:  # noqa: N802  (beside the methods, which have names of the field)

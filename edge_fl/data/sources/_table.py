@@ -88,9 +88,8 @@ class Columns:
         )
         for name in (*own, *self.ignore, *wanted):
             if head.count(name) != 1:
-                often, spelt = (
-                    (f"{head.count(name)} columns", "") if name in head else ("no column", meant(name, head))
-                )
+                often = "no column" if name not in head else f"{head.count(name)} columns"
+                spelt = "" if name in head else meant(name, head)
                 raise DataError(f"{where} has {often} '{name}' among its columns: {_shown(head)}.{spelt}")
         if not wanted:
             raise DataError(
