@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from device_sim.simulation.stacked_program import StackedStep
+from device_sim.simulation.stacked_program import BoundStep
 from device_sim.simulation.whole_model import whole_model
 from edge_fl.core.bundle import FROZEN_TENSOR, NEW, TENSOR, Bundle, Program
 from edge_fl.core.pattern import Pattern
@@ -57,7 +57,16 @@ class Stack:
         Says which widths BatchNorm has statistics of, and holds what is never trained.
     whole
         What of that no pattern cuts, by input name, on the device already: one copy serves all stacks.
+
+    Attributes
+    ----------
+    lasting
+        Inputs of every step, by name: their memory stays where it is.
+    run
+        The step, bound to these; None until it is made.
     """
+
+    run: BoundStep | None = None
 
     def __init__(
         self,
@@ -94,6 +103,8 @@ class Stack:
             "sample_weight": np.empty((count, batch), dtype=np.float32),
             "number": np.empty((), dtype=np.float32),
         }
+        self._batch = {name: torch.from_numpy(array).to(device) for name, array in self._drawn.items()}
+        self.lasting = {**self._held, **self._whole, **self._cut, **self._shared, **self._batch}
         self.load(self.members)
 
     def load(self, members: Iterable[Member]) -> None:
@@ -116,37 +127,33 @@ class Stack:
         slots = {name: held.pop(name) for name in self._slots}
         return held, slots
 
-    def inputs(self) -> dict[str, Tensor]:
-        """Every input of the members' next step, by name."""
+    def fresh(self) -> dict[str, Tensor]:
+        """The inputs of the members' next step that do not last, by name; those that do are brought up to date."""
         each = [member.run.inputs(member.selection) for member in self.members]
-        first = each[0]
-        return {
-            **self._held,
-            **self._whole,
-            **self._cut,
-            **self._shared,
-            **self._batches(each),
-            **{name: self._stacked([one.extra[name] for one in each]) for name in first.extra},
-            **self._width([one.width for one in each]),
-        }
+        self._draw(each)
+        extra = {name: self._stacked([one.extra[name] for one in each]) for name in each[0].extra}
+        return {**extra, **self._width([one.width for one in each])}
 
-    def _batches(self, each: Sequence[StepInputs]) -> dict[str, Tensor]:
+    def _draw(self, each: Sequence[StepInputs]) -> None:
         """The number of the step, and a batch of each member."""
         drawn = self._drawn
         drawn["number"][...] = each[0].number
         for index, (member, one) in enumerate(zip(self.members, each, strict=True)):
             one.drawn.into(member.run.samples, drawn["x"][index], drawn["y"][index], drawn["sample_weight"][index])
-        return {name: torch.from_numpy(array).to(self._device) for name, array in drawn.items()}
+        if self._device.type != "cpu":  # there it is the same memory
+            for name, array in drawn.items():
+                self._batch[name].copy_(torch.from_numpy(array))
 
     def _width(self, trained: Sequence[int]) -> dict[str, Tensor]:
         if not self._widths:
             return {}
         return {"width": self._stacked([one_hot(self._widths, width) for width in trained])}
 
-    def step(self, program: StackedStep, inputs: dict[str, Tensor]) -> None:
-        """Make one step of every member, in place; RunError when a loss is not finite."""
+    def step(self, fresh: Mapping[str, Tensor]) -> None:
+        """Make one step of every member by ``run``, in place; RunError when a loss is not finite."""
+        assert self.run is not None
         with torch.no_grad():
-            losses = program(inputs).tolist()
+            losses = self.run(fresh).tolist()
         for member, loss in zip(self.members, losses, strict=True):
             member.run.stepped(loss)
 

@@ -114,8 +114,10 @@ class StackedTrainer(LocalTrainer):
         stacks = self._restacked({}, members)
         for _ in range(members[0].run.settings.steps):
             for (key, _), stack in stacks.items():
-                inputs = stack.inputs()
-                stack.step(self._step(key, inputs), inputs)
+                fresh = stack.fresh()
+                if stack.run is None:
+                    stack.run = self._step(key, stack.lasting, fresh).bound(stack.lasting)
+                stack.step(fresh)
             if any(member.moved for member in members):
                 stacks = self._restacked(stacks, members)
         for stack in stacks.values():
@@ -153,14 +155,15 @@ class StackedTrainer(LocalTrainer):
             self._graphs[variant] = StepGraph(self._bundle, self._program(variant), self._device)
         return self._graphs[variant]
 
-    def _step(self, key: _Key, inputs: Mapping[str, Tensor]) -> StackedStep:
+    def _step(self, key: _Key, lasting: Mapping[str, Tensor], fresh: Mapping[str, Tensor]) -> StackedStep:
         """The step for these shapes, made when first asked for."""
-        place = (key, len(inputs["x"]))
+        place = (key, len(lasting["x"]))
         if key.settings.lr != self._lr:  # no earlier one comes back, but by chance
             self._steps, self._lr = {}, key.settings.lr
         if place not in self._steps:
             graph = self._graph(key.variant)
-            self._steps[place] = graph.stacked(inputs, lr=key.settings.lr, scale=key.scale)
+            example = {**lasting, **fresh}
+            self._steps[place] = graph.stacked(example, lasting=set(lasting), lr=key.settings.lr, scale=key.scale)
         return self._steps[place]
 
 

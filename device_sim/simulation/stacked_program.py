@@ -2,25 +2,27 @@
 
 ``torch.func.vmap`` makes every operation one over clients. What it is traced to is then rewritten: operations that
 change nothing are left out, and a parameter's descent is one operation in place, into which the matrix product that
-ends its gradient goes, so that no gradient is written to memory.
+ends its gradient goes, so that no gradient is written to memory. After a large product every small operation finds the
+caches cold, so there are as few of them as can be.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.func import vmap
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from device_sim.simulation.lasting_inputs import take_out_views
 from device_sim.simulation.small_convolutions import SMALL, unfoldings, write_as_products
 from edge_fl.core.bundle import FROZEN_TENSOR, NEW, Bundle, Program
 from edge_fl.runtimes.torch_eager import open_graph
 
-__all__ = ["StackedStep", "StepGraph"]
+__all__ = ["BoundStep", "StackedStep", "StepGraph"]
 
 _aten = torch.ops.aten
 _SHARED = ("lr", "scale", "number")
@@ -28,9 +30,9 @@ _RESHAPES = (_aten.view.default, _aten._unsafe_view.default, _aten.reshape.defau
 _POOLED_BACK = _aten.max_pool2d_with_indices_backward.default
 _PRODUCTS: dict[Any, Any] = {_aten.bmm.default: _aten.baddbmm_.default, _aten.mm.default: _aten.addmm_.default}
 
-StackedStep = Callable[[Mapping[str, Tensor]], Tensor]
-"""Takes a step's inputs by name, all but the shared ones with clients as first axis; writes the new tensors and slots
-over the old ones, and gives the losses ``[K]``."""
+BoundStep = Callable[[Mapping[str, Tensor]], Tensor]
+"""Takes those of a step's inputs by name that do not last; writes the new tensors and slots over the old ones, and
+gives the losses ``[K]``."""
 
 
 class StepGraph:
@@ -67,23 +69,74 @@ class StepGraph:
         stay = not self.multiplies_images
         return any(stay or each.size(shapes, batch) > SMALL for each in self._convolutions)
 
-    def stacked(self, example: Mapping[str, Tensor], *, lr: float, scale: float) -> StackedStep:
-        """The step for inputs of the shapes and on the device of ``example``, at this step size and scale."""
+    def stacked(
+        self, example: Mapping[str, Tensor], *, lasting: Collection[str], lr: float, scale: float
+    ) -> "StackedStep":
+        """The step for inputs of the shapes and on the device of ``example``, at this step size and scale.
+
+        Those named ``lasting`` lie in the same memory at every step.
+        """
         alone = len(example["x"]) == 1
         axes = tuple(None if name in self._shared else 0 for name in self._inputs)
         step: Callable[..., Any] = self._flat if alone else vmap(self._flat, in_dims=axes)
+        single = {name for name in self._inputs if alone and name not in self._shared}
+        ordered = [example[name][0] if name in single else example[name] for name in self._inputs]
         with torch.no_grad():
-            module = make_fx(step)(*self._ordered(example, alone))
+            module = make_fx(step)(*ordered)
         _Rewriting(module.graph, self._inputs, lr=lr, scale=scale).run(self._outputs)
-        module.recompile()
-        return lambda inputs: module(*self._ordered(inputs, alone)).reshape(-1)
-
-    def _ordered(self, inputs: Mapping[str, Tensor], alone: bool) -> list[Tensor]:
-        """A single client needs no axis of its own."""
-        return [inputs[name][0] if alone and name not in self._shared else inputs[name] for name in self._inputs]
+        return StackedStep(module, self._inputs, lasting=lasting, single=single)
 
     def _flat(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         return tuple(self._module(*inputs))
+
+
+class StackedStep:
+    """A train step of K clients, for inputs of given shapes.
+
+    All inputs but the shared ones have clients as first axis. Views of inputs that last are made once, when the step is
+    bound to them.
+
+    Parameters
+    ----------
+    module
+        Takes ``inputs``, and gives the loss.
+    lasting
+        Names of inputs whose memory stays where it is.
+    single
+        Names of inputs whose axis of one client ``module`` does without.
+    """
+
+    def __init__(
+        self, module: GraphModule, inputs: Sequence[str], *, lasting: Collection[str], single: Collection[str]
+    ) -> None:
+        given = [node for node in module.graph.nodes if node.op == "placeholder"]
+        stays = {node for name, node in zip(inputs, given, strict=True) if name in lasting}
+        self._views = GraphModule({}, take_out_views(module.graph, stays))
+        module.graph.lint()
+        module.recompile()
+        self._module, self._inputs, self._lasting, self._single = module, tuple(inputs), lasting, single
+
+    def bound(self, lasting: Mapping[str, Tensor]) -> BoundStep:
+        """The step on inputs that last, by name."""
+        module, held = (
+            self._module,
+            {name: self._own(name, lasting[name]) for name in self._inputs if name in self._lasting},
+        )
+        further = self._views(*held.values())
+        given = [held.get(name) for name in self._inputs] + list(further)
+        fresh = [(place, name) for place, name in enumerate(self._inputs) if name not in held]
+
+        def step(inputs: Mapping[str, Tensor]) -> Tensor:
+            for place, name in fresh:
+                given[place] = self._own(name, inputs[name])
+            losses: Tensor = module(*given).reshape(-1)
+            return losses
+
+        return step
+
+    def _own(self, name: str, tensor: Tensor) -> Tensor:
+        """A single client needs no axis of its own."""
+        return tensor[0] if name in self._single else tensor
 
 
 def _size(tensor: Tensor, axis: int) -> int:
@@ -104,6 +157,8 @@ class _Rewriting:
         """Rewrite the graph, whose results are ``outputs``, to one that gives the loss alone."""
         for node in list(self._graph.nodes):
             self._drop(node)
+            self._sum_flat(node)
+            self._invert(node)
             self._add_while_multiplying(node)
             self._multiply_into(node)
             self._scale_while_multiplying(node)
@@ -120,15 +175,39 @@ class _Rewriting:
         self._graph.lint()
 
     def _drop(self, node: Node) -> None:
-        """Leave out a view of the same shape, a product with 1, and a copy of places that pooling copies itself."""
+        """Leave out a view of the same shape, a product with 1, a copy of places that pooling copies itself, and an
+        expansion that a product makes itself.
+        """
         same = node.target in _RESHAPES and _shape(node) == _shape(node.args[0])
         once = node.target is _aten.mul.Scalar and node.args[1] == 1 and _lies_alike(node)
         scales = node.target is _aten.mul.Tensor and node.args[1] is self._given["scale"]
         unscaled = scales and self._scale == 1 and _lies_alike(node)
         places = node.target is _aten.clone.default and all(user.target is _POOLED_BACK for user in node.users)
-        if same or once or unscaled or places:
+        spread = node.target is _aten.expand.default and all(_spreads(node, user) for user in node.users)
+        if same or once or unscaled or places or spread:
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
             self._graph.erase_node(node)
+
+    def _sum_flat(self, node: Node) -> None:
+        """A sum without the axes that it is over, where a view leaves them out."""
+        total = node.args[0] if node.target in _RESHAPES else None
+        if not _is_used_once(total, (_aten.sum.dim_IntList,)) or total.args[2:] != (True,) or total.kwargs:  # type: ignore[union-attr]
+            return
+        summed, axes, _ = total.args  # type: ignore[union-attr]
+        shape = _shape(summed)
+        gone = {axis % len(shape) for axis in axes}
+        if _shape(node) == tuple(size for axis, size in enumerate(shape) if axis not in gone):
+            node.target, node.args = _aten.sum.dim_IntList, (summed, axes)
+            self._graph.erase_node(total)  # type: ignore[arg-type]
+
+    def _invert(self, node: Node) -> None:
+        """``1 / a`` in one operation."""
+        if node.target is not _aten.div.Tensor:
+            return
+        ones, divisor = node.args
+        if _is_used_once(ones, (_aten.ones_like.default,)) and _shape(ones) == _shape(divisor):
+            node.target, node.args = _aten.reciprocal.default, (divisor,)
+            self._graph.erase_node(ones)  # type: ignore[arg-type]
 
     def _add_while_multiplying(self, node: Node) -> None:
         """``a + b @ c`` in one operation: what a stacked linear layer comes to."""
@@ -207,6 +286,14 @@ def _may_be_view(node: Node) -> bool:
 
 def _is_used_once(node: object, targets: Sequence[object]) -> bool:
     return isinstance(node, Node) and node.target in targets and len(node.users) == 1
+
+
+def _spreads(node: Node, user: Node) -> bool:
+    """Whether ``user`` multiplies an expansion ``node`` by what has its shape, and would expand it itself."""
+    if user.target is not _aten.mul.Tensor or user.args[0] is not node:
+        return False
+    factor = user.args[1]
+    return isinstance(factor, Node) and factor is not node and _shape(factor) == _shape(node)
 
 
 def _lies_alike(node: Node) -> bool:
