@@ -61,11 +61,11 @@ def batch_rows(
         When ``size`` is not positive.
     """
     _check(samples, size)
-    order = np.empty(0, dtype=np.int64)
+    order, ones = np.empty(0, dtype=np.int64), np.ones(size, dtype=np.float32)  # all full batches have the same
     for _ in range(steps):
         if not len(order) or (whole and len(order) < size):
             order = _epoch(len(samples.y), size, stream, whole=whole)
-        yield _padded(order[:size], size)
+        yield BatchRows(order[:size], ones) if len(order) >= size else _padded(order, size)
         order = order[size:]
 
 

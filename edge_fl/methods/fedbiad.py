@@ -99,6 +99,7 @@ class _Local(LocalHalf):
         self._scores = np.array(job.state.get("scores", np.zeros(job.layout.units)), dtype=np.float64)
         self._tau = parameters.tau_steps(job)
         self._losses: list[float] = []
+        self._scored = 0  # steps for which the rows of the pattern have yet to score
         self._draws = 0
         self._drawn_after = -1  # the last step of the pattern before
         self._exploring = job.round <= parameters.stage_boundary
@@ -142,16 +143,26 @@ class _Local(LocalHalf):
         self._losses.append(loss)
         if not self._exploring:
             return
-        tau, held = self._tau, self.step.pattern.mask
+        tau, held = self._tau, self.step.pattern
         looking = number > tau and number % tau == 0
         if self._parameters.own_losses:
             looking = looking and number - self._drawn_after >= 2 * tau
-        if looking and self._gap() > 0:
+        redrawn = looking and self._gap() > 0
+        if redrawn:
+            self._score()
             self.step = replace(self.step, pattern=self._draw())
             self._drawn_after = number
         if looking or self._parameters.score_every == "step":
             # Eq. (9): a held row scores, unless the loss rose and the redraw leaves it behind.
-            self._scores += held & self.step.pattern.mask
+            if redrawn:
+                self._scores += held.mask & self.step.pattern.mask
+            else:
+                self._scored += 1
+
+    def _score(self) -> None:
+        """Let the rows held score for all steps since the pattern was drawn, or they last scored."""
+        self._scores += self._scored * self.step.pattern.mask
+        self._scored = 0
 
     def _gap(self) -> float:
         """Eq. (8): mean loss of the last tau steps minus that of the tau before."""
@@ -160,6 +171,7 @@ class _Local(LocalHalf):
 
     def state(self) -> State:
         """The scores E (``[J]`` float64), which survive rounds and restarts."""
+        self._score()
         return {"scores": self._scores}
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.bundle import LABEL_MASK
-from edge_fl.core.divergence import farthest, max_change
+from edge_fl.core.divergence import LEAST_MAX_CHANGE, farthest, max_change
 from edge_fl.core.dropout import Dropout, drawn_masks
 from edge_fl.core.errors import RunError
 from edge_fl.core.pattern import Pattern
@@ -161,12 +161,13 @@ class LocalRun:
         """What was learned; raises RunError when a weight is no longer finite, or has gone too far."""
         layout, before = self._job.layout.trained, {**self._job.weights, **self._personal}
         delta = {name: tensor - before[name] for name, tensor in self.full.weights.items()}
-        if not all(np.isfinite(difference).all() for difference in delta.values()):
+        name, size = farthest(layout, delta)
+        statistics = (delta[tensor.name] for tensor in layout.statistics)
+        if not math.isfinite(size) or not all(np.isfinite(each).all() for each in statistics):
             raise RunError(
                 f"The weights of client '{self._job.client}' are no longer finite; lower the step size."
             )
-        name, size = farthest(layout, delta)
-        if size > max_change(layout, before):
+        if size > LEAST_MAX_CHANGE and size > max_change(layout, before):  # which reads all of the model
             raise RunError(
                 f"The training of client '{self._job.client}' changed '{name}' by {size:.1e}; lower the step size."
             )
