@@ -20,7 +20,7 @@ from edge_fl.runs.run import Run
 from edge_fl.training.evaluator import open_evaluator
 from exporter.extract.adapter import extract_adapter
 from exporter.extract.card import Card
-from exporter.extract.extract import Trained, Wanted
+from exporter.extract.extract import Trained, Wanted, check_wanted
 from exporter.extract.extract import extract as extract_model
 from exporter.sentence import some_names
 
@@ -91,13 +91,12 @@ def extract(
         metadata={**manifest.metadata, **(metadata or {})},
         untrained=untrained_width,
     )
-    if opened.width <= opened.trained.width:
-        given = opened.run.config.test_data if test_data is None else test_data
-        named = str(given) if isinstance(given, str | Path) else None
-        tested = named or ("what was given" if given is not None else f"the test split of {manifest.dataset}")
-        data = named if named or given is None else samples_of(given, "the test data")
-        scores = _scores(opened, wanted, data, warn)
-        wanted = replace(wanted, scores=scores, test_data=tested)
+    check_wanted(opened.bundle, opened.trained, wanted, Path(output))  # before the model is scored
+    given = opened.run.config.test_data if test_data is None else test_data
+    named = str(given) if isinstance(given, str | Path) else None
+    tested = named or ("what was given" if given is not None else f"the test split of {manifest.dataset}")
+    data = named if named or given is None else samples_of(given, "the test data")
+    wanted = replace(wanted, scores=_scores(opened, wanted, data, warn), test_data=tested)
     delivered = Extracted(*extract_model(opened.bundle, opened.trained, wanted, Path(output)))
     if between := opened.trained.between(opened.width):
         warn(f"The method has no width {width:g} as it was set: {between} may predict better.")

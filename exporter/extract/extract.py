@@ -30,7 +30,7 @@ from exporter.extract.narrow import ByName, Narrowed, chosen_units
 from exporter.extract.parity import check_file, expected_outputs, random_inputs, taken_inputs
 from exporter.quiet import quiet
 
-__all__ = ["Trained", "Wanted", "as_delivered", "check_trained", "extract", "of_width"]
+__all__ = ["Trained", "Wanted", "as_delivered", "check_trained", "check_wanted", "extract", "of_width"]
 
 _SUFFIXES = (".onnx", ".pte", ".pt2")
 _NO_FOLDERS = (".pt", ".pth", ".ptl", ".bin", ".safetensors", ".tflite", ".ort")
@@ -120,12 +120,7 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
         When ``output`` cannot be written.
     """
     manifest = bundle.manifest
-    check_names(wanted.class_names, wanted.metadata, manifest.classes)
-    with quiet():
-        chosen = FORMATS.find(wanted.runtime)
-    path = _placed(output, chosen.suffix)
-    _check_tokenizer(bundle, path.with_name(TOKENIZER))
-    check_trained(bundle, trained, wanted)
+    chosen, path = check_wanted(bundle, trained, wanted, output)
     trained = as_delivered(bundle, trained)
     pattern = trained.units(bundle.layout.trained, wanted)
     statistics = trained_width(
@@ -157,6 +152,17 @@ def extract(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> t
         write_atomically(path.with_name(TOKENIZER), bundle.read(TOKENIZER))
     write_atomically(card_file(path), msgspec.json.format(msgspec.json.encode(card), indent=1) + b"\n")
     return path, card
+
+
+def check_wanted(bundle: Bundle, trained: Trained, wanted: Wanted, output: Path) -> tuple[Format, Path]:
+    """The format and the file of what is ``wanted``; raises what :func:`extract` can refuse before it computes."""
+    check_names(wanted.class_names, wanted.metadata, bundle.manifest.classes)
+    with quiet():
+        chosen = FORMATS.find(wanted.runtime)
+    path = _placed(output, chosen.suffix)
+    _check_tokenizer(bundle, path.with_name(TOKENIZER))
+    check_trained(bundle, trained, wanted)
+    return chosen, path
 
 
 def _check_tokenizer(bundle: Bundle, place: Path) -> None:
