@@ -145,7 +145,7 @@ def check_update(content: bytes, expected: Expected, *, travelled: bool = True) 
     if expected.withheld:
         return frame
     name, size = farthest(expected.layout, frame.values)
-    if size > expected.max_change:
+    if not size <= expected.max_change:
         raise diverged(name, size)
     return frame
 

@@ -1,4 +1,4 @@
-"""What of a traced step is made once for many steps: views of inputs whose memory stays where it is."""
+"""Views of inputs whose memory stays where it is: a traced step need not make them again at every call."""
 
 from collections.abc import Collection
 
@@ -26,13 +26,13 @@ _VIEWS = (
 def take_out_views(graph: Graph, lasting: Collection[Node]) -> Graph:
     """Have ``graph`` take views of its ``lasting`` inputs as further inputs; give the graph that makes them.
 
-    That graph takes the lasting inputs in their order and gives a tuple: the further inputs, in theirs.
+    That graph takes the lasting inputs in order. It returns a tuple of the views, in the order of the new placeholders.
     """
     views = Graph()
     made = {node: views.placeholder(node.name) for node in graph.nodes if node in lasting}
     taken: list[Node] = []
     for node in graph.nodes:
-        if node.target in _VIEWS and all(operand in made for operand in node.all_input_nodes):
+        if node.target in _VIEWS and node.args[0] in made:
             made[node] = views.node_copy(node, made.__getitem__)
             taken.append(node)
     further = [node for node in taken if any(user not in made for user in node.users)]

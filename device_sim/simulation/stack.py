@@ -62,11 +62,11 @@ class Stack:
     ----------
     lasting
         Inputs of every step, by name: their memory stays where it is.
-    run
+    bound
         The step, bound to these; None until it is made.
     """
 
-    run: BoundStep | None = None
+    bound: BoundStep | None = None
 
     def __init__(
         self,
@@ -127,14 +127,14 @@ class Stack:
         slots = {name: held.pop(name) for name in self._slots}
         return held, slots
 
-    def fresh(self) -> dict[str, Tensor]:
-        """The inputs of the members' next step that do not last, by name; those that do are brought up to date."""
+    def draw(self) -> dict[str, Tensor]:
+        """Bring lasting inputs up to date for the members' next step; its other inputs, by name."""
         each = [member.run.inputs(member.selection) for member in self.members]
-        self._draw(each)
+        self._draw_batches(each)
         extra = {name: self._stacked([one.extra[name] for one in each]) for name in each[0].extra}
         return {**extra, **self._width([one.width for one in each])}
 
-    def _draw(self, each: Sequence[StepInputs]) -> None:
+    def _draw_batches(self, each: Sequence[StepInputs]) -> None:
         """The number of the step, and a batch of each member."""
         drawn = self._drawn
         drawn["number"][...] = each[0].number
@@ -150,10 +150,10 @@ class Stack:
         return {"width": self._stacked([one_hot(self._widths, width) for width in trained])}
 
     def step(self, fresh: Mapping[str, Tensor]) -> None:
-        """Make one step of every member by ``run``, in place; RunError when a loss is not finite."""
-        assert self.run is not None
+        """Make one step of every member by ``bound``, in place; RunError when a loss is not finite."""
+        assert self.bound is not None
         with torch.no_grad():
-            losses = self.run(fresh).tolist()
+            losses = self.bound(fresh).tolist()
         for member, loss in zip(self.members, losses, strict=True):
             member.run.stepped(loss)
 

@@ -114,9 +114,9 @@ class StackedTrainer(LocalTrainer):
         stacks = self._restacked({}, members)
         for _ in range(members[0].run.settings.steps):
             for (key, _), stack in stacks.items():
-                fresh = stack.fresh()
-                if stack.run is None:
-                    stack.run = self._step(key, stack.lasting, fresh).bound(stack.lasting)
+                fresh = stack.draw()
+                if stack.bound is None:
+                    stack.bound = self._step(key, stack.lasting, fresh).bound(stack.lasting)
                 stack.step(fresh)
             if any(member.moved for member in members):
                 stacks = self._restacked(stacks, members)

@@ -122,6 +122,8 @@ class StackedStep:
             for place, name in fresh:
                 given[place] = self._own(name, inputs[name])
             losses: Tensor = module(*given).reshape(-1)
+            for place, _ in fresh:
+                given[place] = None  # its memory is not held until the next step
             return losses
 
         return step

@@ -1,7 +1,7 @@
 """The passes over a traced train step that make it quicker, and have it write its results over its inputs.
 
-Operations that change nothing are left out, and a parameter's descent is one operation in place, into which the matrix
-product that ends its gradient goes, so that no gradient is written to memory. After a large product every small
+Operations that change nothing are left out. A parameter's descent is one operation in place. The matrix product that
+ends its gradient goes into that operation, so that no gradient is written to memory. After a large product every small
 operation finds the caches cold, so there are as few of them as can be.
 """
 
@@ -55,8 +55,9 @@ class Rewriting:
         self._graph.lint()
 
     def _drop(self, node: Node) -> None:
-        """Leave out a view of the same shape, a product with 1, a copy of places that pooling copies itself, and an
-        expansion that a product makes itself.
+        """Leave out a view of the same shape, and a product with 1.
+
+        Pooling copies its places itself, and a product expands its factors.
         """
         same = node.target in _RESHAPES and _shape(node) == _shape(node.args[0])
         once = node.target is _aten.mul.Scalar and node.args[1] == 1 and _lies_alike(node)
@@ -76,7 +77,8 @@ class Rewriting:
         summed, axes, *keeps = total.args
         if keeps != [True] or total.kwargs or not isinstance(axes, list | tuple) or not axes:
             return
-        shape = _shape(summed)
+        if not (shape := _shape(summed)):
+            return
         gone = {axis % len(shape) for axis in axes if isinstance(axis, int)}
         if _shape(node) == tuple(size for axis, size in enumerate(shape) if axis not in gone):
             node.target, node.args = _aten.sum.dim_IntList, (summed, axes)
@@ -87,8 +89,7 @@ class Rewriting:
         if node.target is not _aten.div.Tensor:
             return
         ones, divisor = node.args
-        alike = _is_used_once(ones, (_aten.ones_like.default,)) and isinstance(divisor, Node)
-        if alike and (_shape(ones), _dtype(ones)) == (_shape(divisor), _dtype(divisor)):
+        if _is_used_once(ones, (_aten.ones_like.default,)) and _traced(ones) and _kind(ones) == _kind(divisor):
             node.target, node.args = _aten.reciprocal.default, (divisor,)
             self._graph.erase_node(ones)  # type: ignore[arg-type]
 
@@ -173,10 +174,11 @@ def _is_used_once(node: object, targets: Sequence[object]) -> bool:
 
 def _spreads(node: Node, user: Node) -> bool:
     """Whether ``user`` multiplies an expansion ``node`` by what has its shape, and would expand it itself."""
-    if user.target is not _aten.mul.Tensor or user.args[0] is not node:
+    if user.target is not _aten.mul.Tensor:
         return False
-    factor = user.args[1]
-    return isinstance(factor, Node) and factor is not node and _shape(factor) == _shape(node)
+    expanded, factor = user.args
+    own = expanded is node and factor is not node and _traced(factor)
+    return own and (_shape(factor), _dtype(factor)) == (_shape(node), _dtype(node))
 
 
 def _lies_alike(node: Node) -> bool:
@@ -186,6 +188,16 @@ def _lies_alike(node: Node) -> bool:
 
 def _strides(node: Any) -> tuple[int, ...]:
     return tuple(node.meta["tensor_meta"].stride)
+
+
+def _traced(node: object) -> bool:
+    """Whether it is known how a node lies in memory; of constants it is not."""
+    return isinstance(node, Node) and "tensor_meta" in node.meta
+
+
+def _kind(node: object) -> tuple[Any, ...] | None:
+    """What two tensors have in common that may stand for one another."""
+    return (_shape(node), _strides(node), _dtype(node)) if _traced(node) else None
 
 
 def _dtype(node: Any) -> torch.dtype:

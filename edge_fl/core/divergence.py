@@ -20,8 +20,8 @@ LEAST_MAX_CHANGE = 1000.0
 def max_change(layout: Layout, weights: Mapping[str, NDArray[np.float32]]) -> float:
     """The most by which a round may change any parameter of a model, whose full tensors are ``weights``.
 
-    A thousand times its largest weight, or 1: no training that learns anything comes near. Statistics go as far as the
-    data do, and are not looked at.
+    A thousand times its largest weight, and at least ``LEAST_MAX_CHANGE``. No training that learns anything comes near.
+    Statistics go as far as the data do, and are not looked at.
     """
     return LEAST_MAX_CHANGE * max(1.0, *(_largest(weights[tensor.name]) for tensor in layout.parameters))
 
@@ -32,7 +32,7 @@ def farthest(layout: Layout, changes: Mapping[str, NDArray[np.float32]]) -> tupl
     One that holds a NaN is the farthest, and its size is NaN.
     """
     sizes = {tensor.name: _largest(changes[tensor.name]) for tensor in layout.parameters}
-    name = max(sizes, key=lambda name: (math.isnan(sizes[name]), sizes[name]))
+    name = max(sizes, key=lambda each: (math.isnan(sizes[each]), sizes[each]))
     return name, sizes[name]
 
 

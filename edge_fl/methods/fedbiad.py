@@ -99,7 +99,7 @@ class _Local(LocalHalf):
         self._scores = np.array(job.state.get("scores", np.zeros(job.layout.units)), dtype=np.float64)
         self._tau = parameters.tau_steps(job)
         self._losses: list[float] = []
-        self._scored = 0  # steps for which the rows of the pattern have yet to score
+        self._unscored_steps = 0  # for which the rows of the pattern have yet to score
         self._draws = 0
         self._drawn_after = -1  # the last step of the pattern before
         self._exploring = job.round <= parameters.stage_boundary
@@ -149,7 +149,7 @@ class _Local(LocalHalf):
             looking = looking and number - self._drawn_after >= 2 * tau
         redrawn = looking and self._gap() > 0
         if redrawn:
-            self._score()
+            self._settle()
             self.step = replace(self.step, pattern=self._draw())
             self._drawn_after = number
         if looking or self._parameters.score_every == "step":
@@ -157,12 +157,12 @@ class _Local(LocalHalf):
             if redrawn:
                 self._scores += held.mask & self.step.pattern.mask
             else:
-                self._scored += 1
+                self._unscored_steps += 1
 
-    def _score(self) -> None:
+    def _settle(self) -> None:
         """Let the rows held score for all steps since the pattern was drawn, or they last scored."""
-        self._scores += self._scored * self.step.pattern.mask
-        self._scored = 0
+        self._scores += self._unscored_steps * self.step.pattern.mask
+        self._unscored_steps = 0
 
     def _gap(self) -> float:
         """Eq. (8): mean loss of the last tau steps minus that of the tau before."""
@@ -171,7 +171,7 @@ class _Local(LocalHalf):
 
     def state(self) -> State:
         """The scores E (``[J]`` float64), which survive rounds and restarts."""
-        self._score()
+        self._settle()
         return {"scores": self._scores}
 
 

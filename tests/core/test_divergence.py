@@ -26,3 +26,14 @@ def test_it_goes_by_the_largest_parameter_whatever_the_statistics_are() -> None:
     assert farthest(LAYOUT, of([1, 2, 3], [0, -7, 6], var=1e9)) == ("v", 7.0)
     nothing = {"w": np.zeros(0, np.float32), "v": np.float32([2]), "var": np.zeros(0, np.float32)}
     assert farthest(LAYOUT, nothing) == ("v", 2.0)
+
+
+def test_a_parameter_that_holds_a_nan_is_the_farthest() -> None:
+    for changes in (
+        of([1, np.nan, 0], [9, 0, 0]),
+        of([9, 0, 0], [1, 0, np.nan]),
+        of([np.inf, 0, 0], [np.nan, 0, 0]),
+    ):
+        name, size = farthest(LAYOUT, changes)
+        assert np.isnan(size)
+        assert np.isnan(changes[name]).any()

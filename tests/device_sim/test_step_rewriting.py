@@ -1,5 +1,8 @@
 """Small operations that a stacked step does without, and views that it makes once."""
 
+from collections.abc import Callable
+
+import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -69,3 +72,68 @@ def test_views_of_inputs_that_last_are_taken_out_and_no_others() -> None:
     made = [str(node.target) for node in views.nodes if node.op == "call_function"]
     assert sorted(made) == ["aten.transpose.int", "aten.unsqueeze.default"]
     assert any(str(node.target) == "aten.transpose.int" for node in module.graph.nodes)  # of what a step computes
+
+
+NEAR_MISSES: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Tensor], str]] = {
+    "a product with a smaller factor": (
+        lambda w, b, x: (b.unsqueeze(2).expand(2, 3, 4) * b[0, 0]).sum([1, 2]),
+        "expand",
+    ),
+    "an expansion of two uses": (lambda w, b, x: used_twice(b.unsqueeze(2).expand(2, 3, 4), w), "expand"),
+    "the square of an expansion": (lambda w, b, x: squared(b.unsqueeze(2).expand(2, 3, 4)).sum([1, 2]), "expand"),
+    "another dtype": (lambda w, b, x: (b.double().unsqueeze(2).expand(2, 3, 4) * w).sum([1, 2]).float(), "expand"),
+    "ones of a smaller tensor": (lambda w, b, x: (torch.ones_like(b[:, :1]) / b).sum([1]), "ones_like"),
+    "ones of another order in memory": (
+        lambda w, b, x: (torch.ones_like(b.t()) / b.t().contiguous()).t().reshape(2, 3).sum([1]),
+        "ones_like",
+    ),
+    "a sum that is viewed otherwise": (lambda w, b, x: w.sum([1], True).view(2, 2, 2).sum([1, 2]), "sum"),
+    "a sum in another dtype": (lambda w, b, x: b.sum([1], True, dtype=torch.float64).view(2).float(), "sum"),
+}
+
+
+def squared(tensor: Tensor) -> Tensor:
+    return tensor * tensor
+
+
+def used_twice(tensor: Tensor, factor: Tensor) -> Tensor:
+    return (tensor * factor).sum([1, 2]) + tensor.sum([1, 2])
+
+
+@pytest.mark.parametrize("name", NEAR_MISSES)
+def test_what_only_looks_alike_is_left_as_it_is(name: str) -> None:
+    loss, operation = NEAR_MISSES[name]
+
+    def near(w: Tensor, b: Tensor, x: Tensor, lr: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        return loss(w, b, x) * scale, w - lr * w, b - lr * b
+
+    inputs = example()
+    expected = near(**{name.removeprefix("tensor."): tensor.clone() for name, tensor in inputs.items()})[0]
+    module = make_fx(near)(*inputs.values())
+    before = [str(node.target) for node in module.graph.nodes]
+    Rewriting(module.graph, INPUTS, lr=0.1, scale=1.0).run(OUTPUTS)
+    module.recompile()
+    after = [str(node.target) for node in module.graph.nodes]
+    kept = [target for target in before if f".{operation}." in target]
+    assert kept
+    assert [target for target in after if f".{operation}." in target] == kept
+    found = module(*inputs.values())
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
+def test_a_stack_of_one_client_needs_no_axis_for_it() -> None:
+    def step(w: Tensor, b: Tensor, x: Tensor, lr: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        out = (x @ w.t() + b) * scale
+        return (out * out).sum(), w - lr * (out.t() @ x), b - lr * out.sum([0], True).view(3)
+
+    whole = {name: tensor[:1] if tensor.dim() else tensor for name, tensor in example().items()}
+    alone = {name: tensor[0] if tensor.dim() else tensor for name, tensor in whole.items()}
+    expected = step(*(tensor.clone() for tensor in alone.values()))
+    module = make_fx(step)(*alone.values())
+    Rewriting(module.graph, INPUTS, lr=0.1, scale=1.0).run(OUTPUTS)
+    lasting = {name: tensor for name, tensor in whole.items() if name != "x"}
+    bound = StackedStep(module, INPUTS, lasting=set(lasting), single={"tensor.w", "tensor.b", "x"}).bound(lasting)
+    assert torch.allclose(bound({"x": whole["x"]}), expected[0].reshape(1), rtol=1e-5)
+    assert torch.allclose(whole["tensor.w"][0], expected[1], atol=1e-6)
+    assert torch.allclose(whole["tensor.b"][0], expected[2], atol=1e-6)
