@@ -194,7 +194,7 @@ def test_no_factor_where_a_layers_readers_do_not_show_it(model: nn.Module) -> No
 @pytest.mark.parametrize(
     "name",
     [
-        "LSTM state",
+        pytest.param("LSTM state", marks=pytest.mark.matrix),
         pytest.param("GRUCell", marks=pytest.mark.matrix),
         pytest.param("GRU handed on", marks=pytest.mark.matrix),
         "states of one direction dense",
