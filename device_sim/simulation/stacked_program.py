@@ -103,17 +103,17 @@ class StackedStep:
     def __init__(
         self, module: GraphModule, inputs: Sequence[str], *, lasting: Collection[str], single: Collection[str]
     ) -> None:
-        given = [node for node in module.graph.nodes if node.op == "placeholder"]
+        given = module.graph.find_nodes(op="placeholder")
         stays = {node for name, node in zip(inputs, given, strict=True) if name in lasting}
         self._views = GraphModule({}, take_out_views(module.graph, stays))
         module.graph.lint()
         module.recompile()
-        self._module, self._inputs, self._lasting, self._single = module, tuple(inputs), lasting, single
+        self._module, self._inputs, self._single = module, tuple(inputs), single
+        self._lasting = [name for name in inputs if name in lasting]
 
     def bound(self, lasting: Mapping[str, Tensor]) -> BoundStep:
         """The step on inputs that last, by name."""
-        module, stay = self._module, (name for name in self._inputs if name in self._lasting)
-        held = {name: self._own(name, lasting[name]) for name in stay}
+        module, held = self._module, {name: self._own(name, lasting[name]) for name in self._lasting}
         further = self._views(*held.values())
         given = [*map(held.get, self._inputs), *further]
         fresh = [(place, name) for place, name in enumerate(self._inputs) if name not in held]

@@ -89,7 +89,7 @@ class Rewriting:
         if node.target is not _aten.div.Tensor:
             return
         ones, divisor = node.args
-        if _is_used_once(ones, (_aten.ones_like.default,)) and _traced(ones) and _kind(ones) == _kind(divisor):
+        if _is_used_once(ones, (_aten.ones_like.default,)) and _traced(divisor) and _kind(ones) == _kind(divisor):
             node.target, node.args = _aten.reciprocal.default, (divisor,)
             self._graph.erase_node(ones)  # type: ignore[arg-type]
 
@@ -195,9 +195,9 @@ def _traced(node: object) -> bool:
     return isinstance(node, Node) and "tensor_meta" in node.meta
 
 
-def _kind(node: object) -> tuple[Any, ...] | None:
+def _kind(node: object) -> tuple[Any, ...]:
     """What two tensors have in common that may stand for one another."""
-    return (_shape(node), _strides(node), _dtype(node)) if _traced(node) else None
+    return _shape(node), _strides(node), _dtype(node)
 
 
 def _dtype(node: Any) -> torch.dtype:

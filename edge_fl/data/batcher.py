@@ -65,7 +65,7 @@ def batch_rows(
     for _ in range(steps):
         if not len(order) or (whole and len(order) < size):
             order = _epoch(len(samples.y), size, stream, whole=whole)
-        yield BatchRows(order[:size], ones) if len(order) >= size else _padded(order, size)
+        yield _padded(order[:size], ones)
         order = order[size:]
 
 
@@ -78,8 +78,9 @@ def _epoch(count: int, size: int, stream: Stream, *, whole: bool) -> NDArray[np.
 def eval_batches(samples: Samples, size: int) -> Iterator[Batch]:
     """Give every sample once, in order, in batches of ``size`` with a padded tail; raises as :func:`batches`."""
     _check(samples, size)
+    ones = np.ones(size, dtype=np.float32)
     for start in range(0, len(samples.y), size):
-        yield _padded(np.arange(start, min(start + size, len(samples.y))), size).of(samples)
+        yield _padded(np.arange(start, min(start + size, len(samples.y))), ones).of(samples)
 
 
 def _take_into(full: NDArray[Any], rows: NDArray[np.int64], out: NDArray[Any]) -> None:
@@ -96,9 +97,11 @@ def _check(samples: Samples, size: int) -> None:
         raise DataError("There is no sample to make a batch of; give this client data.")
 
 
-def _padded(chosen: NDArray[np.int64], size: int) -> BatchRows:
+def _padded(chosen: NDArray[np.int64], ones: NDArray[np.float32]) -> BatchRows:
+    """A batch of as many as there are ``ones``, which are its weights where it is full."""
+    size = len(ones)
     if len(chosen) == size:
-        return BatchRows(chosen, np.ones(size, dtype=np.float32))
+        return BatchRows(chosen, ones)
     # Not with zeros: of a sample whose mask is zeros, softmax may be NaN, and 0 times NaN is no 0.
     rows = np.concatenate([chosen, np.repeat(chosen[:1], size - len(chosen))])
     return BatchRows(rows, (np.arange(size) < len(chosen)).astype(np.float32))

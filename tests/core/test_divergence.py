@@ -3,17 +3,7 @@
 import numpy as np
 
 from edge_fl.core.divergence import farthest, max_change
-from edge_fl.core.layout import Block, Layout, Segment, Tensor
-
-UNITS = ((Segment("b"),),)
-LAYOUT = Layout(
-    (Block("b", 3),),
-    (
-        Tensor("w", (3,), rows=UNITS, units=UNITS),
-        Tensor("v", (3,), rows=UNITS, units=UNITS),
-        Tensor("var", (3,), rows=UNITS, units=UNITS, role="statistic"),
-    ),
-)
+from tests.layouts import TWO_PARAMETERS
 
 
 def of(w: list[float], v: list[float], var: float = 0.0) -> dict[str, np.ndarray]:
@@ -21,11 +11,11 @@ def of(w: list[float], v: list[float], var: float = 0.0) -> dict[str, np.ndarray
 
 
 def test_it_goes_by_the_largest_parameter_whatever_the_statistics_are() -> None:
-    assert max_change(LAYOUT, of([0, -0.5, 0], [0.1, 0, 0], var=1e9)) == 1000
-    assert max_change(LAYOUT, of([0, -4, 0], [3, 0, 0])) == 4000
-    assert farthest(LAYOUT, of([1, 2, 3], [0, -7, 6], var=1e9)) == ("v", 7.0)
+    assert max_change(TWO_PARAMETERS, of([0, -0.5, 0], [0.1, 0, 0], var=1e9)) == 1000
+    assert max_change(TWO_PARAMETERS, of([0, -4, 0], [3, 0, 0])) == 4000
+    assert farthest(TWO_PARAMETERS, of([1, 2, 3], [0, -7, 6], var=1e9)) == ("v", 7.0)
     nothing = {"w": np.zeros(0, np.float32), "v": np.float32([2]), "var": np.zeros(0, np.float32)}
-    assert farthest(LAYOUT, nothing) == ("v", 2.0)
+    assert farthest(TWO_PARAMETERS, nothing) == ("v", 2.0)
 
 
 def test_a_parameter_that_holds_a_nan_is_the_farthest() -> None:
@@ -34,6 +24,6 @@ def test_a_parameter_that_holds_a_nan_is_the_farthest() -> None:
         of([9, 0, 0], [1, 0, np.nan]),
         of([np.inf, 0, 0], [np.nan, 0, 0]),
     ):
-        name, size = farthest(LAYOUT, changes)
+        name, size = farthest(TWO_PARAMETERS, changes)
         assert np.isnan(size)
         assert np.isnan(changes[name]).any()

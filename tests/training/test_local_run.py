@@ -4,26 +4,16 @@ import numpy as np
 import pytest
 
 from edge_fl.core.errors import RunError
-from edge_fl.core.layout import Block, Layout, Segment, Tensor
 from edge_fl.data.registry import Samples
 from edge_fl.methods.base import Job, open_method
 from edge_fl.training.local_run import LocalRun, LocalSettings
-
-UNITS = ((Segment("b"),),)
-LAYOUT = Layout(
-    (Block("b", 3),),
-    (
-        Tensor("w", (3,), rows=UNITS, units=UNITS),
-        Tensor("v", (3,), rows=UNITS, units=UNITS),
-        Tensor("var", (3,), rows=UNITS, units=UNITS, role="statistic"),
-    ),
-)
+from tests.layouts import TWO_PARAMETERS
 
 
 def trained(name: str, value: float) -> LocalRun:
     """A run of one step, in which an entry of a tensor became ``value``."""
-    weights = {tensor.name: np.ones(3, dtype=np.float32) for tensor in LAYOUT.tensors}
-    job = Job(layout=LAYOUT, client="client-1", round=1, seed=0, weights=weights, state={})
+    weights = {tensor.name: np.ones(3, dtype=np.float32) for tensor in TWO_PARAMETERS.tensors}
+    job = Job(layout=TWO_PARAMETERS, client="client-1", round=1, seed=0, weights=weights, state={})
     samples = Samples(np.zeros((2, 1), dtype=np.float32), np.zeros(2, dtype=np.int64))
     run = LocalRun(
         method=open_method("fedavg", {}),
