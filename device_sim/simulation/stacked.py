@@ -20,7 +20,7 @@ from edge_fl.core.bundle import FROZEN_TENSOR, TENSOR, Bundle, Program
 from edge_fl.core.errors import ConfigError, RuntimeMissingError
 from edge_fl.core.selection import Selection
 from edge_fl.runtimes.torch_eager import open_device
-from edge_fl.training.local_run import LocalRun, LocalSettings
+from edge_fl.training.local_run import LocalRun, LocalSettings, draw_first
 from edge_fl.training.update import Update, Visit
 
 __all__ = ["StackedTrainer"]
@@ -96,6 +96,7 @@ class StackedTrainer(LocalTrainer):
         waiting = iter(visits)
         for first in waiting:
             held = [first, *islice(waiting, self._slice(first.run) - 1)]
+            draw_first([visit.run for visit in held])
             self._train([Member(visit.run, self._device) for visit in held])
             yield from (visit.update() for visit in held)
 

@@ -6,7 +6,7 @@ Updates must be added in an order of the caller's choosing that does not depend 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from edge_fl.aggregation.bounds import WHOLE, Clip
 from edge_fl.aggregation.sums import Addend, Summing, as_matrix, matrix_kept
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Tensor
+from edge_fl.core.pattern import draw_seeded
 from edge_fl.core.selection import Kept, Selection, Weights
 from edge_fl.core.server_half import Change, Weighting
 
@@ -114,6 +115,21 @@ def fixed_mean(clients: int) -> Rule:
     return Rule(combine, "clients")
 
 
+class _Waiting(NamedTuple):
+    """An update that is yet to be added."""
+
+    selection: Selection
+    values: Weights
+    weight: float
+    discount: float
+    clip: Clip
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return sum(kept.nbytes for kept in self.values.values())
+
+
 class Accumulator:
     """Running float64 sums of one round's updates.
 
@@ -139,10 +155,9 @@ class Accumulator:
     def __init__(self, layout: Layout, rule: Rule, summing: Summing) -> None:
         self._layout, self._rule, self._summing = layout, rule, summing
         self._total = {tensor.name: self._summing.zeros(tensor.matrix) for tensor in layout.tensors}
-        self._waiting: dict[str, list[Addend]] = {tensor.name: [] for tensor in layout.tensors}
+        self._waiting: list[_Waiting] = []
         self._held: dict[str, list[tuple[Kept, Kept]]] = {tensor.name: [] for tensor in layout.tensors}
         self._weights: list[float] = []
-        self._sizes: list[int] = []  # bytes of those that wait
 
     def add(
         self,
@@ -161,18 +176,13 @@ class Accumulator:
 
         Nothing may be written to ``values`` any more: a few updates wait for each other.
         """
-        size = sum(kept.nbytes for kept in values.values())
-        if len(self._sizes) == _TOGETHER or sum(self._sizes) + size > _WAITING_BYTES:
+        waiting = _Waiting(selection, values, times * self._rule.weight(samples), discount, clip)
+        if (
+            len(self._waiting) == _TOGETHER
+            or sum(each.size for each in [*self._waiting, waiting]) > _WAITING_BYTES
+        ):
             self._add_up()
-        self._sizes.append(size)
-        weight = times * self._rule.weight(samples)
-        for tensor in self._layout.tensors:
-            name, share = tensor.name, discount * clip.of(tensor)
-            rows, columns = matrix_kept(tensor, selection.axes[name])
-            entries = self._rule.entries(tensor, as_matrix(values[name]))
-            self._waiting[name].append(Addend(entries, rows, columns, share * weight))
-            self._held[name].append((held_rows(tensor, entries, rows), columns))
-        self._weights.append(weight)
+        self._waiting.append(waiting)
 
     def change(self, weights: Weights) -> Change:
         """By how much ``weights`` are to change, statistics too: the rule applied to them and to the sums.
@@ -180,16 +190,27 @@ class Accumulator:
         It takes the place of the sums: it can be had once, and nothing be added after it. Without an update, as a
         private round may be, nothing changes.
         """
+        self._add_up()
         if not self._weights:
             return {tensor.name: np.zeros(tensor.shape) for tensor in self._layout.tensors}
-        self._add_up()
         return {tensor.name: self._changed(tensor, weights[tensor.name]) for tensor in self._layout.tensors}
 
     def _add_up(self) -> None:
-        for name, addends in self._waiting.items():
-            self._summing.add(self._total[name], addends)
-            addends.clear()
-        self._sizes.clear()
+        draw_seeded(each.selection.pattern for each in self._waiting)
+        for tensor in self._layout.tensors:
+            addends = [self._addend(tensor, each) for each in self._waiting]
+            self._summing.add(self._total[tensor.name], addends)
+            self._held[tensor.name] += [
+                (held_rows(tensor, each.values, each.rows), each.columns) for each in addends
+            ]
+        self._weights += [each.weight for each in self._waiting]
+        self._waiting.clear()
+
+    def _addend(self, tensor: Tensor, waiting: "_Waiting") -> Addend:
+        rows, columns = matrix_kept(tensor, waiting.selection.axes[tensor.name])
+        entries = self._rule.entries(tensor, as_matrix(waiting.values[tensor.name]))
+        share = waiting.discount * waiting.clip.of(tensor)
+        return Addend(entries, rows, columns, share * waiting.weight)
 
     def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
         combine = self._rule.combine_of(tensor)

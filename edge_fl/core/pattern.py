@@ -2,7 +2,7 @@
 ``selection.py``; its bytes on the wire are in ``wire/masks.py``.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout
-from edge_fl.core.randomness import Stream
+from edge_fl.core.randomness import Stream, draw_ahead
 
 __all__ = [
     "Bitmask",
@@ -19,6 +19,7 @@ __all__ = [
     "Pattern",
     "Prefix",
     "Seeded",
+    "draw_seeded",
     "kept_counts",
     "kept_units",
     "prefix_counts",
@@ -174,7 +175,11 @@ class _ToldPattern(Pattern):
         sizes, counts = self.layout.sizes, self.counts
         if isinstance(self.origin, Prefix):
             return _joined([np.arange(units) < counts[name] for name, units in sizes.items()])
-        stream = Stream(self.origin.key)
+        return self.drawn(Stream(self.origin.key))
+
+    def drawn(self, stream: Stream) -> NDArray[np.bool_]:
+        """The mask that the stream of the seed tells."""
+        sizes, counts = self.layout.sizes, self.counts
         return _bits(self.layout, [stream.subset(units, counts[name]) for name, units in sizes.items()])
 
     @cached_property
@@ -182,6 +187,18 @@ class _ToldPattern(Pattern):
         if isinstance(self.origin, Prefix):
             return prefix_counts(self.layout, self.origin.width)
         return kept_counts(self.layout, self.origin.dropout)
+
+
+def draw_seeded(patterns: Iterable[Pattern]) -> None:
+    """Make the masks of those of ``patterns`` that seeds tell, which else are drawn one by one when first asked for."""
+    undrawn = [
+        (pattern, Stream(pattern.origin.key))
+        for pattern in patterns
+        if isinstance(pattern, _ToldPattern) and isinstance(pattern.origin, Seeded) and "mask" not in vars(pattern)
+    ]
+    draw_ahead(stream for _, stream in undrawn)
+    for pattern, stream in undrawn:
+        vars(pattern)["mask"] = pattern.drawn(stream)
 
 
 def _bits(layout: Layout, kept: list[NDArray[np.int64]]) -> NDArray[np.bool_]:

@@ -5,47 +5,44 @@ order in which others were made, and a retried round draws what it drew before.
 """
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Stream", "philox4x32", "stream_key"]
+__all__ = ["Stream", "draw_ahead", "philox4x32", "stream_key"]
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-_W0, _W1 = 0x9E3779B9, 0xBB67AE85
+_STEPS = np.arange(10, dtype=np.uint64).reshape(-1, 1, 1)  # rounds
+_W0, _W1 = np.uint64(0x9E3779B9) * _STEPS, np.uint64(0xBB67AE85) * _STEPS  # what is added to a key by each
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
-_ROUNDS = 10
 _AHEAD = 128  # so few blocks take no longer than one, and most streams are read on
 
 
-def philox4x32(key: int, blocks: NDArray[np.uint64]) -> NDArray[np.uint32]:
+def philox4x32(key: int | NDArray[np.uint64], blocks: NDArray[np.uint64]) -> NDArray[np.uint32]:
     """Philox4x32-10 (Salmon et al., SC 2011) of the counters ``(block, 0)``.
 
     Parameters
     ----------
     key
-        64 bits; the low word is Philox's first key word.
+        64 bits, of which the low word is Philox's first key word; or several keys, ``[K]`` uint64.
     blocks
         ``[n]`` uint64 counters: the low and high words are Philox's first two counter words, the others zero.
 
     Returns
     -------
-    ``[n, 4]`` uint32.
+    ``[n, 4]`` uint32; of several keys ``[K, n, 4]``.
     """
+    keys = np.asarray(key, dtype=np.uint64)
+    each = keys.reshape(-1, 1)
+    low, high = ((each & _LOW) + _W0) & _LOW, ((each >> _SHIFT) + _W1) & _LOW
     c0, c1 = blocks & _LOW, blocks >> _SHIFT
     c2, c3 = np.zeros_like(blocks), np.zeros_like(blocks)
-    k0, k1 = key & 0xFFFFFFFF, key >> 32
-    for _ in range(_ROUNDS):
+    for k0, k1 in zip(low, high, strict=True):
         p0, p1 = _M0 * c0, _M1 * c2
-        c0, c1, c2, c3 = (
-            (p1 >> _SHIFT) ^ c1 ^ np.uint64(k0),
-            p1 & _LOW,
-            (p0 >> _SHIFT) ^ c3 ^ np.uint64(k1),
-            p0 & _LOW,
-        )
-        k0, k1 = (k0 + _W0) & 0xFFFFFFFF, (k1 + _W1) & 0xFFFFFFFF
-    return np.stack([c0, c1, c2, c3], axis=1).astype(np.uint32)
+        c0, c1, c2, c3 = (p1 >> _SHIFT) ^ c1 ^ k0, p1 & _LOW, (p0 >> _SHIFT) ^ c3 ^ k1, p0 & _LOW
+    return np.stack([c0, c1, c2, c3], axis=-1).astype(np.uint32).reshape(*keys.shape, len(blocks), 4)
 
 
 def stream_key(*, seed: int, purpose: str, client: str = "", round: int = 0, index: int = 0) -> int:
@@ -88,8 +85,11 @@ class Stream:
         """Draw at least ``blocks`` more."""
         blocks = max(blocks, _AHEAD)
         counters = np.arange(self._next, self._next + blocks, dtype=np.uint64)
-        self._ahead = np.concatenate([self._ahead, philox4x32(self._key, counters)])
-        self._next += blocks
+        self._take(philox4x32(self._key, counters))
+
+    def _take(self, words: NDArray[np.uint32]) -> None:
+        self._ahead = np.concatenate([self._ahead, words])
+        self._next += len(words)
 
     def normal(self, n: int) -> NDArray[np.float64]:
         """Draw ``[n]`` standard normals (Box-Muller over pairs of 32-bit uniforms in (0, 1))."""
@@ -111,3 +111,14 @@ class Stream:
         below = np.flatnonzero(words < threshold)
         level = np.flatnonzero(words == threshold)[: k - len(below)]
         return np.sort(np.concatenate([below, level]))
+
+
+def draw_ahead(streams: Iterable[Stream]) -> None:
+    """Draw the first words of all ``streams`` that drew nothing yet, in one call: it takes hardly longer than one's.
+
+    Each gives the words that it would have given.
+    """
+    fresh = [stream for stream in streams if not stream._next]
+    keys = np.array([stream._key for stream in fresh], dtype=np.uint64)
+    for stream, words in zip(fresh, philox4x32(keys, np.arange(_AHEAD, dtype=np.uint64)), strict=True):
+        stream._take(words)

@@ -5,7 +5,7 @@ steps. :func:`train` drives one in a runtime, as a device does; ``device_sim`` d
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,8 +16,8 @@ from edge_fl.core.bundle import LABEL_MASK
 from edge_fl.core.divergence import LEAST_MAX_CHANGE, farthest, max_change
 from edge_fl.core.dropout import Dropout, drawn_masks
 from edge_fl.core.errors import RunError
-from edge_fl.core.pattern import Pattern
-from edge_fl.core.randomness import Stream, stream_key
+from edge_fl.core.pattern import Pattern, draw_seeded
+from edge_fl.core.randomness import Stream, draw_ahead, stream_key
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.server_half import State
 from edge_fl.core.width_statistics import width_of
@@ -29,7 +29,7 @@ from edge_fl.runtimes.base import Runtime
 from edge_fl.training.local_model import LocalModel
 from edge_fl.training.personal import personal_state
 
-__all__ = ["LocalResult", "LocalRun", "LocalSettings", "StepInputs", "train"]
+__all__ = ["LocalResult", "LocalRun", "LocalSettings", "StepInputs", "draw_first", "train"]
 
 
 _T = TypeVar("_T")
@@ -95,6 +95,8 @@ class LocalRun:
         The client's own full tensors.
     samples
         What the client trains on.
+    order
+        Draws the order in which it does.
     """
 
     def __init__(
@@ -115,9 +117,9 @@ class LocalRun:
         self.full = LocalModel({**job.weights, **personal}, slots)
         self._losses: list[float] = []
         self._labels = _label_input(job.label_mask, masked=isinstance(method, MasksLabels) and method.masks_labels)
-        stream = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
+        self.order = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
         self._batches = batch_rows(
-            samples, steps=settings.steps, size=settings.batch, stream=stream, whole=settings.whole
+            samples, steps=settings.steps, size=settings.batch, stream=self.order, whole=settings.whole
         )
 
     @property
@@ -178,6 +180,12 @@ class LocalRun:
         shared = {name: delta[name] for name in self._job.weights}
         state = {**local.state(), **personal_state(self._job.layout, self.full.weights)}
         return LocalResult(local.upload, shared, loss, len(self.samples.y), state, sent)
+
+
+def draw_first(runs: Sequence[LocalRun]) -> None:
+    """Draw together what each of ``runs``, of which none made a step yet, would draw by itself at its first one."""
+    draw_ahead(run.order for run in runs)
+    draw_seeded(run.step.pattern for run in runs)
 
 
 def train(runtime: Runtime, run: LocalRun) -> None:

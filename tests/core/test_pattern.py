@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Block, Layout
-from edge_fl.core.pattern import Bitmask, Pattern, Prefix, Seeded, kept_units, prefix_units
+from edge_fl.core.pattern import Bitmask, Pattern, Prefix, Seeded, draw_seeded, kept_units, prefix_units
 from edge_fl.core.randomness import Stream
 from edge_fl.core.share import thousandths
 
@@ -77,6 +77,22 @@ def test_a_seed_tells_counts_and_equality_without_a_draw(monkeypatch: pytest.Mon
         assert pattern == Pattern.seeded(layout, 250, 3)
     assert pattern != Pattern.seeded(layout, 250, 4)
     assert pattern == Pattern(layout, Pattern.seeded(layout, 250, 3).mask)
+
+
+@given(SIZES, st.lists(st.tuples(DROPOUT, KEYS), max_size=4))
+def test_patterns_that_are_drawn_together_are_those_drawn_apart(
+    sizes: list[int], drawn: list[tuple[int, int]]
+) -> None:
+    layout = blocks_of(sizes)
+    apart = [Pattern.seeded(layout, *each) for each in drawn]
+    masks = [pattern.mask.tolist() for pattern in apart]
+    together = [Pattern.seeded(layout, *each) for each in drawn]
+    draw_seeded(
+        [Pattern.prefix(layout, 500), *apart[:1], *together, Pattern(layout, np.ones(sum(sizes), np.bool_))]
+    )
+    assert all("mask" in vars(pattern) for pattern in together)
+    assert [pattern.mask.tolist() for pattern in together] == masks
+    assert [pattern.origin for pattern in together] == [pattern.origin for pattern in apart]
 
 
 @pytest.mark.parametrize("width", [-1, 0, 1001])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_fl.core.randomness import Stream, philox4x32, stream_key
+from edge_fl.core.randomness import Stream, draw_ahead, philox4x32, stream_key
 
 WORDS = st.integers(0, 2**32 - 1)
 KEYS = st.integers(0, 2**64 - 1)
@@ -50,6 +50,25 @@ def test_philox_is_the_reference(key: int, blocks: list[int]) -> None:
     words = philox4x32(key, np.array(blocks, dtype=np.uint64))
     expected = [reference_philox([b % 2**32, b >> 32, 0, 0], [key % 2**32, key >> 32]) for b in blocks]
     assert words.tolist() == expected
+
+
+@given(st.lists(KEYS, max_size=5), st.lists(st.integers(0, 2**64 - 1), max_size=5))
+def test_philox_of_several_keys_is_that_of_each(keys: list[int], blocks: list[int]) -> None:
+    counters = np.array(blocks, dtype=np.uint64)
+    words = philox4x32(np.array(keys, dtype=np.uint64), counters)
+    assert words.shape == (len(keys), len(blocks), 4)
+    assert words.tolist() == [philox4x32(key, counters).tolist() for key in keys]
+
+
+@given(st.lists(st.tuples(KEYS, st.integers(0, 9)), max_size=5), st.integers(0, 700))
+def test_streams_that_are_drawn_ahead_give_the_same_words(before: list[tuple[int, int]], n: int) -> None:
+    """Also those that gave some before, and those that give more than was drawn."""
+    apart, together = [Stream(key) for key, _ in before], [Stream(key) for key, _ in before]
+    for streams in (apart, together):
+        for stream, (_, count) in zip(streams, before, strict=True):
+            stream.uint32(count)
+    draw_ahead(together)
+    assert [s.uint32(n).tolist() for s in together] == [s.uint32(n).tolist() for s in apart]
 
 
 @given(KEYS, st.lists(st.integers(0, 9), max_size=5))
