@@ -58,7 +58,9 @@ KINDS = [
     {},
     pytest.param({"buffer": 2, "method": "fedavg"}, marks=pytest.mark.matrix),
     {"buffer": 3, "method": "fedbiad+dgc", "rounds": 12},
-    {"tiers": "auto", "method": "fjord", "evaluate_on": 3, "selection": "capability"},
+    pytest.param(
+        {"tiers": "auto", "method": "fjord", "evaluate_on": 3, "selection": "capability"}, marks=pytest.mark.matrix
+    ),
     pytest.param({"selection": "availability", "quorum": 1.0}, marks=pytest.mark.matrix),
 ]
 

@@ -137,6 +137,7 @@ class Branch(nn.Module):
         return torch.relu(self.norms[1](self.second(inner)) + self.norms[2](self.short(x)))
 
 
+@pytest.mark.matrix
 def test_a_residual_network_whose_loss_grows_on_made_up_samples_is_proven_in_smaller_steps(tmp_path: Path) -> None:
     torch.manual_seed(0)
     stem = (nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU())

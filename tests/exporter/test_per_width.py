@@ -111,7 +111,7 @@ def test_every_other_runtime_is_proven_too(runtime: str, tmp_path: Path, request
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("runtime", [pytest.param("onnx", marks=pytest.mark.matrix), "torch_eager"])
+@pytest.mark.parametrize("runtime", ["onnx", pytest.param("torch_eager", marks=pytest.mark.matrix)])
 def test_residual_networks_are_proven(runtime: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     what = find_model("resnet18").narrowed
@@ -176,7 +176,7 @@ def test_the_masked_model_at_a_width_gives_what_the_extracted_one_gives(
     np.testing.assert_allclose(extracted, theirs(torch.from_numpy(data.x)).detach().numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("runtime", [pytest.param("onnx", marks=pytest.mark.matrix), "torch_eager"])
+@pytest.mark.parametrize("runtime", ["onnx", pytest.param("torch_eager", marks=pytest.mark.matrix)])
 def test_every_variant_is_proven_and_a_student_moves_the_row_of_its_own_width(
     runtime: str, tmp_path: Path
 ) -> None:

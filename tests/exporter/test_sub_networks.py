@@ -140,7 +140,7 @@ def cnn() -> Case:
 
 def _cases() -> Iterator[ParameterSet]:
     for build, runtime in itertools.product((vit, gpt, cnn), RUNTIMES):
-        first = (build, runtime) in ((gpt, "executorch"), (cnn, "onnx"))
+        first = (build, runtime) in ((gpt, "onnx"), (cnn, "onnx"))
         yield pytest.param(build, runtime, marks=() if first else pytest.mark.matrix)
 
 

@@ -75,7 +75,7 @@ class HostileCoordinator:
         sealed = (self._old if old else self._envelope).seal(topic, message)  # type: ignore[arg-type]
         self._connection.publish(topic, sealed)
 
-    def until(self, done: Callable[[], bool], limit: float = 60) -> None:
+    def until(self, done: Callable[[], bool], limit: float = 120) -> None:
         end = time.monotonic() + limit
         while not done():
             assert time.monotonic() < end, self.heard[-5:]

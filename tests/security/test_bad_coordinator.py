@@ -70,7 +70,7 @@ def attack(hostile: HostileCoordinator, bundle: Bundle, crashes: Bundle, folder:
             ("tea", lacking, "Required inputs (['tensor.1.weight']) are missing"),
             ("tea", made["reading"].read(MANIFEST), "reads another file, which no program may"),
             ("coffee", made["pickle"].read(MANIFEST), "step-plain.pt2"),
-            ("tea", made["endless"].read(MANIFEST), "took longer than 10 s"),
+            ("tea", made["endless"].read(MANIFEST), "took longer than 25 s"),
             ("tea", made["hungry"].read(MANIFEST), "onnx cannot run 'onnx/step"),
             ("milk", crashes.read(MANIFEST), "ended by SIGSEGV"),
         ]
@@ -105,7 +105,7 @@ def attacked(
     """The agents, once all was done to them, and why `tea` did not help to spy on it."""
     hostile_code = ["--method", f"{HOSTILE}:Hostile"]  # which runs where it is asked for
     devices = {
-        name: [*identity, "--runtime", RUNTIMES[name], "--task-limit", "10", *hostile_code]
+        name: [*identity, "--runtime", RUNTIMES[name], "--task-limit", "25", *hostile_code]
         for name, identity in served.devices(*RUNTIMES).items()
     }
     own, started = served.authority.folder / "coordinator.pem", agents(served.folder, devices)
