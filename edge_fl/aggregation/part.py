@@ -1,4 +1,4 @@
-"""One update of a round, besides its values: what an accumulator remembers while the values wait on disk."""
+"""One update of a round, besides its values: what an accumulator remembers while the values wait."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class Part:
 
     selection: Selection
     samples: int
-    weight: int
+    weight: float
     discount: float
     clip: Clip
 

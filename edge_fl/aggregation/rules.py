@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.aggregation.bounds import WHOLE, Clip
+from edge_fl.aggregation.part import Part
 from edge_fl.aggregation.sums import Addend, Summing, as_matrix, matrix_kept
 from edge_fl.core.errors import ConfigError
 from edge_fl.core.layout import Layout, Tensor
@@ -116,18 +117,11 @@ def fixed_mean(clients: int) -> Rule:
 
 
 class _Waiting(NamedTuple):
-    """An update that is yet to be added."""
+    """An update that is yet to be added, of ``size`` bytes."""
 
-    selection: Selection
+    part: Part
     values: Weights
-    weight: float
-    discount: float
-    clip: Clip
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return sum(kept.nbytes for kept in self.values.values())
+    size: int
 
 
 class Accumulator:
@@ -176,13 +170,11 @@ class Accumulator:
 
         Nothing may be written to ``values`` any more: a few updates wait for each other.
         """
-        waiting = _Waiting(selection, values, times * self._rule.weight(samples), discount, clip)
-        if (
-            len(self._waiting) == _TOGETHER
-            or sum(each.size for each in [*self._waiting, waiting]) > _WAITING_BYTES
-        ):
+        size = sum(kept.nbytes for kept in values.values())
+        if len(self._waiting) == _TOGETHER or sum(each.size for each in self._waiting) + size > _WAITING_BYTES:
             self._add_up()
-        self._waiting.append(waiting)
+        part = Part(selection, samples, times * self._rule.weight(samples), discount, clip)
+        self._waiting.append(_Waiting(part, values, size))
 
     def change(self, weights: Weights) -> Change:
         """By how much ``weights`` are to change, statistics too: the rule applied to them and to the sums.
@@ -196,21 +188,21 @@ class Accumulator:
         return {tensor.name: self._changed(tensor, weights[tensor.name]) for tensor in self._layout.tensors}
 
     def _add_up(self) -> None:
-        draw_seeded(each.selection.pattern for each in self._waiting)
+        draw_seeded(each.part.selection.pattern for each in self._waiting)
         for tensor in self._layout.tensors:
             addends = [self._addend(tensor, each) for each in self._waiting]
             self._summing.add(self._total[tensor.name], addends)
             self._held[tensor.name] += [
                 (held_rows(tensor, each.values, each.rows), each.columns) for each in addends
             ]
-        self._weights += [each.weight for each in self._waiting]
+        self._weights += [each.part.weight for each in self._waiting]
         self._waiting.clear()
 
     def _addend(self, tensor: Tensor, waiting: "_Waiting") -> Addend:
-        rows, columns = matrix_kept(tensor, waiting.selection.axes[tensor.name])
+        part = waiting.part
+        rows, columns = matrix_kept(tensor, part.selection.axes[tensor.name])
         entries = self._rule.entries(tensor, as_matrix(waiting.values[tensor.name]))
-        share = waiting.discount * waiting.clip.of(tensor)
-        return Addend(entries, rows, columns, share * waiting.weight)
+        return Addend(entries, rows, columns, part.share(tensor) * part.weight)
 
     def _changed(self, tensor: Tensor, weights: NDArray[np.float32]) -> NDArray[np.float64]:
         combine = self._rule.combine_of(tensor)

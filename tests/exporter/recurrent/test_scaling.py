@@ -200,11 +200,12 @@ def test_no_factor_where_a_layers_readers_do_not_show_it(model: nn.Module) -> No
         "states of one direction dense",
     ],
 )
-def test_programs_agree_with_a_reference_that_scales_by_itself(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runtime", ["onnx", pytest.param("torch-eager", marks=pytest.mark.matrix)])
+def test_programs_agree_with_a_reference_that_scales_by_itself(name: str, runtime: str, tmp_path: Path) -> None:
     bundle = edge_fl.export(
         (MODELS | PARTLY_DENSE)[name],
         torch.randn(3, 5, 3),
-        runtimes=["onnx"],
+        runtimes=[runtime],
         widths=[1.0, 0.5],
         output=tmp_path,
     )
