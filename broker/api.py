@@ -7,7 +7,7 @@ from typing import Any
 
 from broker.observer import Observer
 from broker.open_broker import OpenBroker, open_broker
-from broker.session import new_run_id
+from broker.run_folder import new_run_id
 from broker.session import serve as coordinate
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError

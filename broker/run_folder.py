@@ -16,7 +16,9 @@
 
 import hashlib
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,10 +36,15 @@ from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.runs.config import RunConfig
 from edge_fl.runs.metrics import RoundMetrics
 
-__all__ = ["FINAL", "SETTINGS", "RunFolder", "check_no_run", "run_of"]
+__all__ = ["FINAL", "SETTINGS", "RunFolder", "check_no_run", "new_run_id", "run_of"]
 
 SETTINGS = "settings.json"
 FINAL = "weights.safetensors"
+
+
+def new_run_id() -> str:
+    """A name for a run that sorts by time and that no other run has."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 class RunFolder:

@@ -1,8 +1,6 @@
 """Puts a run together from its parts: what `edge-fl serve` and the demo share."""
 
 import logging
-import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -32,7 +30,7 @@ from broker.recipe_checks import check_recipe
 from broker.run_folder import SETTINGS, RunFolder, check_no_run, run_of
 from broker.secure_aggregation.aggregator import SecureAggregator
 from broker.secure_aggregation.settings import plan_of
-from broker.settings import RunSettings, read_settings
+from broker.settings import RunSettings, open_bundle, read_settings
 from broker.statistics_round import with_collection
 from broker.store import Store
 from broker.summary import RunSummary
@@ -43,7 +41,7 @@ from broker.workers.jobs import Start
 from broker.workers.pool import Workers, check_count
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.bundle import Bundle
-from edge_fl.core.errors import BrokerError, BundleError, SubscriptionRefusedError
+from edge_fl.core.errors import BrokerError, SubscriptionRefusedError
 from edge_fl.recipes.own import use_code, use_code_again
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig, begun
@@ -54,14 +52,9 @@ from edge_fl.transport.interface import Transport
 from edge_fl.transport.probe import round_trip
 from edge_fl.wire.messages import Topics
 
-__all__ = ["new_run_id", "open_bundle", "resume", "serve"]
+__all__ = ["resume", "serve"]
 
 _log = logging.getLogger(__name__)
-
-
-def new_run_id() -> str:
-    """A name for a run that sorts by time and that no other run has."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def serve(
@@ -187,17 +180,6 @@ def resume(
                 observer=observer,
                 workers=pool,
             )
-
-
-def open_bundle(settings: RunSettings, root: Path, bundle: Path | None) -> Bundle:
-    """The bundle of the run in ``root``, at ``bundle`` or where it was; BundleError when it is another."""
-    found = Bundle.load(bundle or Path(settings.bundle))
-    if found.digest != settings.manifest:
-        raise BundleError(
-            f"The run in '{root}' trains another bundle than the one at '{found.root}': go on with a copy of its own, "
-            "or export the same model with the same options and versions again."
-        )
-    return found
 
 
 def _absolute(place: str | None) -> str | None:

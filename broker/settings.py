@@ -5,11 +5,12 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from edge_fl.core.errors import StateError
+from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import BundleError, StateError
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.runs.config import RunConfig
 
-__all__ = ["Begun", "RunSettings", "read_settings"]
+__all__ = ["Begun", "RunSettings", "open_bundle", "read_settings"]
 
 _Settings = TypeVar("_Settings", bound=msgspec.Struct)
 
@@ -46,6 +47,17 @@ def read_settings(content: bytes, kind: type[_Settings], root: Path) -> _Setting
                 f"The run in '{root}' was begun by another command: go on with edge-fl {command} --resume {root}."
             ) from error
         raise StateError(f"The run in '{root}' was begun by another version of edge-fl ({error}).") from error
+
+
+def open_bundle(settings: RunSettings, root: Path, bundle: Path | None) -> Bundle:
+    """The bundle of the run in ``root``, at ``bundle`` or where it was; BundleError when it is another."""
+    found = Bundle.load(bundle or Path(settings.bundle))
+    if found.digest != settings.manifest:
+        raise BundleError(
+            f"The run in '{root}' trains another bundle than the one at '{found.root}': go on with a copy of its own, "
+            "or export the same model with the same options and versions again."
+        )
+    return found
 
 
 def _command(content: bytes) -> str:

@@ -4,13 +4,12 @@ from functools import cache
 
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-__all__ = ["OPSET", "translations"]
+__all__ = ["translations"]
 
-OPSET = 18
-"""The operator set that torch's translations are written in."""
+_OPSET = 18  # that torch's translations are written in
 
 
 @cache
 def translations() -> ONNXRegistry:
     """All of them; whoever exports a program reads and does not change them."""
-    return ONNXRegistry.from_torchlib(opset_version=OPSET)
+    return ONNXRegistry.from_torchlib(opset_version=_OPSET)

@@ -39,7 +39,7 @@ from exporter.sentence import first_line
 from exporter.source import Traceable
 from exporter.written_out import written_out
 
-__all__ = ["export_function", "export_static", "export_symbolic", "trace_function"]
+__all__ = ["TracedProgram", "export_function", "export_static", "export_symbolic", "trace_function"]
 
 
 _Result = TypeVar("_Result")
@@ -125,7 +125,7 @@ def _translatable(graph: GraphModule) -> ExportedProgram:
         ],
         [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results],
     )
-    return _Traced(graph, graph.graph, signature, {}, {}, [], constants=constants, verifiers=[Verifier])
+    return TracedProgram(graph, graph.graph, signature, {}, {}, [], constants=constants, verifiers=[Verifier])
 
 
 def _exported(graph: GraphModule, example: tuple[Tensor, ...], free: Free | None) -> ExportedProgram:
@@ -160,7 +160,7 @@ def _lift_constants(graph: GraphModule, mode: FakeTensorMode) -> dict[str, Any]:
     return constants
 
 
-class _Traced(ExportedProgram):
+class TracedProgram(ExportedProgram):
     """A program in which everything is decomposed already."""
 
     def run_decompositions(self, *_: object, **__: object) -> ExportedProgram:

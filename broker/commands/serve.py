@@ -263,7 +263,7 @@ def serve(
     from broker.observer import Observers
     from broker.open_broker import EMBEDDED, OpenBroker, open_broker
     from broker.prometheus import metrics_server
-    from broker.session import new_run_id
+    from broker.run_folder import new_run_id
     from edge_fl.recipes.named import recipe_and_parameters
     from edge_fl.recipes.own import plain_robust
     from edge_fl.runs.config import RunConfig, bounds_beside

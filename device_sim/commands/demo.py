@@ -34,7 +34,8 @@ def demo(
 
     from broker.embedded import EmbeddedBroker
     from broker.live import view
-    from broker.session import new_run_id, serve
+    from broker.run_folder import new_run_id
+    from broker.session import serve
     from device_sim.emulation.agent_processes import AgentProcess, Fleet
     from edge_fl.data.registry import load_dataset
     from edge_fl.runs.config import RunConfig

@@ -231,7 +231,7 @@ def simulate(
     """
     from rich.console import Console
 
-    from broker.session import new_run_id
+    from broker.run_folder import new_run_id
     from device_sim.simulation.api import begin as begin_simulation
     from device_sim.simulation.progress import view
     from device_sim.simulation.settings import RayCluster

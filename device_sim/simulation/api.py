@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from broker.observer import Observer
-from broker.session import new_run_id
+from broker.run_folder import new_run_id
 from device_sim.simulation.settings import Population, RayCluster, TrainerSettings, World
 from device_sim.simulation.simulate import Simulation
 from edge_fl.compressors.base import COMPRESSORS

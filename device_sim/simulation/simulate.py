@@ -20,8 +20,7 @@ from broker.recipe_checks import check_recipe
 from broker.run_folder import RunFolder, check_no_run
 from broker.secure_aggregation.round_total import SimulatedTotal
 from broker.secure_aggregation.settings import plan_of
-from broker.session import open_bundle
-from broker.settings import read_settings
+from broker.settings import open_bundle, read_settings
 from broker.statistics_round import with_collection
 from broker.store import Store
 from broker.summary import RunSummary

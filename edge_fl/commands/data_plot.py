@@ -20,14 +20,12 @@ def draw_parts(found: "PartStatistics", title: str, path: Path) -> None:
 
     Raises ConfigError when ``path`` cannot be written, or its ending is of no format that matplotlib knows.
     """
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
     from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
 
     order = np.argsort(-found.samples, kind="stable")
-    figure, (above, below) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
+    figure = Figure(figsize=(9, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
     above.bar(np.arange(len(order)), found.samples[order], width=1.0)
     above.set(ylabel="samples", title=title)
     if found.counts.shape[1] > _MOST_CLASSES:
@@ -49,5 +47,3 @@ def draw_parts(found: "PartStatistics", title: str, path: Path) -> None:
         figure.savefig(path, dpi=120)
     except (OSError, ValueError) as error:
         raise ConfigError(f"The plot cannot be written to '{path}': {error}.") from error
-    finally:
-        plt.close(figure)

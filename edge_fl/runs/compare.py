@@ -88,10 +88,7 @@ def _chosen(runs: Sequence[Run], score: str | None) -> str:
 
 
 def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.figure import Figure
 
     axes: tuple[tuple[str, Callable[[RoundMetrics], float]], ...] = (
         ("round", lambda _: 1),
@@ -100,7 +97,8 @@ def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
     )
     factor, unit = (100, " (%)") if is_percent(score) else (1, "")
     size = 15, 4.2 + 0.25 * len(runs)  # a line of the legend each
-    figure, panels = plt.subplots(1, len(axes), figsize=size, layout="constrained", sharey=True)
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(axes), sharey=True)
     names = _names(runs)
     for panel, (label, of) in zip(panels, axes, strict=True):
         for run, name in zip(runs, names, strict=True):
@@ -114,7 +112,6 @@ def _drawn(runs: Sequence[Run], score: str, kind: str) -> bytes:
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower left", frameon=False)
     made = io.BytesIO()
     figure.savefig(made, format=kind, dpi=120)
-    plt.close(figure)
     return made.getvalue()
 
 

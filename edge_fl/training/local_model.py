@@ -43,6 +43,16 @@ class LocalModel:
             full = self.slots.setdefault(slot, np.zeros(tensor.shape, dtype=np.float32))
             full[selection.index(tensor)] = slots[slot]
 
+    def take_change(self, before: Weights) -> dict[str, NDArray[np.float32]]:
+        """By how much the weights differ from those ``before``; there are no weights here after that.
+
+        The difference lies where the weights lay: another array would be a pass over cold memory.
+        """
+        change, self.weights = self.weights, {}
+        for name, tensor in change.items():
+            np.subtract(tensor, before[name], out=tensor)
+        return change
+
 
 def _copied(tensors: Weights) -> dict[str, NDArray[np.float32]]:
     return {name: np.array(tensor, dtype=np.float32) for name, tensor in tensors.items()}

@@ -160,9 +160,10 @@ class LocalRun:
         self._local.after_step(number, loss)
 
     def result(self) -> LocalResult:
-        """What was learned; raises RunError when a weight is no longer finite, or has gone too far."""
+        """What was learned, once; raises RunError when a weight is no longer finite, or has gone too far."""
         layout, before = self._job.layout.trained, {**self._job.weights, **self._personal}
-        delta = {name: tensor - before[name] for name, tensor in self.full.weights.items()}
+        local, own = self._local, personal_state(self._job.layout, self.full.weights)
+        delta = self.full.take_change(before)
         name, size = farthest(layout, delta)
         statistics = (delta[tensor.name] for tensor in layout.statistics)
         if not math.isfinite(size) or not all(np.isfinite(each).all() for each in statistics):
@@ -173,12 +174,11 @@ class LocalRun:
             raise RunError(
                 f"The training of client '{self._job.client}' changed '{name}' by {size:.1e}; lower the step size."
             )
-        loss, local = float(np.mean(self._losses)), self._local
         if isinstance(local, TrainsSlots):
             local.trained(self.full.slots)
         sent = local.sent if isinstance(local, SelectsEntries) else {}
         shared = {name: delta[name] for name in self._job.weights}
-        state = {**local.state(), **personal_state(self._job.layout, self.full.weights)}
+        loss, state = float(np.mean(self._losses)), {**local.state(), **own}
         return LocalResult(local.upload, shared, loss, len(self.samples.y), state, sent)
 
 

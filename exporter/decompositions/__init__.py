@@ -1,6 +1,7 @@
 """What device runtimes cannot run, or run slowly, in terms of what they run well: one file a topic."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def core_decompositions(*, gather: bool = False) -> dict[Any, Callable[..., Any]
 
     ``gather`` is for runtimes with a quick ``index_select``.
     """
-    table: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
+    table = dict(_torchs(len(torch._C._dispatch_get_all_op_names())))
     table.update(get_decompositions(_GRADIENTS))
     table[_aten.empty_permuted.default] = _empty_permuted
     table.update(convolution_decompositions(gather=gather))
@@ -50,6 +51,13 @@ def core_decompositions(*, gather: bool = False) -> dict[Any, Callable[..., Any]
     table.update(resizing_decompositions())
     table.update(normalisation_decompositions())
     return table
+
+
+@cache
+def _torchs(operations: int) -> Decompositions:
+    """Torch's own, which it collects anew at each call (a quarter of a second), while there are so many operations."""
+    del operations
+    return dict(core_aten_decompositions())
 
 
 def _empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **options: Any) -> Tensor:

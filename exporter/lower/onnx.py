@@ -10,20 +10,24 @@ from onnx import numpy_helper
 from onnx_ir.passes.common import NameFixPass
 from torch import Tensor
 from torch.export import ExportedProgram
-from torch.onnx._internal.exporter._core import export
+from torch.onnx import ONNXProgram
+from torch.onnx._internal.exporter._core import _exported_program_to_onnx_program
+from torch.onnx._internal.exporter._fx_passes import decompose_with_registry, remove_assertion_nodes
+from torch.onnx._internal.exporter._ir_passes import rename_inputs
 
 from edge_fl.core.bundle import Program
 from edge_fl.core.errors import UnsupportedModelError
 from exporter.decompositions import Decompositions, core_decompositions
 from exporter.lower import Lowered, Report, Request
 from exporter.onnx_casts import widen_at_each_use
+from exporter.onnx_promotion import promote_types
 from exporter.onnx_shapes import settle_shapes
 from exporter.onnx_simplify import simplify
 from exporter.open_lengths import FixedUnitsError
 from exporter.sentence import first_line
 from exporter.source import Traceable
-from exporter.torchlib import OPSET, translations
-from exporter.trace import export_symbolic
+from exporter.torchlib import translations
+from exporter.trace import TracedProgram, export_symbolic
 
 __all__ = ["lower", "onnx_decompositions", "to_onnx", "translate"]
 
@@ -113,19 +117,12 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
     Raises UnsupportedModelError when an operation has no translation.
     """
     try:
-        # As torch.onnx.export does, but for the translations, which that collects at every call.
-        translated = export(
-            exported,
-            registry=translations(),
-            opset_version=OPSET,
-            verbose=False,
-            input_names=inputs,
-            optimize=False,
-        )
-    except torch.onnx.errors.OnnxExporterError as error:
-        cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
-        reason = first_line(cause)
-        raise UnsupportedModelError(f"ONNX has no translation for an operation of the model: {reason}.") from error
+        translated = _translated(exported)
+    except Exception as error:  # torch raises many types on what it cannot translate
+        raise UnsupportedModelError(
+            f"ONNX has no translation for an operation of the model: {first_line(error)}."
+        ) from error
+    rename_inputs(translated.model, inputs)
     simplify(translated.model)
     # Only now: a value that is two outputs has become two values, a name each.
     for value, name in zip(translated.model.graph.outputs, outputs, strict=True):
@@ -143,6 +140,17 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
     _fill_uniform(model.graph)
     widen_at_each_use(model.graph)
     return model
+
+
+def _translated(exported: ExportedProgram) -> ONNXProgram:
+    """As torch.onnx.export does, but for what it does at every call: collect translations and decompositions, and
+    compute all values again.
+    """
+    if not isinstance(exported, TracedProgram):  # of which everything is decomposed
+        exported = decompose_with_registry(exported, translations())
+    promote_types(exported.graph_module)
+    remove_assertion_nodes(exported.graph_module)
+    return _exported_program_to_onnx_program(exported, registry=translations())
 
 
 def _fill_uniform(graph: onnx.GraphProto) -> None:

@@ -82,7 +82,7 @@ def test_python_and_commands_give_the_same_weights_bit_for_bit(place: Path, bund
     assert all(np.array_equal(array, theirs[name]) for name, array in bundle.weights().items())
     words = f"simulate by-command --data csv:all.csv?{OPTIONS} --test-data csv:held-out.csv?{OPTIONS} --clients 3"
     words += " --fraction 1 --partition owners --rounds 3 --method fedbiad+dgc --dropout 0.25 --set dgc.ratio=0.1"
-    words += " --score accuracy --score macro-f1 -o simulated"
+    words += " --trainer runtime --score accuracy --score macro-f1 -o simulated"
     simulated = command(place, *words.split())
     assert simulated.returncode == 0, simulated.stderr
     run = edge_fl.simulate(
@@ -95,6 +95,7 @@ def test_python_and_commands_give_the_same_weights_bit_for_bit(place: Path, bund
         partition="owners",
         rounds=3,
         scores=["accuracy", "macro-f1"],
+        trainer="runtime",
         output=place / "by-python",
     )
     other = edge_fl.Run.open(place / "simulated")
@@ -299,7 +300,7 @@ def test_a_width_that_no_model_was_trained_of_is_refused_unless_asked_for(
     place: Path, bundle: edge_fl.Bundle
 ) -> None:
     run = f"simulate bundle --data csv:all.csv?{OPTIONS} --test-data csv:held-out.csv?{OPTIONS} --clients 3 --rounds 2"
-    done = command(place, *run.split(), "-o", "narrow")
+    done = command(place, *run.split(), "--trainer", "runtime", "-o", "narrow")
     assert done.returncode == 0, done.stderr
     words = ["extract", "narrow", "--width", "0.5", "-o", "half.onnx"]
     refused = command(place, *words)

@@ -49,6 +49,7 @@ def stops_at(text: str) -> Callable[[str], None]:
     return report
 
 
+@pytest.mark.matrix
 def test_what_was_broken_off_ends_as_what_was_not(tiny: Tiny, filling: Make) -> None:
     choice = tiny("fedavg", "fedbiad")
     whole, broken = (

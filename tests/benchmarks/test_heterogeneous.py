@@ -44,6 +44,7 @@ def test_a_drop_scale_makes_the_ablest_cluster_larger(clusters: Clusters, sizes:
     assert tiers[: clusters.count] == list(range(clusters.count))
 
 
+@pytest.mark.matrix
 def test_clients_train_as_their_cluster_can(tiny: Tiny, filling: Make) -> None:
     """Of ten clients eight upload all of the model and two a fifth of its units."""
     how, everyone = filling(), {"tiers": 2, "mix": (4, 1), "clients": 10, "clients_per_round": 10}
@@ -62,6 +63,7 @@ def test_every_cluster_gets_what_it_can_run() -> None:
     assert Clusters().parameters("fedavg") == {}
 
 
+@pytest.mark.matrix
 def test_the_accuracy_at_a_width_is_that_of_the_model_cut_out(tiny: Tiny, filling: Make) -> None:
     """Its first units' own weights alone, multiplied out here, against what the record of the run says."""
     how = filling()
@@ -123,6 +125,7 @@ def test_methods_share_a_table_and_separate_models_a_line(tiny: Tiny, filling: M
     assert {r.in_effect["widths"][4] for r in own} == {200}
 
 
+@pytest.mark.matrix
 def test_separate_models_of_ordered_dropout_drop_nothing(tiny: Tiny, filling: Make) -> None:
     how, told = filling(), list[str]()
     result = bench_od(tiny("fjord", "efd", rounds=1), how, [Clusters(5), Clusters(10)])

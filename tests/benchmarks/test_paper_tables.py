@@ -160,6 +160,7 @@ def test_the_dropout_rate_lowers_the_uplink(tiny: Tiny, filling: Make, tmp_path:
         bench_dropout_rate(tiny("fjord"), filling())
 
 
+@pytest.mark.matrix
 def test_every_rule_is_compared_with_fedavg(tiny: Tiny, filling: Make) -> None:
     how = filling()
     result = bench_aggregation_rule(tiny(rounds=1), how, rates=(0.1,), local_steps=(3,), boundaries=(30, 0))
@@ -186,6 +187,7 @@ def test_every_rule_is_compared_with_fedavg(tiny: Tiny, filling: Make) -> None:
         bench_aggregation_rule(tiny("feddrop"), filling())
 
 
+@pytest.mark.matrix
 def test_heterofls_clients_leave_out_the_classes_that_they_lack(tiny: Tiny, filling: Make, tmp_path: Path) -> None:
     for name, masked in (("heterofl", True), ("fedavg", False)):
         run = entry(tiny(), "digits", name, {}).runs[0]

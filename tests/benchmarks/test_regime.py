@@ -12,6 +12,7 @@ Tiny = Callable[..., Choice]
 Make = Callable[..., Filling]
 
 
+@pytest.mark.matrix
 def test_each_setting_has_a_row_a_method_beside_fedavg_of_the_same_setting(tiny: Tiny, filling: Make) -> None:
     choice = tiny("fedavg", "fedbiad mode=units", seeds=(0, 1), rounds=8)
     result = bench_regime(choice, filling(), Settings(("labels=2", "iid"), (4,), (0.05,), (20,)))

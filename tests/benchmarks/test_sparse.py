@@ -35,6 +35,7 @@ def test_budgets_are_the_papers() -> None:
         assert budgets[name] == pytest.approx(theirs, rel=0.01), name
 
 
+@pytest.mark.matrix
 def test_variants_make_the_same_local_steps_and_bits_are_those_of_frames(
     tiny: Tiny, filling: Make, tmp_path: Path
 ) -> None:

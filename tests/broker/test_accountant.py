@@ -82,7 +82,9 @@ def test_hardly_any_noise_costs_no_more_than_without_chance() -> None:
     assert epsilon_of(Privacy("central", noise=0.0), 3, 0.1) is None
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 3.0, 20.0])
+@pytest.mark.parametrize(
+    "epsilon", [3.0, *(pytest.param(epsilon, marks=pytest.mark.matrix) for epsilon in (0.5, 20.0))]
+)
 def test_the_noise_found_for_an_epsilon_gives_it(epsilon: float) -> None:
     run = config(rounds=30, clients_per_round=10, privacy=Privacy("central", epsilon=epsilon))
     made = settled(run, devices=200).privacy

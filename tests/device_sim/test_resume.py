@@ -89,7 +89,7 @@ def lines(root: Path) -> list[str]:
         ("fedbiad+dgc", {"tau": 1, "tau_in": "steps"}),
         pytest.param("afd", {}, marks=pytest.mark.matrix),
         ("fedmp", {"ratio": "bandit"}),
-        ("fedavg", {"server.momentum": 0.5}),
+        pytest.param("fedavg", {"server.momentum": 0.5}, marks=pytest.mark.matrix),
         pytest.param("fedavg+stc", {}, marks=pytest.mark.matrix),
         pytest.param("fedbiad+tcs", {"server.momentum": 0.9}, marks=pytest.mark.matrix),
         pytest.param("vardrop", {"threshold": -4.0}, marks=pytest.mark.matrix),

@@ -100,7 +100,12 @@ def graph_of(bundle: Bundle) -> tuple[torch.fx.Graph, Sequence[str]]:
     return open_graph(bundle, program, torch.device("cpu")).graph, program.inputs
 
 
-@pytest.mark.parametrize("model", [strided, overlapping, along_rows, without_between, without_between_strided])
+OTHERS = (overlapping, along_rows, without_between_strided)
+
+
+@pytest.mark.parametrize(
+    "model", [strided, without_between, *(pytest.param(model, marks=pytest.mark.matrix) for model in OTHERS)]
+)
 def test_products_train_what_convolutions_do(
     model: type[nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,19 +129,27 @@ def test_products_train_what_convolutions_do(
     assert set(slices) == {1}
 
 
-def test_convolutions_with_several_inputs_and_those_computed_anew(tmp_path: Path) -> None:
+def anew() -> nn.Module:
     blocks = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())
-    anew = nn.Sequential(blocks, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10))
-    for model, more in (
-        (Shared(), {}),
-        (Paddings(), {}),
-        (anew, {"checkpoint": ("0",)}),
+    return nn.Sequential(blocks, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10))
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        (Shared, {}),
+        pytest.param(Paddings, {}, marks=pytest.mark.matrix),
+        pytest.param(anew, {"checkpoint": ("0",)}, marks=pytest.mark.matrix),
         (anew, {"micro_batch": 5}),
-    ):
-        root = tmp_path / f"{type(model).__name__}{''.join(more)}"
-        bundle = bundle_of(model, root / "bundle", **more)
-        expected = trained(bundle, root / "runtime", RUNTIME)
-        assert_close(expected, trained(bundle, root / "stacked", TrainerSettings("stacked")))
+    ],
+    ids=["shared", "paddings", "checkpoint", "micro-batches"],
+)
+def test_convolutions_with_several_inputs_and_those_computed_anew(
+    model: type[nn.Module], more: dict[str, object], tmp_path: Path
+) -> None:
+    bundle = bundle_of(model(), tmp_path / "bundle", **more)
+    expected = trained(bundle, tmp_path / "runtime", RUNTIME)
+    assert_close(expected, trained(bundle, tmp_path / "stacked", TrainerSettings("stacked")))
 
 
 def test_what_a_convolution_unfolds_to(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """What of a model is trained, by name, and from which weights."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
+from edge_fl.cli.main import app
 from edge_fl.core.bundle import FROZEN_TENSOR, TENSOR, Bundle
 from edge_fl.core.errors import ConfigError, EdgeFLError, ModelError
 from edge_fl.core.frozen import FROZEN
@@ -278,7 +278,7 @@ def test_a_new_layer_that_is_not_trained_is_told(tmp_path: Path) -> None:
         "from torch import nn\ndef build():\n    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))\n"
     )
     save_file({"0.weight": torch.zeros(6, 4), "0.bias": torch.zeros(6)}, tmp_path / "w.safetensors")
-    command = [sys.executable, "-m", "edge_fl", "export", str(tmp_path / "net.py:build"), "--input-shape=4"]
+    command = ["export", str(tmp_path / "net.py:build"), "--input-shape=4"]
     command += [
         "--classes=3",
         f"--weights={tmp_path / 'w.safetensors'}",
@@ -286,7 +286,7 @@ def test_a_new_layer_that_is_not_trained_is_told(tmp_path: Path) -> None:
         f"--output={tmp_path / 'b'}",
     ]
     said = [
-        subprocess.run([*command, *train], capture_output=True, text=True, check=True, timeout=240).stderr
+        CliRunner().invoke(app, [*command, *train]).output
         for train in (["--train=lora:0:r=2"], ["--train=lora:0:r=2", "--train=2.*"])
     ]
     assert "2 tensors are from" in said[0]

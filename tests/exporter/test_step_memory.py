@@ -18,7 +18,7 @@ from exporter.measure.memory import Work, peak_memory
 _BATCH = 2000
 
 
-@pytest.mark.parametrize("width", [1000, 500])
+@pytest.mark.parametrize("width", [1000, pytest.param(500, marks=pytest.mark.matrix)])
 def test_a_step_takes_what_the_check_says(width: int, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 10))

@@ -20,7 +20,11 @@ def plain() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "wrap", [torch.compile, nn.DataParallel, lambda model: nn.DataParallel(torch.compile(model))]
+    "wrap",
+    [
+        lambda model: nn.DataParallel(torch.compile(model)),
+        *(pytest.param(wrap, marks=pytest.mark.matrix) for wrap in (torch.compile, nn.DataParallel)),
+    ],
 )
 def test_a_wrapped_model_gives_the_bundle_of_the_model(
     wrap: Callable[[nn.Module], nn.Module], tmp_path: Path

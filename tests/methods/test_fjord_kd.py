@@ -144,9 +144,10 @@ def test_local_training_descends_eq_1(small_bundle: Bundle, tier: int, alpha: fl
         with torch.no_grad():
             for tensor, gradient in zip(weights.values(), gradients, strict=True):
                 tensor.sub_(LR * gradient)
-    for name, delta in run.result().delta.items():
+    result = run.result()
+    for name, delta in result.delta.items():
         np.testing.assert_allclose(start[name] + delta, weights[name].detach().numpy(), rtol=0, atol=2e-6)
-    assert run.result().pattern == Pattern.prefix(small_bundle.layout, WIDTHS[tier])
+    assert result.pattern == Pattern.prefix(small_bundle.layout, WIDTHS[tier])
 
 
 @pytest.mark.parametrize(

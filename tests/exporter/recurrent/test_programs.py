@@ -75,9 +75,8 @@ def _symbolic(step: Callable[..., tuple[Tensor, ...]], example: tuple[Tensor, ..
     return torch.export.export(graph, example, dynamic_shapes=tuple(dims), strict=False)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind == "lstm" else pytest.mark.matrix) for kind in KINDS]
-)
+@pytest.mark.matrix
+@pytest.mark.parametrize("kind", KINDS)
 def test_one_onnx_program_trains_any_units_and_batch(kind: str) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -185,7 +185,7 @@ def test_layers_that_cannot_be_noisy_are_trained_without_and_noted(
     model: type[nn.Module], noisy: dict[str, tuple[int, ...]], noted: set[str], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
-    bundle = export(model(), (6,), "torch_eager", tmp_path / "bundle")
+    bundle = export(model(), (6,), "onnx", tmp_path / "bundle")
 
     assert {outputs.name: outputs.shape for outputs in bundle.manifest.output_noise} == noisy
     assert {note.split("'")[1] for note in bundle.manifest.notes if "has no dropout rates" in note} == noted
