@@ -76,7 +76,7 @@ class StepGraph:
         single = {name for name in self._inputs if alone and name not in self._shared}
         ordered = [example[name][0] if name in single else example[name] for name in self._inputs]
         with torch.no_grad():
-            module = make_fx(step)(*ordered)
+            module = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*ordered)
         Rewriting(module.graph, self._inputs, lr=lr, scale=scale).run(self._outputs)
         return StackedStep(module, self._inputs, lasting=lasting, single=single)
 

@@ -1,7 +1,7 @@
 """What device runtimes cannot run, or run slowly, in terms of what they run well: one file a topic."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -53,9 +53,12 @@ def core_decompositions(*, gather: bool = False) -> dict[Any, Callable[..., Any]
     return table
 
 
-@cache
+@lru_cache(maxsize=1)
 def _torchs(operations: int) -> Decompositions:
-    """Torch's own, which it collects anew at each call (a quarter of a second), while there are so many operations."""
+    """Torch's own, which it collects anew at each call (a quarter of a second).
+
+    A library that registers further ``operations`` may bring decompositions.
+    """
     del operations
     return dict(core_aten_decompositions())
 
