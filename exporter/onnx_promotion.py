@@ -6,7 +6,6 @@ Torch's pass computes every node's value again in symbolic shapes: a sixth of an
 from typing import Any
 
 from torch.fx import GraphModule, Node
-from torch.fx.experimental import _config
 from torch.onnx._internal.fx.passes.type_promotion import (
     InsertTypePromotion,
     _TypePromotionInterpreter,
@@ -19,13 +18,11 @@ __all__ = ["promote_types"]
 def promote_types(graph: GraphModule) -> None:
     """Insert a cast before each operation of operands of different types, in ``graph`` and the graphs in it.
 
-    Every node's ``meta`` holds its value.
+    What a node's ``meta`` holds is its value; that of a node without one is computed.
     """
-    # As torch.onnx has it: lengths of 0 and 1 are like others.
-    with _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
-        for module in graph.modules():
-            if isinstance(module, GraphModule):
-                _Promotion(module).run()
+    for module in graph.modules():
+        if isinstance(module, GraphModule):
+            _Promotion(module).run()
 
 
 class _Promotion(InsertTypePromotion):

@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import logging
 import os
 import subprocess
 
@@ -16,6 +17,15 @@ pytest_plugins = ["device_sim.pytest_plugin"]
 # A shared machine makes any deadline a matter of luck; pytest's own timeout catches what hangs.
 settings.register_profile("edge-fl", deadline=None, max_examples=int(os.environ.get("EDGE_FL_EXAMPLES", "100")))
 settings.load_profile("edge-fl")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol() -> None:
+    """Keep pytest from torch's structured traces, which it would take as of any logger that hands nothing on.
+
+    While somebody takes them, torch writes a stack for each symbol and each tensor of a trace.
+    """
+    logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(scope="session")

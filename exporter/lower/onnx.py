@@ -10,6 +10,7 @@ from onnx import numpy_helper
 from onnx_ir.passes.common import NameFixPass
 from torch import Tensor
 from torch.export import ExportedProgram
+from torch.fx.experimental import _config
 from torch.onnx import ONNXProgram
 from torch.onnx._internal.exporter._core import _exported_program_to_onnx_program
 from torch.onnx._internal.exporter._fx_passes import decompose_with_registry, remove_assertion_nodes
@@ -143,13 +144,12 @@ def translate(exported: ExportedProgram, inputs: Sequence[str], outputs: Sequenc
 
 
 def _translated(exported: ExportedProgram) -> ONNXProgram:
-    """As torch.onnx.export does, but for what it does at every call: collect translations and decompositions, and
-    compute all values again.
-    """
-    if not isinstance(exported, TracedProgram):  # of which everything is decomposed
-        exported = decompose_with_registry(exported, translations())
-    promote_types(exported.graph_module)
-    remove_assertion_nodes(exported.graph_module)
+    """As torch.onnx.export does, without collecting translations and decompositions anew, or computing known values."""
+    with _config.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]  # lengths of 0 and 1 are like others
+        if not isinstance(exported, TracedProgram):  # of which everything is decomposed
+            exported = decompose_with_registry(exported, translations())
+        promote_types(exported.graph_module)
+        remove_assertion_nodes(exported.graph_module)
     return _exported_program_to_onnx_program(exported, registry=translations())
 
 

@@ -82,7 +82,7 @@ def test_python_and_commands_give_the_same_weights_bit_for_bit(place: Path, bund
     assert all(np.array_equal(array, theirs[name]) for name, array in bundle.weights().items())
     words = f"simulate by-command --data csv:all.csv?{OPTIONS} --test-data csv:held-out.csv?{OPTIONS} --clients 3"
     words += " --fraction 1 --partition owners --rounds 3 --method fedbiad+dgc --dropout 0.25 --set dgc.ratio=0.1"
-    words += " --trainer runtime --score accuracy --score macro-f1 -o simulated"
+    words += " --score accuracy --score macro-f1 -o simulated"
     simulated = command(place, *words.split())
     assert simulated.returncode == 0, simulated.stderr
     run = edge_fl.simulate(
@@ -95,7 +95,6 @@ def test_python_and_commands_give_the_same_weights_bit_for_bit(place: Path, bund
         partition="owners",
         rounds=3,
         scores=["accuracy", "macro-f1"],
-        trainer="runtime",
         output=place / "by-python",
     )
     other = edge_fl.Run.open(place / "simulated")
@@ -299,17 +298,14 @@ def test_a_file_of_the_user_s_that_hides_a_package_is_named(tmp_path: Path) -> N
 def test_a_width_that_no_model_was_trained_of_is_refused_unless_asked_for(
     place: Path, bundle: edge_fl.Bundle
 ) -> None:
-    run = f"simulate bundle --data csv:all.csv?{OPTIONS} --test-data csv:held-out.csv?{OPTIONS} --clients 3 --rounds 2"
-    done = command(place, *run.split(), "--trainer", "runtime", "-o", "narrow")
-    assert done.returncode == 0, done.stderr
-    words = ["extract", "narrow", "--width", "0.5", "-o", "half.onnx"]
-    refused = command(place, *words)
+    data, held_out = (f"csv:{place}/{name}.csv?{OPTIONS}" for name in ("all", "held-out"))
+    run = edge_fl.simulate(bundle, data, test_data=held_out, clients=3, rounds=2, output=place / "narrow")
+    refused = command(place, "extract", "narrow", "--width", "0.5", "-o", "half.onnx")
     assert refused.returncode == 15
     assert "'fedavg' trains no narrower models" in refused.stderr
     assert not (place / "half.onnx").exists()
-    insisted = command(place, *words, "--untrained-width")
-    assert insisted.returncode == 0, insisted.stderr
-    assert "accuracy" in insisted.stdout
+    delivered = edge_fl.extract(run, place / "half.onnx", width=0.5, untrained_width=True)
+    assert 0 < delivered.card.scores["accuracy"] < 1
 
 
 def test_help_shows_what_a_simulation_takes() -> None:

@@ -45,6 +45,7 @@ def test_the_page_names_its_command_its_runtimes_and_every_case() -> None:
     assert {case.name for case in CASES} <= rows
 
 
+@pytest.mark.matrix
 def test_a_case_is_proven_or_refused_with_its_sentence(tmp_path: Path) -> None:
     result = bench_support(
         "layers", ["onnx"], tmp_path / "r.json", lambda _: None, names=["Linear", _REFUSED], limits=LIMITS

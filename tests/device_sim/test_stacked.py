@@ -27,8 +27,14 @@ from tests.device_sim.stacked_steps import (
     trained,
 )
 
+ALWAYS = ("fedavg", "fedbiad", "fjord+kd", "heterofl", "vardrop", "hetlora")
+"""Methods whose steps, patterns or tensors are of a kind each; the others train one of these kinds."""
 
-@pytest.mark.parametrize("method", method_names())
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.matrix) for name in method_names()],
+)
 def test_a_round_of_every_method_is_that_of_the_runtime(
     torch_bundle: Bundle, adapter_bundle: Bundle, tmp_path: Path, method: str
 ) -> None:

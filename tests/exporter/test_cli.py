@@ -214,6 +214,7 @@ def test_every_setting_reaches_the_bundle_and_inspect_tells_it(
     assert "digit 9" in told
 
 
+@pytest.mark.matrix
 def test_a_model_exported_twice_is_the_same_bundle(edge_fl: Command, model: Path, tmp_path: Path) -> None:
     command = [
         "export",

@@ -103,7 +103,8 @@ def test_the_zoo_trains_as_torch_trains_it(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("model", [pytest.param("mobilenet", marks=pytest.mark.matrix), "gru"])
+@pytest.mark.matrix
+@pytest.mark.parametrize("model", ["mobilenet", "gru"])
 def test_models_of_no_zoo_need_no_layout_by_hand(model: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
 

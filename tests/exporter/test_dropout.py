@@ -234,6 +234,7 @@ def statement(x: Tensor) -> Tensor:
     return x * noise / 0.75
 
 
+@pytest.mark.parametrize("runtime", ["onnx", pytest.param("torch-eager", marks=pytest.mark.matrix)])
 @pytest.mark.parametrize(
     ("draw", "places"),
     [
@@ -246,10 +247,12 @@ def statement(x: Tensor) -> Tensor:
     ],
     ids=["statement", "numpy share", "numpy", "one axis", "all", "keywords"],
 )
-def test_other_ways_of_drawing(draw: Callable[[Tensor], Tensor], places: int, tmp_path: Path) -> None:
-    found = exported(Odd(draw), torch.zeros(1, 6), tmp_path / "b", "onnx")
+def test_other_ways_of_drawing(
+    draw: Callable[[Tensor], Tensor], places: int, runtime: str, tmp_path: Path
+) -> None:
+    found = exported(Odd(draw), torch.zeros(1, 6), tmp_path / "b", runtime)
     assert len(found.manifest.dropout) == places
-    assert found.manifest.parity["onnx"].weights < 1e-5
+    assert found.manifest.parity[runtime.replace("-", "_")].weights < 1e-5
 
 
 def test_names_are_each_its_own() -> None:

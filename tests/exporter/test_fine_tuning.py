@@ -285,10 +285,11 @@ def test_a_new_layer_that_is_not_trained_is_told(tmp_path: Path) -> None:
         "--new=2.*",
         f"--output={tmp_path / 'b'}",
     ]
-    said = [
-        CliRunner().invoke(app, [*command, *train]).output
-        for train in (["--train=lora:0:r=2"], ["--train=lora:0:r=2", "--train=2.*"])
-    ]
+    said = []
+    for train in (["--train=lora:0:r=2"], ["--train=lora:0:r=2", "--train=2.*"]):
+        done = CliRunner().invoke(app, [*command, *train])
+        assert done.exit_code == 0, done.output
+        said.append(done.output)
     assert "2 tensors are from" in said[0]
     assert "warning: '2.weight' is new and not trained: it stays as it was drawn; add --train '2.*'" in said[0]
     assert "warning" not in said[1]

@@ -31,6 +31,7 @@ def login(name: str) -> list[str | Path]:
     return ["--user", name, "--password-file", f"{name}.password"]
 
 
+@pytest.mark.matrix
 @pytest.mark.mosquitto
 def test_passwords_at_mosquitto_and_signed_messages(
     tmp_path: Path, digits_bundle: Bundle, open_run: dict[str, np.ndarray]

@@ -212,6 +212,7 @@ class _ByKeyword(nn.Module):
         return self.last(hidden)  # type: ignore[no-any-return]
 
 
+@pytest.mark.matrix
 def test_layers_with_more_outputs_than_weights_are_proven_with_noise_too(tmp_path: Path) -> None:
     """Another hook's change of the outputs stays: vardrop's noise is one."""
     torch.manual_seed(0)
