@@ -78,6 +78,7 @@ class Replay:
         yield self._recording.joined[client] * BURST
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("method", "options"),

@@ -114,6 +114,7 @@ def test_a_killed_command_is_gone_on_with_by_command_whatever_its_record_is_kept
     assert same_weights(quiet.weights, in_server)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("recipe", [pytest.param("fedbiad", marks=pytest.mark.matrix), "fedavg+stc"])
 def test_a_damaged_model_costs_its_rounds_and_the_run_goes_on_from_the_one_before(
     system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, recipe: str

@@ -75,6 +75,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, victims: list[str], k
     monkeypatch.setattr(Polling, "open", asked)
 
 
+@pytest.mark.matrix
 @pytest.mark.timeout(240)
 def test_a_third_of_the_devices_is_killed_as_they_are_asked(
     system, digits_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -47,6 +47,7 @@ def run(system, bundle: Bundle, method: str, runtime: str, root: Path, **paramet
     ).run()
 
 
+@pytest.mark.matrix
 def test_counts_that_agree_share_a_program(odd: Bundle) -> None:
     steps = [program for program in odd.manifest.programs["executorch"] if program.kind == "step"]
 

@@ -87,6 +87,7 @@ def test_workers_add_up_statistics_of_each_width(
         assert_alike(alone, system.run(config, agents(), embedded, workers=workers))
 
 
+@pytest.mark.matrix
 def test_updates_that_workers_take_in_are_summed_as_others_are(system, embedded: BrokerAddress) -> None:
     """Without exact sums the coordinator adds up what workers checked."""
     config = config_of(system, "rows")
@@ -189,6 +190,7 @@ def test_more_workers_than_there_may_be_are_refused(system, embedded: BrokerAddr
         system.run(config_of(system, "rows"), [], embedded, workers=65)
 
 
+@pytest.mark.matrix
 def test_workers_that_cannot_reach_the_broker_say_so(
     system, embedded: BrokerAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,6 +142,7 @@ def test_what_the_loss_reads_is_dense(losses: Path, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.matrix
 def test_a_run_scores_and_predicts_the_logits(losses: Path, tmp_path: Path) -> None:
     bundle = exported(tmp_path / "b", "dict", f"{losses}:with_hidden", variants=["plain", "distil"])
     for method in (edge_fl.FedDrop(dropout=0.5), edge_fl.FjORD()):

@@ -124,6 +124,7 @@ def attacked(
             process.kill()
 
 
+@pytest.mark.matrix
 def test_agents_outlive_a_bad_coordinator_and_serve_the_next(
     served: ServedFleet,
     attacked: tuple[list[subprocess.Popen[str]], list[str]],

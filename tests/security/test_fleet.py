@@ -236,6 +236,7 @@ def test_the_doctor_leaves_an_agent_with_an_identity_alone(secured: SecuredFleet
         agent.kill()
 
 
+@pytest.mark.matrix
 def test_a_second_coordinator_ends_and_the_first_run_has_its_own_bits(
     served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 
 from edge_fl.core.bundle import Bundle
 from tests.security.conftest import ServedFleet
@@ -30,6 +31,7 @@ def limited(served: ServedFleet) -> Iterator[None]:
             yield
 
 
+@pytest.mark.matrix
 def test_a_broker_with_a_limit_of_128_kb_is_told_of_and_its_devices_wait(
     served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:

@@ -58,6 +58,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory, digits_bundle: Bundle) -> d
     return weights(folder)
 
 
+@pytest.mark.matrix
 def test_lies_in_secure_aggregation(
     served: ServedFleet, digits_bundle: Bundle, honest: dict[str, np.ndarray]
 ) -> None:

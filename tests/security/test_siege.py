@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from edge_fl.agent.envelope import open_envelope
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import FrameError
@@ -72,6 +74,7 @@ def damage(root: Path) -> int:
     return finished
 
 
+@pytest.mark.matrix
 def test_a_siege(served: ServedFleet, digits_bundle: Bundle) -> None:
     folder, mute = served.folder, Mute(served.reached_by("mute"), served.folder / "m")
     identities = served.devices("tea", "coffee", "late")
