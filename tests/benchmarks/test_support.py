@@ -74,6 +74,7 @@ def test_what_was_tried_is_not_tried_again_unless_the_exporter_changed(tmp_path:
     assert len(said) == 4
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     "limits", [pytest.param(replace(LIMITS, seconds=0.1), marks=pytest.mark.matrix), replace(LIMITS, memory_mb=0)]
 )

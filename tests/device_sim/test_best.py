@@ -68,6 +68,7 @@ def simulation(
     )
 
 
+@pytest.mark.matrix
 def test_the_weights_are_those_of_the_best_round_after_a_kill_too(
     torch_bundle: Bundle, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

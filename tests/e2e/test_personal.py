@@ -45,6 +45,7 @@ class Killer(Observer):
             self._fleet.start(client)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("method", ["fedbiad+dgc", pytest.param("fjord", marks=pytest.mark.matrix)])
 def test_a_fleet_and_a_simulation_give_the_same_bits_and_scores(
     own: System, personal_bundle: Bundle, embedded: BrokerAddress, tmp_path: Path, method: str

@@ -557,6 +557,7 @@ def test_a_bundle_without_a_forward_says_what_to_do(bundle: Bundle, tmp_path: Pa
         extract(old, Trained(old.weights(), "run", "fedavg", 1), Wanted("torch"), tmp_path / "out")
 
 
+@pytest.mark.matrix
 def test_from_the_command_line(run: Path, bundle: Bundle, tmp_path: Path) -> None:
     code = "from edge_fl.cli.main import run; run()"
     options = ["--bundle", str(bundle.root), "--runtime", "torch", "--width", "0.5", "--untrained-width"]

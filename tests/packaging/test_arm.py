@@ -44,6 +44,7 @@ def test_agents_on_arm_train_the_same_weights() -> None:
         assert figures["moved"] > 1e-2
 
 
+@pytest.mark.matrix
 def test_a_missing_emulator_is_said_in_one_sentence(tmp_path: Path) -> None:
     done = conformance({**os.environ, "PATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)})
     assert (done.returncode, done.stdout) == (18, "")

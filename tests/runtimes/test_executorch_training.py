@@ -28,6 +28,7 @@ def test_models_train_as_in_torch_with_every_optimiser(proven: tuple[Source, Bun
         proving.prove(source, bundle, RUNTIME, optimizer, tmp_path / name)
 
 
+@pytest.mark.matrix
 def test_every_kind_of_train_step_is_as_in_torch(tmp_path: Path) -> None:
     bundle = proving.exported_variants("mlp", RUNTIME, tmp_path / "bundle", "noise", "distil")
 

@@ -107,6 +107,7 @@ def by_tokens(folder: Path, names: tuple[str, ...], here: Path, *options: str) -
 NAMES = ("tea", "coffee", "milk")
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("secured", [pytest.param("mosquitto", marks=pytest.mark.mosquitto)], indirect=True)
 def test_three_devices_enrol_and_train_over_mosquitto(
     secured: SecuredFleet, tmp_path: Path, digits_bundle: Bundle

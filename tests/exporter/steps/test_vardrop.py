@@ -139,6 +139,7 @@ def test_every_runtime_trains_it_as_torch_does(
     assert 0 < bundle.manifest.parity[runtime].weights <= ADAM_LIMIT
 
 
+@pytest.mark.matrix
 def test_convolutions_with_tracked_statistics_train_as_in_torch(tmp_path: Path) -> None:
     bundle = export(proving.cnn(), (1, 10, 10), "onnx", tmp_path / "bundle")
 
