@@ -75,7 +75,7 @@ class StepGraph:
         step: Callable[..., Any] = self._flat if alone else vmap(self._flat, in_dims=axes)
         single = {name for name in self._inputs if alone and name not in self._shared}
         ordered = [example[name][0] if name in single else example[name] for name in self._inputs]
-        with torch.no_grad():
+        with torch.no_grad():  # of inputs without entries; of others torch would describe each value by itself
             module = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*ordered)
         Rewriting(module.graph, self._inputs, lr=lr, scale=scale).run(self._outputs)
         return StackedStep(module, self._inputs, lasting=lasting, single=single)
