@@ -30,8 +30,7 @@ def printed() -> str:
 
 def simulate(folder: Path, bundle: Bundle, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "edge_fl", "simulate", str(bundle.root), "--clients", "4", "--fraction", "1"]
-    command += ["--rounds", "2", "--local-steps", "3"]
-    command += ["--trainer", "runtime", *words]  # the other takes seconds to import
+    command += ["--rounds", "2", "--local-steps", "3", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
