@@ -86,16 +86,18 @@ def bench_scale(setting: ScaleSetting, report: Callable[[str], None]) -> Result:
         for fleet, turns, workers in product(setting.fleets, setting.turns, setting.workers):
             folder = Path(scratch) / f"fleet-{len(rows)}"
             folder.mkdir()
-            rounds = scale_rounds(
-                fleet,
-                workers=workers,
-                turns=turns,
-                rounds=setting.rounds,
-                processes=setting.processes,
-                bundle=bundle,
-                folder=folder,
-                report=report,
-            )
+            with Mosquitto(folder) as broker:
+                rounds = scale_rounds(
+                    fleet,
+                    workers=workers,
+                    turns=turns,
+                    rounds=setting.rounds,
+                    processes=setting.processes,
+                    bundle=bundle,
+                    folder=folder,
+                    report=report,
+                    broker=broker,
+                )
             rows.append({**_place(fleet, turns, workers), **_figures(fleet, rounds[1:] or rounds)})
     return Result(
         title="Growth",

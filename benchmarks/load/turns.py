@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -22,8 +22,9 @@ from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, RunError
 from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
+from edge_fl.transport.address import BrokerAddress
 
-__all__ = ["Fleet", "Scaled", "Turn", "allow_files", "scale_rounds", "take_turns"]
+__all__ = ["Fleet", "MeasuredBroker", "Scaled", "Turn", "allow_files", "scale_rounds", "take_turns"]
 
 _METHOD, _PARAMETERS = "fedbiad", {"dropout": [500]}
 _WAIT_SECONDS = 600.0
@@ -50,6 +51,18 @@ class Fleet:
         return f"{self.agents}/{self.selected}"
 
 
+class MeasuredBroker(Protocol):
+    """A broker that is a process."""
+
+    @property
+    def address(self) -> BrokerAddress:
+        """Where it listens."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
+
 @dataclass(frozen=True)
 class Turn:
     """One round of the bare program, one of it with hashes, and one of the coordinator, with model frames of ``model``
@@ -69,7 +82,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Scaled:
-    """One round: what the coordinator took, CPU seconds of Mosquitto and of the devices, and Mosquitto's memory."""
+    """One round: what the coordinator took, CPU seconds of broker and devices, and the broker's memory."""
 
     served: Served
     broker: float
@@ -117,7 +130,7 @@ def take_turns(
         wait=_WAIT_SECONDS,
     )
     turns = []
-    with _cast(fleet, broker, bundle, config, folder / "run", processes=processes) as cast:
+    with broker, _cast(fleet, broker, bundle, config, folder / "run", processes=processes) as cast:
         plain = cast.stack.enter_context(Child("bare program", bare.main, broker.address, cast.model, cast.update))
         for number in range(1, rounds + 1):
             asking = cast.asked(number)
@@ -153,11 +166,12 @@ def scale_rounds(
     bundle: Bundle,
     folder: Path,
     report: Callable[[str], None],
+    broker: MeasuredBroker,
 ) -> list[Scaled]:
-    """A fleet's rounds alone, over a Mosquitto in ``folder``, of a coordinator with so many ``workers``.
+    """A fleet's rounds alone, over a ``broker`` that runs, of a coordinator with so many ``workers``.
 
     Coordinator and workers run one of every so many ``turns`` (:func:`benchmarks.load.slow_cores.slow_cores`). Sums are
-    exact, so that workers add up, too. Raises as :func:`take_turns` does.
+    exact, so that workers add up, too. The run lies in ``folder``. Raises as :func:`take_turns` does.
     """
     config = patient_config(
         "scale",
@@ -169,7 +183,7 @@ def scale_rounds(
         wait=_WAIT_SECONDS,
     )
     config = msgspec.structs.replace(config, exact_sums=True, evaluate_every=rounds + 1, max_devices=fleet.agents)
-    broker, found = Mosquitto(folder), []
+    found = []
     slow = f", 1/{turns} of a core each" if turns > 1 else ""
     with _cast(fleet, broker, bundle, config, folder / "run", processes=processes, workers=workers) as cast:
         for number in range(1, rounds + 1):
@@ -190,7 +204,7 @@ class _Cast:
     """
 
     stack: ExitStack
-    broker: Mosquitto
+    broker: MeasuredBroker
     lead: Child
     crowds: Sequence[Child]
     model: int
@@ -206,7 +220,7 @@ class _Cast:
         return asking
 
     def timed(self, child: Child, word: object) -> tuple[Any, tuple[float, float]]:
-        """What ``child`` makes of a word, and the CPU seconds of Mosquitto and of the devices meanwhile."""
+        """What ``child`` makes of a word, and the CPU seconds of broker and devices meanwhile."""
         before = self._cpu()
         child.send(word)
         answer = child.receive(_WAIT_SECONDS)
@@ -229,7 +243,7 @@ class _Cast:
 @contextmanager
 def _cast(
     fleet: Fleet,
-    broker: Mosquitto,
+    broker: MeasuredBroker,
     bundle: Bundle,
     config: RunConfig,
     root: Path,
@@ -237,11 +251,10 @@ def _cast(
     processes: int,
     workers: int = 0,
 ) -> Iterator[_Cast]:
-    """A run over ``broker``, which is started: its coordinator with so many ``workers``, and its devices."""
+    """A run over ``broker``: its coordinator with so many ``workers``, and its devices."""
     model, update = _sizes(bundle, config)
     names = [_name(number) for number in range(fleet.agents)]
     with ExitStack() as stack:
-        stack.enter_context(broker)
         place = Place(broker.address, bundle.root, config)
         lead = stack.enter_context(
             Child("coordinator", coordinator.main, place, root, workers, parent=workers > 0)

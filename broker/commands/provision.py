@@ -110,6 +110,43 @@ def workers(
             typer.echo(f"{listed}: send Mosquitto SIGHUP, so that it reads this list again")
 
 
+@app.command("site")
+def site(
+    name: Annotated[str, typer.Argument(help="What the site is called.")],
+    *,
+    host: Annotated[
+        list[str],
+        typer.Option(help="Name or IP address by which devices reach the site's broker; repeat for several."),
+    ],
+    device: Annotated[list[str], typer.Option(help="The id of a device of the site; repeat for each.")],
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the site's broker.")] = 8883,
+    folder: Folder = _FLEET,
+    days: Days = 365,
+) -> None:
+    """Write what a site's Mosquitto needs, so that devices reach it in place of the fleet's broker.
+
+    A second call replaces the site's devices, and renews no identity.
+
+    Example: edge-fl provision site plant --host broker.plant.example --device tea --device coffee
+    """
+    from broker.provision.lock import locked_authority
+    from broker.provision.mosquitto import let_site_in, write_site
+    from broker.provision.site import Site
+    from edge_fl.transport.address import BrokerAddress
+
+    made = Site(name, tuple(host), port, tuple(dict.fromkeys(device)))
+    with locked_authority(folder) as authority:
+        authority.site(made, days=days)
+        own = write_site(folder, made, fleet=authority.fleet, broker=BrokerAddress.parse(authority.broker))
+        listed = let_site_in(folder, made, fleet=authority.fleet)
+    typer.echo(
+        f"{own}: copy it to the site's machine, and start there, in that folder: mosquitto -c mosquitto.conf"
+    )
+    typer.echo(f"A device there:  edge-fl device --broker mqtts://{host[0]}:{port} --identity NAME.pem --data ...")
+    if listed is not None:
+        typer.echo(f"{listed}: send the fleet's Mosquitto SIGHUP, so that it reads this list again")
+
+
 @app.command("token")
 def token(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The devices' ids.")],

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from broker.provision.issuer import Issuer, PrivateKey, check_hosts, key_pem, pem_of
+from broker.provision.site import Site, site_of
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
@@ -29,12 +30,14 @@ from edge_fl.identity.signing import SigningKey, newest_key, successor_of
 from edge_fl.wire.messages import check_fleet, check_id
 from edge_fl.wire.signed import MOST_SUCCESSORS, Successor
 
-__all__ = ["BROKER", "COORDINATOR", "DAYS", "ENROL_PORT", "Authority", "Issued"]
+__all__ = ["BROKER", "COORDINATOR", "DAYS", "ENROL_PORT", "SITE_IDENTITY", "Authority", "Issued"]
 
 DAYS = 365
 """How long an identity holds unless told otherwise."""
 ENROL_PORT = 8884
 """Where devices enrol unless told otherwise."""
+SITE_IDENTITY = "site.pem"
+"""The identity of a site's broker, in the site's folder."""
 
 _SOON = dt.timedelta(days=30)
 _Part = TypeVar("_Part")
@@ -66,6 +69,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fleet: str = "edge-fl"
     enrol_port: int = ENROL_PORT
     authority: str = ""
+    sites: tuple[Site, ...] = ()
 
 
 class Authority:
@@ -212,6 +216,33 @@ class Authority:
         """
         return self._issue(worker_name(number), days=days)
 
+    def site(self, site: Site, *, days: int = DAYS) -> Path:
+        """Remember a site, in place of an earlier one of its name, and give its broker an identity; returns that file.
+
+        An identity that is there, and of the same hosts, stays.
+
+        Raises
+        ------
+        ConfigError
+            When a name of ``site`` is no id, a host is none, a device is at another site, or the fleet's name has a
+            space.
+        StateError
+            When the folder cannot be written.
+        """
+        if " " in self.fleet:
+            raise ConfigError(
+                f"Mosquitto bridges no topics with a space, and this fleet is called '{self.fleet}': make one without."
+            )
+        others = tuple(other for other in self._record.sites if other.name != site.name)
+        site.check(others)
+        check_hosts(site.hosts)
+        before = site_of(site.identity, self._record.sites)
+        self._record = msgspec.structs.replace(self._record, sites=(*others, site))
+        self._keep(self.issued)
+        file = self._file(site.identity)
+        kept = before is not None and before.hosts == site.hosts and self.holds(site.identity) and file.exists()
+        return file if kept else self._issue(site.identity, days=days)
+
     def holds(self, name: str) -> bool:
         """Whether somebody has an identity of that name."""
         return any(held.name == name and held.revoked is None for held in self.issued)
@@ -298,12 +329,12 @@ class Authority:
 
     def _issue(self, name: str, *, days: int) -> Path:
         key: PrivateKey = Ed25519PrivateKey.generate()
-        if name == BROKER:
+        hosts = self._hosts(name)
+        if hosts:
             key = ec.generate_private_key(ec.SECP256R1())
         if name == COORDINATOR:
             assert isinstance(key, Ed25519PrivateKey)
             self._follow(SigningKey(key))
-        hosts = self._record.hosts if name == BROKER else ()
         certificate = self._issuer.certify(name, key.public_key(), hosts=hosts, days=days)
         self._give_out(name, certificate)
         pem = b"".join((pem_of(certificate), key_pem(key), pem_of(self._issuer.certificate))).decode()
@@ -322,13 +353,22 @@ class Authority:
 
     def _text(self, name: str, pem: str) -> str:
         """The content of an identity's file: who holds it, and whom it believes."""
-        if name == BROKER:
+        if self._hosts(name):
             return identity_text(name, None, pem=pem, fleet=self.fleet)
         if name == COORDINATOR:
             return identity_text(name, self.broker, pem=pem, fleet=self.fleet, successors=self._record.successors)
         return identity_text(name, self.broker, pem=pem, fleet=self.fleet, coordinator=self.coordinator)
 
+    def _hosts(self, name: str) -> tuple[str, ...]:
+        """By which clients reach it: a broker, or nobody."""
+        if name == BROKER:
+            return self._record.hosts
+        site = site_of(name, self._record.sites)
+        return () if site is None else site.hosts
+
     def _file(self, name: str) -> Path:
+        if (site := site_of(name, self._record.sites)) is not None:
+            return self.folder / site.folder / SITE_IDENTITY
         folder = self.folder if name == BROKER or is_coordinators(name) else self.folder / "devices"
         return folder / f"{name}.pem"
 

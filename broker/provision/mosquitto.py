@@ -1,14 +1,17 @@
-"""A configuration of Mosquitto 2 that knows a fleet's identities, and lets a device at its own topics alone."""
+"""Configurations of Mosquitto 2 that know a fleet's identities, and let a device at its own topics alone."""
 
 from pathlib import Path
 
 from broker.broker_log import BROKER_LOG
-from broker.provision.authority import BROKER, COORDINATOR
+from broker.provision.authority import BROKER, COORDINATOR, SITE_IDENTITY
+from broker.provision.site import Site
 from edge_fl.core.atomic import write_atomically
+from edge_fl.core.errors import StateError
 from edge_fl.identity.certificates import worker_name
+from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Topics
 
-__all__ = ["let_workers_in", "write_mosquitto"]
+__all__ = ["let_site_in", "let_workers_in", "write_mosquitto", "write_site"]
 
 _CONFIG = "mosquitto.conf"
 _ACL = "mosquitto.acl"
@@ -20,28 +23,15 @@ def write_mosquitto(folder: Path, *, port: int, fleet: str) -> Path:
     Raises StateError when they cannot be written.
     """
     here = folder.absolute()
-    write_atomically(folder / _ACL, _acl(Topics(fleet)).encode())
-    own = here / f"{BROKER}.pem"
-    config = f"""\
-# A broker for edge-fl, written by `edge-fl provision init`. Start it with: mosquitto -c {here / _CONFIG}
-listener {port}
-cafile {here / "ca.pem"}
-certfile {own}
-keyfile {own}
-crlfile {here / "revoked.pem"}
-require_certificate true
-use_identity_as_username true
-use_username_as_clientid true
-allow_anonymous false
-acl_file {here / _ACL}
-persistence false
-# Mosquitto drops what waits beyond 1,000 messages by default, although it has acknowledged them.
-max_queued_messages 0
-# The coordinator counts whom this broker turned away, and `edge-fl status` shows it.
-log_dest stderr
-log_dest topic
-"""
-    write_atomically(folder / _CONFIG, config.encode())
+    write_atomically(folder / _ACL, _acl(Topics(fleet)))
+    config = [
+        f"# A broker for edge-fl, written by `edge-fl provision init`. Start it with: mosquitto -c {here / _CONFIG}",
+        *_broker(port, here, f"{BROKER}.pem"),
+        "# The coordinator counts whom this broker turned away, and `edge-fl status` shows it.",
+        "log_dest stderr",
+        "log_dest topic",
+    ]
+    write_atomically(folder / _CONFIG, _lines(*config))
     return folder / _CONFIG
 
 
@@ -63,12 +53,99 @@ def let_workers_in(folder: Path, *, count: int, fleet: str) -> Path | None:
     return file
 
 
-def _acl(topics: Topics) -> str:
-    """``%u`` is who a client's certificate says that it is."""
+def write_site(folder: Path, site: Site, *, fleet: str, broker: BrokerAddress) -> Path:
+    """Write what the site's machine needs beside its identity, for a bridge to ``broker``; returns that folder.
+
+    Raises StateError when a file cannot be read or written.
+    """
+    own, topics = folder / site.folder, Topics(fleet)
+    for name in ("ca.pem", "revoked.pem"):
+        write_atomically(own / name, _read(folder / name))
+    write_atomically(own / _ACL, _lines(*_patterns(topics)))
+    write_atomically(own / _CONFIG, _config(site, topics, broker))
+    return own
+
+
+def let_site_in(folder: Path, site: Site, *, fleet: str) -> Path | None:
+    """Have the fleet's access list in ``folder`` let the site speak for its devices alone; None without a list.
+
+    Raises StateError when it cannot be read or written.
+    """
+    file, topics = folder / _ACL, Topics(fleet)
+    if not file.exists():
+        return None
+    allowed = [f"topic read {topics.all}"]
+    for device in site.devices:
+        allowed += [f"topic write {topics.up(device, '+')}/#", f"topic read {topics.down(device)}/#"]
+    user = f"user {site.identity}\n"
+    # An empty line ends a user's lines.
+    others = [block.strip("\n") for block in _read(file).decode().split("\n\n") if not block.startswith(user)]
+    write_atomically(file, _lines("\n\n".join([*others, user + "\n".join(allowed)])))
+    return file
+
+
+def _config(site: Site, topics: Topics, broker: BrokerAddress) -> bytes:
+    bridged = [f"topic {topics.all} in 1"]
+    for device in site.devices:
+        bridged += [f"topic {topics.up(device, '+')}/# out 1", f"topic {topics.down(device)}/# in 1"]
+    return _lines(
+        f"# The broker of site '{site.name}', written by `edge-fl provision site`.",
+        "# Start it in this folder: mosquitto -c mosquitto.conf",
+        *_broker(site.port, Path(), SITE_IDENTITY),
+        "",
+        f"connection {site.name}",
+        f"address {broker.host}:{broker.port}",
+        "bridge_cafile ca.pem",
+        f"bridge_certfile {SITE_IDENTITY}",
+        f"bridge_keyfile {SITE_IDENTITY}",
+        f"remote_clientid {site.identity}",
+        "notifications false",
+        "# What does not arrive is asked for again: nothing needs to wait for a broken line.",
+        "cleansession true",
+        "restart_timeout 1 30",
+        *bridged,
+    )
+
+
+def _broker(port: int, folder: Path, own: str) -> list[str]:
+    """A listener that knows who comes by a certificate, with files in ``folder``, of which ``own`` is its identity."""
+    return [
+        f"listener {port}",
+        f"cafile {folder / 'ca.pem'}",
+        f"certfile {folder / own}",
+        f"keyfile {folder / own}",
+        f"crlfile {folder / 'revoked.pem'}",
+        "require_certificate true",
+        "use_identity_as_username true",
+        "use_username_as_clientid true",
+        "allow_anonymous false",
+        f"acl_file {folder / _ACL}",
+        "persistence false",
+        "# Mosquitto drops what waits beyond 1,000 messages by default, although it has acknowledged them.",
+        "max_queued_messages 0",
+    ]
+
+
+def _acl(topics: Topics) -> bytes:
     warned = (
         f"# Every device may read {topics.all}. Mosquitto warns of that at its start; you can ignore the warning."
     )
-    lines = [warned, f"user {COORDINATOR}", f"topic readwrite {topics.root}/#", f"topic read {BROKER_LOG}", ""]
-    lines += [f"pattern write {allowed}" for allowed in topics.writable("%u")]
-    lines += [f"pattern read {allowed}" for allowed in topics.readable("%u")]
-    return "\n".join(lines) + "\n"
+    coordinator = [f"user {COORDINATOR}", f"topic readwrite {topics.root}/#", f"topic read {BROKER_LOG}", ""]
+    return _lines(warned, *coordinator, *_patterns(topics))
+
+
+def _patterns(topics: Topics) -> list[str]:
+    """What each device may do; ``%u`` is who a client's certificate says that it is."""
+    written = [f"pattern write {allowed}" for allowed in topics.writable("%u")]
+    return [*written, *(f"pattern read {allowed}" for allowed in topics.readable("%u"))]
+
+
+def _lines(*lines: str) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise StateError(f"'{file}' cannot be read: {error.strerror}.") from error

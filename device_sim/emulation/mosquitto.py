@@ -57,7 +57,7 @@ class Mosquitto:
             or f"listener {self.address.port} {self.address.host}\nallow_anonymous true\n"
             "persistence false\nmax_queued_messages 0\n"
         )
-        self._command = (program, "-c", str(file))
+        self._folder, self._command = folder, (program, "-c", str(file.absolute()))
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "Mosquitto":
@@ -78,7 +78,7 @@ class Mosquitto:
     def start(self) -> None:
         """Start it, for the first time or again, and wait until it is up; raises BrokerError if it does not come up."""
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
         until = time.monotonic() + _START_SECONDS
         while not (self._listens() and self._reloads()):
             if time.monotonic() > until or self._process.poll() is not None:

@@ -5,6 +5,7 @@ Nothing else imports Ray, and this file only where it is asked for.
 
 import logging
 import os
+import pickle
 import secrets
 import socket
 import sys
@@ -15,7 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from device_sim.simulation.parts import PARTS_AT_ONCE, Engine, by_holder
+from device_sim.simulation.pickles import pickled
 from device_sim.simulation.trainer import Trainer, power_of_two
 from device_sim.simulation.worker import Hold, Job, Train, Worker
 from edge_fl.core.bundle import Bundle
@@ -139,7 +144,8 @@ class RayEngine(Engine):
     def _begin(self, part: "_Part") -> None:
         actor = max(self._free, key=self._free.count)
         self._free.remove(actor)
-        self._awaited[actor.do.remote(part.job, part.model)] = actor, part
+        job = self._ray.put(_packed(part.job))  # as an argument it would be serialized twice
+        self._awaited[actor.do.remote(job, part.model)] = actor, part
         if isinstance(part.job, Hold):
             self._holds[part.number] = actor
 
@@ -174,7 +180,7 @@ class RayEngine(Engine):
         """All at once; what a lost actor held is lost."""
         shares = by_holder(self._holds, parts)
         self._holds.clear()
-        asked = [(actor, some, actor.do.remote(jobs(some), b"")) for actor, some in shares.items()]
+        asked = [(actor, some, actor.do.remote(_packed(jobs(some)), b"")) for actor, some in shares.items()]
         answers, lost = list[tuple[list[int], Any]](), list[int]()
         for actor, some, answer in asked:
             came = self._came(answer)
@@ -193,7 +199,8 @@ class RayEngine(Engine):
     def _came(self, answer: Any) -> Any:
         """What an actor answered, or that it is lost; raises what it could not do."""
         try:
-            return self._ray.get(answer)
+            came = self._ray.get(answer)
+            return came if came is None else _unpacked(came)
         except self._ray.exceptions.RayTaskError:  # it is there
             raise
         except self._ray.exceptions.RayError as error:
@@ -229,13 +236,28 @@ class _Actor:
             (root / name).write_bytes(content)
         self._worker = Worker(partial(Bundle.load, root), open)
 
-    def ready(self) -> bool:
-        """Whether it is there."""
-        return True
+    def ready(self) -> None:
+        """It is there."""
 
-    def do(self, job: Job, model: bytes) -> Any:
+    def do(self, job: "_Packed", model: bytes) -> "_Packed":
         """As :meth:`Worker.do`."""
-        return self._worker.do(job, model)
+        return _packed(self._worker.do(_unpacked(job), model))
+
+
+_Packed = tuple[bytes, list[tuple[NDArray[np.uint8], bool]]]
+"""A pickle, and its large buffers as arrays, which Ray copies but once, and whether each is read-only."""
+
+
+def _packed(value: object) -> _Packed:
+    stream, buffers = pickled(value)
+    return stream, [(np.frombuffer(buffer, np.uint8), buffer.readonly) for buffer in buffers]
+
+
+def _unpacked(packed: _Packed) -> Any:
+    stream, buffers = packed
+    return pickle.loads(
+        stream, buffers=[(bytes if readonly else bytearray)(memoryview(array)) for array, readonly in buffers]
+    )
 
 
 def check_address(address: str, *, insecure: bool) -> None:
