@@ -109,6 +109,7 @@ class NatsBroker:
                 self.__exit__()
                 raise BrokerError(f"The embedded broker (NATS) did not start at {listens}: {said}.")
             time.sleep(_POLL_SECONDS)
+        _log.info("the embedded broker is NATS")
         return self
 
     def __exit__(self, *_exception: object) -> None:

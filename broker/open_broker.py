@@ -52,7 +52,9 @@ def open_broker(
     passwords: Path | None = None,
     fleet: str = "edge-fl",
 ) -> OpenBroker:
-    """Find the broker that ``broker`` names, or start the embedded one, which listens until ``stack`` ends.
+    """Find the broker that ``broker`` names, or start an embedded one, which listens until ``stack`` ends.
+
+    That is NATS where its program is installed and whoever comes is let in, and amqtt otherwise.
 
     Parameters
     ----------
@@ -108,7 +110,7 @@ def open_broker(
 
 
 def _embedded(host: str, port: int, doors: Doors, fleet: str) -> EmbeddedBroker | NatsBroker:
-    """NATS where it is installed and whoever comes is let in; it knows neither TLS with revocations nor our users."""
+    """NATS reads neither lists of revoked certificates nor our users."""
     command = None if doors.cert or doors.asks else nats_command()
     if command is None:
         return EmbeddedBroker(host=host, port=port, doors=doors, topics=Topics(fleet))

@@ -107,6 +107,8 @@ class RoundSum:
     ) -> None:
         self.told, self._privacy = list[bool](), privacy
         self.sums, self.sizes, self.clipped, self.left_out = sums, list[Size](), dict[str, float](), 0.0
+        # Asked once: of a protocol Python looks at every member.
+        self._of_values, self._of_held = (None, sums) if isinstance(sums, HeldSums) else (sums, None)
         self._layout, self._version, self._bounds, self._spool = layout, version, bounds, spool
         self._limits = bounds.limits(middle)
         self._first = middle is None
@@ -172,8 +174,8 @@ class RoundSum:
         share = privacy.share(update)
         if share < _ROUNDED:
             self.clipped[update.header.client] = share
-        assert not isinstance(self.sums, HeldSums)  # workers are not shown private updates
-        self.sums.add(update.selection, update.values, 1, clip=Clip(share, 0.0))
+        assert self._of_values is not None  # workers are not shown private updates
+        self._of_values.add(update.selection, update.values, 1, clip=Clip(share, 0.0))
         self.told.append(update.header.unclipped is True)
 
     def _count(self, arrived: _Arrived, clip: Clip) -> None:
@@ -183,11 +185,12 @@ class RoundSum:
         discount = (1 + stale) ** -0.5 if stale else 1
         if min(clip) < 1:
             self.clipped[header.client] = min(clip)
-        if isinstance(self.sums, HeldSums):
+        if self._of_held is not None:
             assert arrived.held is not None
-            self.sums.add_held(arrived.held, samples, discount, clip=clip)
+            self._of_held.add_held(arrived.held, samples, discount, clip=clip)
         else:
-            self.sums.add(update.selection, update.values, samples, discount, clip=clip)
+            assert self._of_values is not None
+            self._of_values.add(update.selection, update.values, samples, discount, clip=clip)
         self._heard.append(
             ClientReport(
                 header.client, arrived.tier, samples, header.loss, update.pattern, update.sent, arrived.seconds

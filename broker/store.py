@@ -6,7 +6,7 @@ goes on as if nothing had been.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -176,19 +176,21 @@ class Store:
             return {client: accepted for client, accepted in rows}  # noqa: C416  (dict() takes no Rows, says mypy)
 
     def remembering(self) -> set[str]:
-        """The simulated clients of which the method may remember something; of all others :meth:`state` is empty."""
+        """The simulated clients of which the method may remember something; of all others :meth:`states` are empty."""
         table = tables.devices
         with self._database.transaction() as connection:
             query = select(table.c.client).where(table.c.run == self._run, table.c.state.is_not(None))
             return set(connection.scalars(query))
 
-    def state(self, client: str) -> State:
-        """What the method remembers of a simulated client; empty at first."""
+    def states(self, clients: Collection[str]) -> dict[str, State]:
+        """What the method remembers of each of some simulated clients; empty at first."""
         table = tables.devices
         with self._database.transaction() as connection:
-            query = select(table.c.state).where(table.c.run == self._run, table.c.client == client)
-            held = connection.scalar(query)
-            return {} if held is None else unpacked(held)
+            query = select(table.c.client, table.c.state).where(
+                table.c.run == self._run, table.c.client.in_(clients), table.c.state.is_not(None)
+            )
+            held = {client: unpacked(state) for client, state in connection.execute(query)}
+        return {client: held.get(client, {}) for client in clients}
 
     # --- the round under way
 

@@ -39,6 +39,8 @@ from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Evalua
 
 __all__ = ["Parts", "SimulatedFleet", "Trained"]
 
+_AT_ONCE = 16  # clients whose state is read together: each may be as large as the model
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -199,7 +201,13 @@ class SimulatedFleet:
         """What each is to train, as a trainer takes it; the model is counted as sent."""
         for client in sorted(tasks):
             self.sent[client] += self._downlink(client)
-        return (self._call(client, tasks[client], self._state(client)) for client in sorted(tasks))
+        clients = sorted(tasks)
+        parts = (clients[start : start + _AT_ONCE] for start in range(0, len(clients), _AT_ONCE))
+        return (
+            self._call(client, tasks[client], state)
+            for part in parts
+            for client, state in self._remembered(part).items()
+        )
 
     def _asked(self, client: str) -> Expected:
         samples = self.registry[client].profile.samples
@@ -218,11 +226,11 @@ class SimulatedFleet:
         self._remembering |= {client for client, state in self._states.items() if state}
         self._states.clear()
 
-    def _state(self, client: str) -> State:
-        """What a client remembers."""
-        if client in self._states:
-            return self._states[client]
-        return self._parts.store.state(client) if client in self._remembering else {}
+    def _remembered(self, clients: Sequence[str]) -> dict[str, State]:
+        """What each of some clients remembers, in their order."""
+        asked = [client for client in clients if client in self._remembering and client not in self._states]
+        recorded = self._parts.store.states(asked) if asked else {}
+        return {client: self._states.get(client) or recorded.get(client, {}) for client in clients}
 
     def _take(self, client: str, report: Report, state: State) -> None:
         """Count an update, and keep what the client is left with."""
@@ -257,7 +265,7 @@ class SimulatedFleet:
         if self._runtime is None:
             name, threads = self._parts.settings.programs, self._parts.settings.threads
             self._runtime = open_runtime(name, self._bundle, threads=threads)
-        state = self._state(client)
+        state = self._remembered([client])[client]
         if isinstance(task, Evaluate):
             test = clients.test(client)
             return evaluated(task, model=model, runtime=self._runtime, samples=test, state=state)[0]

@@ -109,8 +109,9 @@ def decode_values(
         values = _decode_encoded(encoding, section, context, decoder, statistics=statistics)
     else:
         raise FrameError("values", f"The values are encoded as '{encoding[:40]}', which this edge-fl cannot read.")
-    for name, tensor in values.kept.items():
-        _check_finite(tensor.reshape(-1), name)
+    with np.errstate(invalid="ignore"):
+        for name, tensor in values.kept.items():
+            _check_finite(tensor.reshape(-1), name)
     if not statistics:
         absent = {t.name: np.zeros(selection.shape(t), dtype=np.float32) for t in selection.layout.statistics}
         values.kept.update(absent)
@@ -188,8 +189,7 @@ def _split(
 
 def _check_finite(numbers: NDArray[np.float32], name: str) -> None:
     # Zero times a finite number is zero, times anything else NaN: a dot product tells at the speed of memory.
-    with np.errstate(invalid="ignore"):
-        for start in range(0, len(numbers), len(_ZEROS)):
-            stretch = numbers[start : start + len(_ZEROS)]
-            if not np.dot(stretch, _ZEROS[: len(stretch)]) == 0.0:
-                raise FrameError("not-finite", f"Tensor '{name}' holds a NaN or an infinity.")
+    for start in range(0, len(numbers), len(_ZEROS)):
+        stretch = numbers[start : start + len(_ZEROS)]
+        if not np.dot(stretch, _ZEROS[: len(stretch)]) == 0.0:
+            raise FrameError("not-finite", f"Tensor '{name}' holds a NaN or an infinity.")

@@ -155,8 +155,10 @@ def test_a_finished_round_is_no_longer_under_way(url: str) -> None:
     store = again(url)
     assert store.rounds() == [metrics(1), metrics(2)]
     assert store.under_way(1) is None
-    assert store.state("a")["scores"].tolist() == [0, 1, 2]
-    assert store.state("b") == store.state("c") == {}
+    found = store.states(["c", "a", "b"])
+    assert list(found) == ["c", "a", "b"]
+    assert found["a"]["scores"].tolist() == [0, 1, 2]
+    assert found["b"] == found["c"] == {}
     assert store.remembering() == {"a"}
     assert store.accepted() == {"a": 1, "b": 1, "c": 2}
     assert store.devices() == []  # those of a simulation never registered
