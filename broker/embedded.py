@@ -7,6 +7,7 @@ amqtt hands them to clients that may not read the topic, and edge-fl relies on n
 
 import asyncio
 import secrets
+import socket
 import ssl
 import threading
 from contextlib import suppress
@@ -22,9 +23,8 @@ from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.session import Session
 
 from broker.doors import OF_THE_HOUSE, Doors, Entrance, Login
-from broker.listening import listening_port, reached_at
 from broker.turned_away import TurnedAway
-from edge_fl.core.errors import BrokerError, printable
+from edge_fl.core.errors import BrokerError, PortError, printable
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Topics, within
 
@@ -250,8 +250,9 @@ class EmbeddedBroker:
         self.turned_away = TurnedAway()
         scheme: Literal["mqtt", "mqtts"] = "mqtt" if self._doors.cert is None else "mqtts"
         self._doors.context()
-        self.listens = BrokerAddress(host, listening_port(host, port), scheme)
-        self.address = BrokerAddress(reached_at(host), self.listens.port, scheme, access=self._doors.access())
+        self.listens = BrokerAddress(host, _free_port(host, port), scheme)
+        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        self.address = BrokerAddress(near, self.listens.port, scheme, access=self._doors.access())
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._failure: Exception | None = None
@@ -302,3 +303,14 @@ class EmbeddedBroker:
             self.turned_away,
         )
         await self._broker.start()
+
+
+def _free_port(host: str, port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PortError(f"Port {port} of {host} is taken or forbidden ({error.strerror}).") from error
+        taken: int = probe.getsockname()[1]
+        return taken

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from broker.doors import Doors
 from broker.embedded import EmbeddedBroker
-from broker.nats import NatsBroker, nats_command
 from broker.turned_away import TurnedAway
 from edge_fl.core.errors import ConfigError, PortError
 from edge_fl.identity.certificates import BROKER
@@ -52,9 +51,7 @@ def open_broker(
     passwords: Path | None = None,
     fleet: str = "edge-fl",
 ) -> OpenBroker:
-    """Find the broker that ``broker`` names, or start an embedded one, which listens until ``stack`` ends.
-
-    That is NATS where its program is installed and whoever comes is let in, and amqtt otherwise.
+    """Find the broker that ``broker`` names, or start the embedded one, which listens until ``stack`` ends.
 
     Parameters
     ----------
@@ -100,21 +97,12 @@ def open_broker(
     signing = _coordinator_beside(access.signing)
     port = _usual_port(doors, signing) if port is None else port
     try:
-        embedded = _embedded(host, port, doors, fleet)
+        embedded = stack.enter_context(EmbeddedBroker(host=host, port=port, doors=doors, topics=Topics(fleet)))
     except PortError as error:
         beside = ", or give coordinator.pem for broker.pem if the fleet's own broker runs there" if signing else ""
         raise PortError(f"{str(error).rstrip('.')}: choose another with --port{beside}.") from error
-    stack.enter_context(embedded)
     inside = replace(embedded.address, access=replace(embedded.address.access, signing=signing))
     return OpenBroker(inside, embedded.listens, embedded.turned_away)
-
-
-def _embedded(host: str, port: int, doors: Doors, fleet: str) -> EmbeddedBroker | NatsBroker:
-    """NATS reads neither lists of revoked certificates nor our users."""
-    command = None if doors.cert or doors.asks else nats_command()
-    if command is None:
-        return EmbeddedBroker(host=host, port=port, doors=doors, topics=Topics(fleet))
-    return NatsBroker(command, host=host, port=port)
 
 
 def _coordinator_beside(identity: Path | None) -> Path | None:

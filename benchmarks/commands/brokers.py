@@ -9,7 +9,7 @@ from edge_fl.commands.progress import progress
 
 __all__ = ["brokers"]
 
-_FLEETS = ("10", "100", "1000")
+_FLEETS = ("10", "100", "300")
 
 
 def brokers(
@@ -26,7 +26,7 @@ def brokers(
     output: Output = None,
     json: Json = False,
 ) -> None:
-    """Rounds over Mosquitto, and over either embedded broker.
+    """Rounds over Mosquitto, over NATS, and over the embedded broker.
 
     Example: edge-fl bench brokers --agents 10 --agents 100 -o docs/benchmarks/brokers.md
     """

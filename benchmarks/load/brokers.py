@@ -1,4 +1,4 @@
-"""The same rounds over Mosquitto, and over either broker that `serve --broker embedded` starts."""
+"""The same rounds over Mosquitto, over NATS, and over amqtt, which `serve --broker embedded` starts."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,11 +9,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.load.child import Child
+from benchmarks.load.nats import Nats
 from benchmarks.load.turns import Fleet, MeasuredBroker, Scaled, allow_files, scale_rounds
 from broker.embedded import EmbeddedBroker
-from broker.nats import NatsBroker, nats_command
 from device_sim.emulation.mosquitto import Mosquitto
-from edge_fl.core.errors import RuntimeMissingError
 from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result, Row
 from edge_fl.transport.address import BrokerAddress
@@ -23,7 +22,7 @@ from exporter.measure.cases import find_case
 __all__ = ["BrokersSetting", "bench_brokers"]
 
 _BROKERS = ("Mosquitto", "NATS", "amqtt")
-_HOST, _START_SECONDS = "127.0.0.1", 60.0
+_START_SECONDS = 60.0
 _ROUND = "round (s)"
 _BARS = Bars("Seconds of a round over each broker", ("selected", "broker"), (_ROUND,))
 _ABOUT = (
@@ -31,7 +30,7 @@ _ABOUT = (
     "whole protocol in MQTT sessions of their own, many sessions to a process. The coordinator is the real one, in a "
     "process of its own; the method is FedBIAD at p = 0.5. Each broker is a process: here amqtt is one, too, and not a "
     "thread of the coordinator as in `serve`, where both share one core. Mosquitto has persistence off and unlimited "
-    "queues; NATS has the configuration that `serve` writes. Everything shares this machine's cores. A round's seconds "
+    "queues; NATS is one server, with its streams on disk. Everything shares this machine's cores. A round's seconds "
     "are from the first task sent to the last update accepted. CPU milliseconds are of one update. Figures are medians "
     "of all rounds but the first. Memory is what the broker's process has resident after a round."
 )
@@ -66,17 +65,17 @@ def bench_brokers(setting: BrokersSetting, report: Callable[[str], None]) -> Res
 
     Raises
     ------
-    RuntimeMissingError
-        When NATS is not installed.
-    BrokerError, ConfigError, DataError, RunError
+    BrokerError
+        When Mosquitto or NATS is not installed.
+    ConfigError, DataError, RunError
         As :func:`benchmarks.load.bench.bench_load`.
     """
     for fleet in setting.fleets:
         allow_files(fleet)
     rows: list[Row] = []
     with TemporaryDirectory() as scratch:
-        Mosquitto(Path(scratch))  # refuses now what it would refuse then
-        _nats()
+        for installed in (Mosquitto, Nats):
+            installed(Path(scratch))  # refuses now what it would refuse then
         report(f"{setting.model}: exporting")
         case = find_case(setting.model)
         bundle = export_bundle(case.build(), case.target("onnx"), Path(scratch) / "bundle")
@@ -133,7 +132,7 @@ def _broker(name: str, folder: Path) -> Iterator[MeasuredBroker]:
         with Child("embedded broker", _embedded) as child:
             yield _InChild(child.receive(_START_SECONDS), child.pid)
         return
-    with Mosquitto(folder) if name == "Mosquitto" else NatsBroker(_nats(), host=_HOST, port=0) as broker:
+    with Mosquitto(folder) if name == "Mosquitto" else Nats(folder) as broker:
         yield broker
 
 
@@ -147,13 +146,6 @@ class _InChild:
 
 def _embedded(pipe: Connection) -> None:
     """Be amqtt until the pipe ends."""
-    with EmbeddedBroker(host=_HOST, port=0) as broker:
+    with EmbeddedBroker(port=0) as broker:
         pipe.send(broker.address)
         pipe.recv()
-
-
-def _nats() -> list[str]:
-    found = nats_command()
-    if found is None:
-        raise RuntimeMissingError("edge-fl bench brokers needs NATS: pip install 'edge-fl[nats]' (Linux).")
-    return found

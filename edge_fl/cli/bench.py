@@ -56,7 +56,7 @@ COMMANDS = {
     "fleet": Named("benchmarks.commands.fleet:fleet", "Methods on emulated devices of four classes."),
     "load": Named("benchmarks.commands.load:load", "Thousands of devices on one coordinator."),
     "brokers": Named(
-        "benchmarks.commands.brokers:brokers", "Rounds over Mosquitto, and over either embedded broker."
+        "benchmarks.commands.brokers:brokers", "Rounds over Mosquitto, NATS and amqtt."
     ),
     "scale": Named("benchmarks.commands.scale:scale", "What each part takes as devices and workers grow."),
     "secure": Named("benchmarks.commands.secure:secure", "Sums that nobody sees, against Flower's SecAgg+."),

@@ -3,15 +3,15 @@ import json
 import pytest
 
 from benchmarks.load.brokers import BrokersSetting, bench_brokers
+from benchmarks.load.nats import nats_program
 from benchmarks.load.turns import Fleet
-from broker.nats import nats_command
 from device_sim.emulation.mosquitto import mosquitto_program
 
 
 @pytest.mark.matrix
 @pytest.mark.mosquitto
 @pytest.mark.skipif(mosquitto_program() is None, reason="mosquitto is not installed")
-@pytest.mark.skipif(nats_command() is None, reason="nats-server is not installed")
+@pytest.mark.skipif(nats_program() is None, reason="nats-server is not installed")
 def test_every_broker_carries_the_same_fleet() -> None:
     told: list[str] = []
     result = bench_brokers(BrokersSetting("digits-mlp", (Fleet(6, 6),), rounds=2, processes=2), told.append)

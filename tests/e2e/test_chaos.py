@@ -10,7 +10,6 @@ from edge_fl.core.bundle import Bundle
 ROUNDS = 12  # something happens every second round
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(
     "broker", [pytest.param("mosquitto", marks=(pytest.mark.mosquitto, pytest.mark.matrix)), "embedded"]
 )

