@@ -107,8 +107,9 @@ class RoundSum:
     ) -> None:
         self.told, self._privacy = list[bool](), privacy
         self.sums, self.sizes, self.clipped, self.left_out = sums, list[Size](), dict[str, float](), 0.0
-        # Asked once: of a protocol Python looks at every member.
-        self._of_values, self._of_held = (None, sums) if isinstance(sums, HeldSums) else (sums, None)
+        # Asked here alone: of a protocol Python looks at every member.
+        self._of_held: HeldSums | None = sums if isinstance(sums, HeldSums) else None
+        self._of_values: Sums | None = None if isinstance(sums, HeldSums) else sums
         self._layout, self._version, self._bounds, self._spool = layout, version, bounds, spool
         self._limits = bounds.limits(middle)
         self._first = middle is None

@@ -30,9 +30,10 @@ _ABOUT = (
     "whole protocol in MQTT sessions of their own, many sessions to a process. The coordinator is the real one, in a "
     "process of its own; the method is FedBIAD at p = 0.5. Each broker is a process: here amqtt is one, too, and not a "
     "thread of the coordinator as in `serve`, where both share one core. Mosquitto has persistence off and unlimited "
-    "queues; NATS is one server, with its streams on disk. Everything shares this machine's cores. A round's seconds "
-    "are from the first task sent to the last update accepted. CPU milliseconds are of one update. Figures are medians "
-    "of all rounds but the first. Memory is what the broker's process has resident after a round."
+    "queues; NATS is one server with its streams on disk, and consumers in memory. Everything shares this machine's "
+    "cores. A round's seconds are from the first task sent to the last update accepted. CPU milliseconds are of one "
+    "update. Figures are medians of all rounds but the first. Memory is what the broker's process has resident after a "
+    "round."
 )
 
 

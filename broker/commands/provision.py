@@ -119,32 +119,50 @@ def site(
         typer.Option(help="Name or IP address by which devices reach the site's broker; repeat for several."),
     ],
     device: Annotated[list[str], typer.Option(help="The id of a device of the site; repeat for each.")],
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the site's broker.")] = 8883,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Port of the site's broker [default: as before, at first 8883].",
+            show_default=False,
+        ),
+    ] = None,
     folder: Folder = _FLEET,
     days: Days = 365,
 ) -> None:
     """Write what a site's Mosquitto needs, so that devices reach it in place of the fleet's broker.
 
-    A second call replaces the site's devices, and renews no identity.
+    A second call replaces the site's devices. The identity stays, unless the hosts change.
 
     Example: edge-fl provision site plant --host broker.plant.example --device tea --device coffee
     """
     from broker.provision.lock import locked_authority
-    from broker.provision.mosquitto import let_site_in, write_site
+    from broker.provision.mosquitto import let_site_in, site_access, write_site
     from broker.provision.site import Site
     from edge_fl.transport.address import BrokerAddress
 
-    made = Site(name, tuple(host), port, tuple(dict.fromkeys(device)))
     with locked_authority(folder) as authority:
+        before = next((known for known in authority.sites if known.name == name), None)
+        port = port or (8883 if before is None else before.port)
+        made = Site(name, tuple(host), port, tuple(dict.fromkeys(device)))
         authority.site(made, days=days)
         own = write_site(folder, made, fleet=authority.fleet, broker=BrokerAddress.parse(authority.broker))
         listed = let_site_in(folder, made, fleet=authority.fleet)
+        unknown = [each for each in made.devices if not authority.holds(each)]
+    address = BrokerAddress(made.hosts[0], port, "mqtts")
     typer.echo(
         f"{own}: copy it to the site's machine, and start there, in that folder: mosquitto -c mosquitto.conf"
     )
-    typer.echo(f"A device there:  edge-fl device --broker mqtts://{host[0]}:{port} --identity NAME.pem --data ...")
+    typer.echo(f"A device there:  edge-fl device --broker {address} --identity NAME.pem --data ...")
     if listed is not None:
         typer.echo(f"{listed}: send the fleet's Mosquitto SIGHUP, so that it reads this list again")
+    else:
+        typer.echo("\n".join(["The fleet's broker must know:", *site_access(made, fleet=authority.fleet)]))
+    if unknown:
+        typer.echo(
+            f"Nobody is called {', '.join(unknown)} yet: `edge-fl provision token` or `device` lets them in."
+        )
 
 
 @app.command("token")
@@ -208,7 +226,7 @@ def listen(
 
 @app.command("rotate")
 def rotate(
-    name: Annotated[str, typer.Argument(help="A device's id, or broker, or coordinator.")],
+    name: Annotated[str, typer.Argument(help="A device's id, or broker, coordinator or site:NAME.")],
     *,
     folder: Folder = _FLEET,
     days: Days = 365,
@@ -218,6 +236,7 @@ def rotate(
     Example: edge-fl provision rotate broker
     """
     from broker.provision.lock import locked_authority
+    from broker.provision.site import SITE_PREFIX
 
     with locked_authority(folder) as authority:
         path = authority.rotate(name, days=days)
@@ -225,23 +244,37 @@ def rotate(
         "broker": "restart the broker, or the `edge-fl serve` that has it embedded",
         "coordinator": "restart `edge-fl serve` with it",
     }
+    if name.startswith(SITE_PREFIX):
+        use[name] = "copy its folder to the site's machine, and restart Mosquitto there"
     otherwise = f"give it to '{name}', who needs it from now on"
     typer.echo(f"{path}: {use.get(name, otherwise)}.")
 
 
 @app.command("revoke")
-def revoke(name: Annotated[str, typer.Argument(help="The device's id.")], *, folder: Folder = _FLEET) -> None:
+def revoke(
+    name: Annotated[str, typer.Argument(help="The device's id, or site:NAME.")], *, folder: Folder = _FLEET
+) -> None:
     """Take an identity back, or a token that waits: the broker lets it in no more.
 
     Example: edge-fl provision revoke tea
     """
     from broker.provision.lock import locked_authority
+    from broker.provision.mosquitto import let_site_out
+    from broker.provision.site import SITE_PREFIX
     from broker.provision.tokens import Tokens
 
     with locked_authority(folder) as authority:
         if holds := authority.holds(name):  # at once, whatever became of the tokens
             authority.revoke(name)
+            if name.startswith(
+                SITE_PREFIX
+            ):  # its session may last for months, and no list of certificates ends that
+                let_site_out(folder, name)
             typer.echo(f"'{name}' is revoked. Mosquitto reads that after: systemctl reload mosquitto (SIGHUP).")
+            for site in authority.sites:
+                typer.echo(
+                    f"Copy {folder / site.folder / 'revoked.pem'} to site '{site.name}', and reload Mosquitto there."
+                )
         if Tokens(folder).revoke(name):
             typer.echo(f"The token of '{name}' is revoked.")
         elif not holds:

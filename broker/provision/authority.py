@@ -20,13 +20,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from broker.provision.issuer import Issuer, PrivateKey, check_hosts, key_pem, pem_of
-from broker.provision.site import Site, site_of
+from broker.provision.site import SITE_PREFIX, Site, site_of
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.identity.certificates import BROKER, COORDINATOR, is_coordinators, worker_name
 from edge_fl.identity.file import identity_part, identity_text, parse_identity
 from edge_fl.identity.signing import SigningKey, newest_key, successor_of
+from edge_fl.transport.address import is_loopback
 from edge_fl.wire.messages import check_fleet, check_id
 from edge_fl.wire.signed import MOST_SUCCESSORS, Successor
 
@@ -192,6 +193,11 @@ class Authority:
         return self._record.issued
 
     @property
+    def sites(self) -> tuple[Site, ...]:
+        """The fleet's sites."""
+        return self._record.sites
+
+    @property
     def expiring(self) -> tuple[Issued, ...]:
         """Whose certificate holds, but not for another 30 days."""
         soon = dt.datetime.now(dt.UTC) + _SOON
@@ -224,8 +230,8 @@ class Authority:
         Raises
         ------
         ConfigError
-            When a name of ``site`` is no id, a host is none, a device is at another site, or the fleet's name has a
-            space.
+            When a name or host of ``site`` is none, its host is the fleet's broker, a device is at another site, or the
+            fleet's name has a space.
         StateError
             When the folder cannot be written.
         """
@@ -233,15 +239,28 @@ class Authority:
             raise ConfigError(
                 f"Mosquitto bridges no topics with a space, and this fleet is called '{self.fleet}': make one without."
             )
-        others = tuple(other for other in self._record.sites if other.name != site.name)
+        others = tuple(other for other in self.sites if other.name != site.name)
         site.check(others)
         check_hosts(site.hosts)
-        before = site_of(site.identity, self._record.sites)
+        for name in site.devices:
+            _check_device(name)
+        if twice := [host for host in site.hosts if host in self._record.hosts and not is_loopback(host)]:
+            raise ConfigError(f"'{twice[0]}' is the fleet's broker: give --host of the site's own.")
+        before, file = site_of(site.identity, self.sites), self.folder / site.folder / SITE_IDENTITY
+        stays = before is not None and {*before.hosts} == {*site.hosts} and self._is_current(site.identity, file)
         self._record = msgspec.structs.replace(self._record, sites=(*others, site))
+        if not stays:
+            return self._issue(site.identity, days=days)
         self._keep(self.issued)
-        file = self._file(site.identity)
-        kept = before is not None and before.hosts == site.hosts and self.holds(site.identity) and file.exists()
-        return file if kept else self._issue(site.identity, days=days)
+        return file
+
+    def _is_current(self, name: str, file: Path) -> bool:
+        """Whether ``file`` has the certificate that ``name`` was given last, and that is not revoked."""
+        try:
+            serial = f"{x509.load_pem_x509_certificate(file.read_bytes()).serial_number:x}"
+        except (OSError, ValueError):
+            return False
+        return any(held.serial == serial and held.name == name and held.revoked is None for held in self.issued)
 
     def holds(self, name: str) -> bool:
         """Whether somebody has an identity of that name."""
@@ -282,7 +301,10 @@ class Authority:
         if not any(held.name == name for held in self.issued):
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
         if not self.holds(name):
-            raise ConfigError(f"'{name}' is revoked: `edge-fl provision device {name}` lets it in again.")
+            again = (
+                f"site {name.removeprefix(SITE_PREFIX)} ..." if name.startswith(SITE_PREFIX) else f"device {name}"
+            )
+            raise ConfigError(f"'{name}' is revoked: `edge-fl provision {again}` lets it in again.")
         return self._issue(name, days=days)
 
     def _follow(self, key: SigningKey) -> None:
@@ -312,7 +334,10 @@ class Authority:
         return found
 
     def revoke(self, name: str) -> None:
-        """Take a device's identity back; raises ConfigError where nobody has it, or it is no device's."""
+        """Take an identity back, and forget the site whose it was.
+
+        Raises ConfigError where nobody has it, or it is the broker's or the coordinator's.
+        """
         if name in (BROKER, COORDINATOR):
             raise ConfigError(
                 f"'{name}' is not revoked, as the fleet cannot do without: `edge-fl provision rotate {name}` replaces "
@@ -322,10 +347,13 @@ class Authority:
             if any(held.name == name for held in self.issued):
                 raise ConfigError(f"'{name}' is revoked already.")
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
+        file = self._file(name)
+        left = tuple(site for site in self.sites if site.identity != name)
+        self._record = msgspec.structs.replace(self._record, sites=left)  # its devices may come to another site
         try:
             self._keep(_revoked(self.issued, name))
         finally:
-            self._file(name).unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
     def _issue(self, name: str, *, days: int) -> Path:
         key: PrivateKey = Ed25519PrivateKey.generate()
@@ -363,11 +391,11 @@ class Authority:
         """By which clients reach it: a broker, or nobody."""
         if name == BROKER:
             return self._record.hosts
-        site = site_of(name, self._record.sites)
+        site = site_of(name, self.sites)
         return () if site is None else site.hosts
 
     def _file(self, name: str) -> Path:
-        if (site := site_of(name, self._record.sites)) is not None:
+        if (site := site_of(name, self.sites)) is not None:
             return self.folder / site.folder / SITE_IDENTITY
         folder = self.folder if name == BROKER or is_coordinators(name) else self.folder / "devices"
         return folder / f"{name}.pem"
@@ -380,9 +408,10 @@ class Authority:
             self._write_revoked()
 
     def _write_revoked(self, identity: str | None = None) -> None:
-        """For Mosquitto, and in the broker's own file, behind its new ``identity``, for the embedded broker."""
+        """For Mosquitto, sites, and in the broker's own file, behind its new ``identity``, for the embedded broker."""
         revoked, broker = self._list(), self._file(BROKER)
-        write_atomically(self.folder / _REVOKED, revoked.encode())
+        for folder in (self.folder, *(self.folder / site.folder for site in self.sites)):
+            write_atomically(folder / _REVOKED, revoked.encode())
         if identity is None and broker.exists():
             identity = _identity_in(broker)
         if identity is not None:

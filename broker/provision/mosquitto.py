@@ -11,7 +11,7 @@ from edge_fl.identity.certificates import worker_name
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Topics
 
-__all__ = ["let_site_in", "let_workers_in", "write_mosquitto", "write_site"]
+__all__ = ["let_site_in", "let_site_out", "let_workers_in", "site_access", "write_mosquitto", "write_site"]
 
 _CONFIG = "mosquitto.conf"
 _ACL = "mosquitto.acl"
@@ -60,27 +60,47 @@ def write_site(folder: Path, site: Site, *, fleet: str, broker: BrokerAddress) -
     """
     own, topics = folder / site.folder, Topics(fleet)
     for name in ("ca.pem", "revoked.pem"):
-        write_atomically(own / name, _read(folder / name))
+        write_atomically(own / name, _text(folder / name).encode())
     write_atomically(own / _ACL, _lines(*_patterns(topics)))
     write_atomically(own / _CONFIG, _config(site, topics, broker))
     return own
 
 
+def site_access(site: Site, *, fleet: str) -> list[str]:
+    """The lines of an access list that let the site speak and listen for its devices alone."""
+    topics = Topics(fleet)
+    allowed = [f"user {site.identity}", f"topic read {topics.all}"]
+    for device in site.devices:
+        allowed += [f"topic write {topics.up(device, '+')}/#", f"topic read {topics.down(device)}/#"]
+    return allowed
+
+
 def let_site_in(folder: Path, site: Site, *, fleet: str) -> Path | None:
-    """Have the fleet's access list in ``folder`` let the site speak for its devices alone; None without a list.
+    """Put :meth:`site_access` into the fleet's access list in ``folder``; None without a list.
 
     Raises StateError when it cannot be read or written.
     """
-    file, topics = folder / _ACL, Topics(fleet)
+    return _replace_user(folder / _ACL, site.identity, ["", *site_access(site, fleet=fleet)])
+
+
+def let_site_out(folder: Path, identity: str) -> Path | None:
+    """Take a site out of the fleet's access list in ``folder``, as :func:`let_site_in` puts it in."""
+    return _replace_user(folder / _ACL, identity, [])
+
+
+def _replace_user(file: Path, user: str, lines: list[str]) -> Path | None:
+    """Put ``lines`` at the end of an access list in place of what it has of ``user``; None without a list."""
     if not file.exists():
         return None
-    allowed = [f"topic read {topics.all}"]
-    for device in site.devices:
-        allowed += [f"topic write {topics.up(device, '+')}/#", f"topic read {topics.down(device)}/#"]
-    user = f"user {site.identity}\n"
-    # An empty line ends a user's lines.
-    others = [block.strip("\n") for block in _read(file).decode().split("\n\n") if not block.startswith(user)]
-    write_atomically(file, _lines("\n\n".join([*others, user + "\n".join(allowed)])))
+    others, its_own = list[str](), False
+    for line in _text(file).splitlines():
+        word, _, rest = line.strip().partition(" ")
+        its_own = rest == user if word == "user" else its_own and word == "topic"
+        if not its_own:
+            others.append(line)
+    while others and not others[-1]:
+        others.pop()
+    write_atomically(file, _lines(*others, *lines))
     return file
 
 
@@ -144,8 +164,10 @@ def _lines(*lines: str) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _read(file: Path) -> bytes:
+def _text(file: Path) -> str:
     try:
-        return file.read_bytes()
+        return file.read_text("utf-8")
     except OSError as error:
         raise StateError(f"'{file}' cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise StateError(f"'{file}' is not text in UTF-8: restore it from your copy of the folder.") from error

@@ -7,9 +7,11 @@ import msgspec
 from edge_fl.core.errors import ConfigError
 from edge_fl.wire.messages import check_id
 
-__all__ = ["Site", "site_of"]
+__all__ = ["SITE_PREFIX", "Site", "site_of"]
 
-_PREFIX = "site:"  # no device's id has a colon, so a site passes for no device
+SITE_PREFIX = "site:"
+"""Begins the name in a site's certificate: no device's id has a colon, so a site passes for no device."""
+_LONGEST = 64 - len(SITE_PREFIX)  # characters: a certificate takes 64
 
 
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +25,7 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def identity(self) -> str:
         """The name in its certificate."""
-        return f"{_PREFIX}{self.name}"
+        return f"{SITE_PREFIX}{self.name}"
 
     @property
     def folder(self) -> Path:
@@ -31,14 +33,18 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path("sites") / self.name
 
     def check(self, others: tuple["Site", ...]) -> None:
-        """Raises ConfigError where a name is no id, or a device is at another site."""
-        for name in (self.name, *self.devices):
-            check_id(name)
+        """Raises ConfigError where the name is none, nobody can reach it, or a device is at another site."""
+        if len(check_id(self.name)) > _LONGEST:
+            raise ConfigError(f"A site's name has at most {_LONGEST} characters, unlike '{self.name}'.")
+        if not self.hosts:
+            raise ConfigError(
+                "A site's broker needs a name or an IP address by which devices reach it: give --host."
+            )
         for other in others:
             if twice := sorted(set(self.devices) & set(other.devices)):
                 raise ConfigError(
                     f"'{twice[0]}' is a device of site '{other.name}': first run `edge-fl provision site {other.name}` "
-                    "without that device."
+                    f"without that device, or `edge-fl provision revoke {other.identity}`."
                 )
 
 

@@ -63,7 +63,7 @@ class Channel:
 
     def receive(self) -> Any:
         """What the other process sent next; EOFError or OSError where that process is no more."""
-        is_new, sizes, pickled = self.connection.recv()
+        is_new, sizes, stream = self.connection.recv()
         place = self._received % self._files
         self._received += 1
         if is_new:
@@ -73,7 +73,7 @@ class Channel:
             got = _got(self._read[place], size, start)
             buffers.append(got if readonly else bytearray(got))
             start += size
-        return pickle.loads(pickled, buffers=buffers)
+        return pickle.loads(stream, buffers=buffers)
 
     def close(self) -> None:
         """Close the pipe and the files."""

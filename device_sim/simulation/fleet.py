@@ -39,7 +39,8 @@ from edge_fl.wire.messages import CollectedStatistics, CollectStatistics, Evalua
 
 __all__ = ["Parts", "SimulatedFleet", "Trained"]
 
-_AT_ONCE = 16  # clients whose state is read together: each may be as large as the model
+# Clients whose state is read together, which may be as large as a few models.
+_AT_ONCE, _AT_ONCE_BYTES = 16, 32 << 20
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,8 @@ class SimulatedFleet:
         """The round's updates, with the workers that train them."""
 
         def recall(clients: Sequence[str]) -> list[Call]:
-            states = self._parts.store.state  # those before the round, in which each is asked once
-            return [self._call(client, current.parts[client].task, states(client)) for client in clients]
+            states = self._parts.store.states(clients)  # those before the round, in which each is asked once
+            return [self._call(client, current.parts[client].task, states[client]) for client in clients]
 
         held = HeldRound(
             self._bundle.layout,
@@ -199,10 +200,11 @@ class SimulatedFleet:
 
     def _calls(self, tasks: Mapping[str, Task]) -> Iterator[Call]:
         """What each is to train, as a trainer takes it; the model is counted as sent."""
-        for client in sorted(tasks):
-            self.sent[client] += self._downlink(client)
         clients = sorted(tasks)
-        parts = (clients[start : start + _AT_ONCE] for start in range(0, len(clients), _AT_ONCE))
+        for client in clients:
+            self.sent[client] += self._downlink(client)
+        size = min(max(_AT_ONCE_BYTES // len(self._content), 1), _AT_ONCE)
+        parts = (clients[start : start + size] for start in range(0, len(clients), size))
         return (
             self._call(client, tasks[client], state)
             for part in parts

@@ -16,7 +16,7 @@ _SMALL = 1 << 12  # bytes of a buffer that the stream may as well have
 def pickled(value: object, *, beside: bool = True) -> tuple[bytes, list[memoryview]]:
     """The stream, and the large buffers that ``pickle.loads`` takes with it; none are taken out unless ``beside``.
 
-    Buffers that are read-only are ``bytes`` at the other end, others a ``bytearray``.
+    Whoever loads it gives ``bytes`` for a read-only buffer, which an update's frame is, and a ``bytearray`` for others.
     """
     stream, buffers = BytesIO(), list[memoryview]()
     _Pickler(stream, buffers, beside=beside).dump(value)

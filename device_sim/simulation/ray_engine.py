@@ -128,7 +128,7 @@ class RayEngine(Engine):
     def share(self, model: bytes) -> Any:
         """A reference to it in the object store, which each host fetches once."""
         self._hire()
-        return self._ray.put(model)
+        return self._ray.put(np.frombuffer(model, np.uint8))  # of bytes Ray makes a copy for every part
 
     def _hire(self) -> None:
         """Begin as many actors as the cluster has room for, or as are wanted; nobody waits for them."""
@@ -144,8 +144,7 @@ class RayEngine(Engine):
     def _begin(self, part: "_Part") -> None:
         actor = max(self._free, key=self._free.count)
         self._free.remove(actor)
-        job = self._ray.put(_packed(part.job))  # as an argument it would be serialized twice
-        self._awaited[actor.do.remote(job, part.model)] = actor, part
+        self._awaited[actor.do.remote(self._put(part.job), part.model)] = actor, part
         if isinstance(part.job, Hold):
             self._holds[part.number] = actor
 
@@ -180,7 +179,7 @@ class RayEngine(Engine):
         """All at once; what a lost actor held is lost."""
         shares = by_holder(self._holds, parts)
         self._holds.clear()
-        asked = [(actor, some, actor.do.remote(_packed(jobs(some)), b"")) for actor, some in shares.items()]
+        asked = [(actor, some, actor.do.remote(self._put(jobs(some)), None)) for actor, some in shares.items()]
         answers, lost = list[tuple[list[int], Any]](), list[int]()
         for actor, some, answer in asked:
             came = self._came(answer)
@@ -191,6 +190,10 @@ class RayEngine(Engine):
                 answers.append((some, came))
         return answers, lost
 
+    def _put(self, job: Job) -> Any:
+        """A reference to a job: as an argument it would be serialized twice."""
+        return self._ray.put(_packed(job))
+
     def _forget(self, actor: Any) -> None:
         """Give a lost actor nothing more, whatever else it answered before."""
         self._gone.add(actor)
@@ -199,8 +202,7 @@ class RayEngine(Engine):
     def _came(self, answer: Any) -> Any:
         """What an actor answered, or that it is lost; raises what it could not do."""
         try:
-            came = self._ray.get(answer)
-            return came if came is None else _unpacked(came)
+            return _unpacked(self._ray.get(answer))
         except self._ray.exceptions.RayTaskError:  # it is there
             raise
         except self._ray.exceptions.RayError as error:
@@ -236,28 +238,39 @@ class _Actor:
             (root / name).write_bytes(content)
         self._worker = Worker(partial(Bundle.load, root), open)
 
-    def ready(self) -> None:
-        """It is there."""
+    def ready(self) -> "_Packed":
+        """Whether it is there."""
+        return _packed(True)
 
-    def do(self, job: "_Packed", model: bytes) -> "_Packed":
+    def do(self, job: "_Packed", model: NDArray[np.uint8] | None) -> "_Packed":
         """As :meth:`Worker.do`."""
-        return _packed(self._worker.do(_unpacked(job), model))
+        answer = self._worker.do(_unpacked(job), b"" if model is None else model.tobytes())
+        try:
+            return _packed(answer)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:  # an error of the user's own, say
+            return _packed(
+                RunError(f"A Ray worker's answer cannot be sent ({said(error)[:_SHOWN]}): {answer!r:.{_SHOWN}}")
+            )
 
 
-_Packed = tuple[bytes, list[tuple[NDArray[np.uint8], bool]]]
-"""A pickle, and its large buffers as arrays, which Ray copies but once, and whether each is read-only."""
+_Packed = tuple[bytes, list[tuple[int, bool]], NDArray[np.uint8]]
+"""A pickle, of its large buffers the sizes and whether they are read-only, and the buffers, one after another.
+
+They are one array, as Ray is slower at many."""
 
 
 def _packed(value: object) -> _Packed:
     stream, buffers = pickled(value)
-    return stream, [(np.frombuffer(buffer, np.uint8), buffer.readonly) for buffer in buffers]
+    return stream, [(len(each), each.readonly) for each in buffers], np.frombuffer(b"".join(buffers), np.uint8)
 
 
 def _unpacked(packed: _Packed) -> Any:
-    stream, buffers = packed
-    return pickle.loads(
-        stream, buffers=[(bytes if readonly else bytearray)(memoryview(array)) for array, readonly in buffers]
-    )
+    stream, sizes, content = packed
+    start, buffers, view = 0, list[bytes | bytearray](), content.data
+    for size, readonly in sizes:
+        buffers.append((bytes if readonly else bytearray)(view[start : start + size]))
+        start += size
+    return pickle.loads(stream, buffers=buffers)
 
 
 def check_address(address: str, *, insecure: bool) -> None:

@@ -55,9 +55,7 @@ COMMANDS = {
     "chaos": Named("benchmarks.commands.chaos:chaos", "A fleet whose processes and links fail, bit for bit."),
     "fleet": Named("benchmarks.commands.fleet:fleet", "Methods on emulated devices of four classes."),
     "load": Named("benchmarks.commands.load:load", "Thousands of devices on one coordinator."),
-    "brokers": Named(
-        "benchmarks.commands.brokers:brokers", "Rounds over Mosquitto, NATS and amqtt."
-    ),
+    "brokers": Named("benchmarks.commands.brokers:brokers", "Rounds over Mosquitto, NATS and amqtt."),
     "scale": Named("benchmarks.commands.scale:scale", "What each part takes as devices and workers grow."),
     "secure": Named("benchmarks.commands.secure:secure", "Sums that nobody sees, against Flower's SecAgg+."),
     "transfer": Named("benchmarks.commands.transfer:transfer", "A large model to devices on slow links."),

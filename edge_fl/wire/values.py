@@ -188,7 +188,8 @@ def _split(
 
 
 def _check_finite(numbers: NDArray[np.float32], name: str) -> None:
-    # Zero times a finite number is zero, times anything else NaN: a dot product tells at the speed of memory.
+    # Zero times a finite number is zero, times anything else NaN: a dot product tells at the speed of memory. The
+    # caller has numpy ignore that (errstate), once for all tensors.
     for start in range(0, len(numbers), len(_ZEROS)):
         stretch = numbers[start : start + len(_ZEROS)]
         if not np.dot(stretch, _ZEROS[: len(stretch)]) == 0.0:

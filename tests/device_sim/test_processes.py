@@ -73,6 +73,18 @@ def test_two_processes_train_what_one_does(torch_bundle: Bundle, tmp_path: Path,
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.parametrize(("bound", "value"), [("_AT_ONCE", 4), ("_AT_ONCE_BYTES", 0)])
+def test_states_that_are_read_together_are_each_clients_own(
+    torch_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, value: int
+) -> None:
+    """DGC remembers what it did not send: 9 clients in one part, in parts of 4, and one after another."""
+    together = simulation(torch_bundle, tmp_path / "together", TrainerSettings("runtime"), rounds=3).run()
+    monkeypatch.setattr(f"device_sim.simulation.fleet.{bound}", value)
+    apart = simulation(torch_bundle, tmp_path / "apart", TrainerSettings("runtime"), rounds=3).run()
+    ours, theirs = load_file(together.weights), load_file(apart.weights)
+    assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
+
+
 def test_what_goes_wrong_in_a_process_is_told_as_it_is(torch_bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="lower the step size"):
         simulation(torch_bundle, tmp_path / "run", TrainerSettings("runtime", processes=2), lr=1e30).run()
