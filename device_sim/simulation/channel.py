@@ -4,16 +4,20 @@ import os
 import pickle
 import sys
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from tempfile import TemporaryFile
 from typing import Any
 
-from device_sim.simulation.pickles import pickled
+import msgspec
+
 from edge_fl.core.errors import RunError
+from edge_fl.training.update import Update
 
 __all__ = ["Channel", "ready_among"]
 
+_SMALL = 1 << 12  # bytes of a buffer that the pipe may as well carry
 # On macOS the end that takes a descriptor answers over the same pipe, where another thread may be receiving.
 _HANDS_OVER = sys.platform != "darwin"
 _AT_ONCE = 1 << 30  # bytes of one read or write: Linux takes 2 GiB at most
@@ -49,13 +53,14 @@ class Channel:
 
     def send(self, value: object) -> None:
         """Send it; OSError where the other process is no more, RunError where a file cannot be written."""
-        stream, buffers = pickled(value, beside=_HANDS_OVER)
+        stream, buffers = BytesIO(), list[memoryview]()
+        _Pickler(stream, buffers).dump(value)
         place = self._sent % self._files
         is_new = bool(buffers) and place not in self._handed
         if buffers:
             self._write(place, buffers)
         sizes = [(len(buffer), buffer.readonly) for buffer in buffers]
-        self.connection.send((is_new, sizes, stream))
+        self.connection.send((is_new, sizes, stream.getvalue()))
         if is_new:
             send_handle(self.connection, self._written[place], os.getpid())
             self._handed.add(place)
@@ -63,7 +68,7 @@ class Channel:
 
     def receive(self) -> Any:
         """What the other process sent next; EOFError or OSError where that process is no more."""
-        is_new, sizes, stream = self.connection.recv()
+        is_new, sizes, pickled = self.connection.recv()
         place = self._received % self._files
         self._received += 1
         if is_new:
@@ -73,7 +78,7 @@ class Channel:
             got = _got(self._read[place], size, start)
             buffers.append(got if readonly else bytearray(got))
             start += size
-        return pickle.loads(stream, buffers=buffers)
+        return pickle.loads(pickled, buffers=buffers)
 
     def close(self) -> None:
         """Close the pipe and the files."""
@@ -101,6 +106,33 @@ def ready_among(channels: Iterable[Channel]) -> list[Channel]:
     """Wait until there is something to receive; of which channels there is."""
     by_connection: dict[Any, Channel] = {channel.connection: channel for channel in channels}
     return [by_connection[connection] for connection in wait(by_connection)]
+
+
+class _Pickler(pickle.Pickler):
+    """Gives ``buffers`` what is large, in place of a copy in the stream."""
+
+    def __init__(self, stream: BytesIO, buffers: list[memoryview]) -> None:
+        super().__init__(stream, protocol=5, buffer_callback=self._take)
+        self._buffers = buffers
+
+    def reducer_override(self, value: Any) -> Any:
+        """Updates, whose bytes are no buffers otherwise, and UNSET, for which pickle searches all modules."""
+        if isinstance(value, Update):
+            frame, withheld = pickle.PickleBuffer(value.frame), pickle.PickleBuffer(value.withheld)
+            return Update, (frame, value.loss, value.state, withheld)
+        return (_unset, ()) if value is msgspec.UNSET else NotImplemented
+
+    def _take(self, buffer: pickle.PickleBuffer) -> bool:
+        """Whether it stays in the stream."""
+        raw = buffer.raw()
+        if len(raw) < _SMALL or not _HANDS_OVER:
+            return True
+        self._buffers.append(raw)
+        return False
+
+
+def _unset() -> msgspec.UnsetType:
+    return msgspec.UNSET
 
 
 def _put(descriptor: int, buffers: Sequence[memoryview]) -> None:

@@ -5,7 +5,6 @@ Nothing else imports Ray, and this file only where it is asked for.
 
 import logging
 import os
-import pickle
 import secrets
 import socket
 import sys
@@ -16,11 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from device_sim.simulation.parts import PARTS_AT_ONCE, Engine, by_holder
-from device_sim.simulation.pickles import pickled
 from device_sim.simulation.trainer import Trainer, power_of_two
 from device_sim.simulation.worker import Hold, Job, Train, Worker
 from edge_fl.core.bundle import Bundle
@@ -128,7 +123,7 @@ class RayEngine(Engine):
     def share(self, model: bytes) -> Any:
         """A reference to it in the object store, which each host fetches once."""
         self._hire()
-        return self._ray.put(np.frombuffer(model, np.uint8))  # of bytes Ray makes a copy for every part
+        return self._ray.put(model)
 
     def _hire(self) -> None:
         """Begin as many actors as the cluster has room for, or as are wanted; nobody waits for them."""
@@ -144,7 +139,7 @@ class RayEngine(Engine):
     def _begin(self, part: "_Part") -> None:
         actor = max(self._free, key=self._free.count)
         self._free.remove(actor)
-        self._awaited[actor.do.remote(self._put(part.job), part.model)] = actor, part
+        self._awaited[actor.do.remote(part.job, part.model)] = actor, part
         if isinstance(part.job, Hold):
             self._holds[part.number] = actor
 
@@ -179,7 +174,7 @@ class RayEngine(Engine):
         """All at once; what a lost actor held is lost."""
         shares = by_holder(self._holds, parts)
         self._holds.clear()
-        asked = [(actor, some, actor.do.remote(self._put(jobs(some)), None)) for actor, some in shares.items()]
+        asked = [(actor, some, actor.do.remote(jobs(some), b"")) for actor, some in shares.items()]
         answers, lost = list[tuple[list[int], Any]](), list[int]()
         for actor, some, answer in asked:
             came = self._came(answer)
@@ -190,10 +185,6 @@ class RayEngine(Engine):
                 answers.append((some, came))
         return answers, lost
 
-    def _put(self, job: Job) -> Any:
-        """A reference to a job: as an argument it would be serialized twice."""
-        return self._ray.put(_packed(job))
-
     def _forget(self, actor: Any) -> None:
         """Give a lost actor nothing more, whatever else it answered before."""
         self._gone.add(actor)
@@ -202,7 +193,7 @@ class RayEngine(Engine):
     def _came(self, answer: Any) -> Any:
         """What an actor answered, or that it is lost; raises what it could not do."""
         try:
-            return _unpacked(self._ray.get(answer))
+            return self._ray.get(answer)
         except self._ray.exceptions.RayTaskError:  # it is there
             raise
         except self._ray.exceptions.RayError as error:
@@ -238,39 +229,13 @@ class _Actor:
             (root / name).write_bytes(content)
         self._worker = Worker(partial(Bundle.load, root), open)
 
-    def ready(self) -> "_Packed":
+    def ready(self) -> bool:
         """Whether it is there."""
-        return _packed(True)
+        return True
 
-    def do(self, job: "_Packed", model: NDArray[np.uint8] | None) -> "_Packed":
+    def do(self, job: Job, model: bytes) -> Any:
         """As :meth:`Worker.do`."""
-        answer = self._worker.do(_unpacked(job), b"" if model is None else model.tobytes())
-        try:
-            return _packed(answer)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:  # an error of the user's own, say
-            return _packed(
-                RunError(f"A Ray worker's answer cannot be sent ({said(error)[:_SHOWN]}): {answer!r:.{_SHOWN}}")
-            )
-
-
-_Packed = tuple[bytes, list[tuple[int, bool]], NDArray[np.uint8]]
-"""A pickle, of its large buffers the sizes and whether they are read-only, and the buffers, one after another.
-
-They are one array, as Ray is slower at many."""
-
-
-def _packed(value: object) -> _Packed:
-    stream, buffers = pickled(value)
-    return stream, [(len(each), each.readonly) for each in buffers], np.frombuffer(b"".join(buffers), np.uint8)
-
-
-def _unpacked(packed: _Packed) -> Any:
-    stream, sizes, content = packed
-    start, buffers, view = 0, list[bytes | bytearray](), content.data
-    for size, readonly in sizes:
-        buffers.append((bytes if readonly else bytearray)(view[start : start + size]))
-        start += size
-    return pickle.loads(stream, buffers=buffers)
+        return self._worker.do(job, model)
 
 
 def check_address(address: str, *, insecure: bool) -> None:
