@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from edge_fl.commands.log import LogFormat, logging_to
 from edge_fl.commands.options import Json
@@ -139,18 +140,19 @@ def site(
     """
     from broker.provision.lock import locked_authority
     from broker.provision.mosquitto import let_site_in, site_access, write_site
-    from broker.provision.site import Site
+    from broker.provision.site import Site, site_of
     from edge_fl.transport.address import BrokerAddress
 
+    made = Site(name, tuple(host), port or 8883, tuple(dict.fromkeys(device)))
     with locked_authority(folder) as authority:
-        before = next((known for known in authority.sites if known.name == name), None)
-        port = port or (8883 if before is None else before.port)
-        made = Site(name, tuple(host), port, tuple(dict.fromkeys(device)))
+        before = site_of(made.identity, authority.sites)
+        if port is None and before is not None:
+            made = replace(made, port=before.port)
         authority.site(made, days=days)
         own = write_site(folder, made, fleet=authority.fleet, broker=BrokerAddress.parse(authority.broker))
         listed = let_site_in(folder, made, fleet=authority.fleet)
         unknown = [each for each in made.devices if not authority.holds(each)]
-    address = BrokerAddress(made.hosts[0], port, "mqtts")
+    address = BrokerAddress(made.hosts[0], made.port, "mqtts")
     typer.echo(
         f"{own}: copy it to the site's machine, and start there, in that folder: mosquitto -c mosquitto.conf"
     )
@@ -236,15 +238,16 @@ def rotate(
     Example: edge-fl provision rotate broker
     """
     from broker.provision.lock import locked_authority
-    from broker.provision.site import SITE_PREFIX
+    from broker.provision.site import site_of
 
     with locked_authority(folder) as authority:
         path = authority.rotate(name, days=days)
+        is_site = site_of(name, authority.sites) is not None
     use = {
         "broker": "restart the broker, or the `edge-fl serve` that has it embedded",
         "coordinator": "restart `edge-fl serve` with it",
     }
-    if name.startswith(SITE_PREFIX):
+    if is_site:
         use[name] = "copy its folder to the site's machine, and restart Mosquitto there"
     otherwise = f"give it to '{name}', who needs it from now on"
     typer.echo(f"{path}: {use.get(name, otherwise)}.")
@@ -260,18 +263,18 @@ def revoke(
     """
     from broker.provision.lock import locked_authority
     from broker.provision.mosquitto import let_site_out
-    from broker.provision.site import SITE_PREFIX
+    from broker.provision.site import site_of
     from broker.provision.tokens import Tokens
 
     with locked_authority(folder) as authority:
         if holds := authority.holds(name):  # at once, whatever became of the tokens
             authority.revoke(name)
-            if name.startswith(
-                SITE_PREFIX
-            ):  # its session may last for months, and no list of certificates ends that
-                let_site_out(folder, name)
+            if site_of(name, authority.sites) is not None:
+                let_site_out(
+                    folder, name
+                )  # its session may last for months, and no list of certificates ends that
             typer.echo(f"'{name}' is revoked. Mosquitto reads that after: systemctl reload mosquitto (SIGHUP).")
-            for site in authority.sites:
+            for site in (each for each in authority.sites if authority.holds(each.identity)):
                 typer.echo(
                     f"Copy {folder / site.folder / 'revoked.pem'} to site '{site.name}', and reload Mosquitto there."
                 )

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
 from broker.provision.issuer import Issuer, PrivateKey, check_hosts, key_pem, pem_of
-from broker.provision.site import SITE_PREFIX, Site, site_of
+from broker.provision.site import Site, site_of
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import ConfigError, StateError
 from edge_fl.core.unreadable import UNREADABLE
@@ -31,14 +31,12 @@ from edge_fl.transport.address import is_loopback
 from edge_fl.wire.messages import check_fleet, check_id
 from edge_fl.wire.signed import MOST_SUCCESSORS, Successor
 
-__all__ = ["BROKER", "COORDINATOR", "DAYS", "ENROL_PORT", "SITE_IDENTITY", "Authority", "Issued"]
+__all__ = ["BROKER", "COORDINATOR", "DAYS", "ENROL_PORT", "Authority", "Issued"]
 
 DAYS = 365
 """How long an identity holds unless told otherwise."""
 ENROL_PORT = 8884
 """Where devices enrol unless told otherwise."""
-SITE_IDENTITY = "site.pem"
-"""The identity of a site's broker, in the site's folder."""
 
 _SOON = dt.timedelta(days=30)
 _Part = TypeVar("_Part")
@@ -246,7 +244,7 @@ class Authority:
             _check_device(name)
         if twice := [host for host in site.hosts if host in self._record.hosts and not is_loopback(host)]:
             raise ConfigError(f"'{twice[0]}' is the fleet's broker: give --host of the site's own.")
-        before, file = site_of(site.identity, self.sites), self.folder / site.folder / SITE_IDENTITY
+        before, file = site_of(site.identity, self.sites), self.folder / site.file
         stays = before is not None and {*before.hosts} == {*site.hosts} and self._is_current(site.identity, file)
         self._record = msgspec.structs.replace(self._record, sites=(*others, site))
         if not stays:
@@ -301,9 +299,8 @@ class Authority:
         if not any(held.name == name for held in self.issued):
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
         if not self.holds(name):
-            again = (
-                f"site {name.removeprefix(SITE_PREFIX)} ..." if name.startswith(SITE_PREFIX) else f"device {name}"
-            )
+            site = site_of(name, self.sites)
+            again = f"device {name}" if site is None else f"site {site.name} ..."
             raise ConfigError(f"'{name}' is revoked: `edge-fl provision {again}` lets it in again.")
         return self._issue(name, days=days)
 
@@ -334,7 +331,7 @@ class Authority:
         return found
 
     def revoke(self, name: str) -> None:
-        """Take an identity back, and forget the site whose it was.
+        """Take an identity back; the devices of a site whose it was may come to another.
 
         Raises ConfigError where nobody has it, or it is the broker's or the coordinator's.
         """
@@ -347,13 +344,14 @@ class Authority:
             if any(held.name == name for held in self.issued):
                 raise ConfigError(f"'{name}' is revoked already.")
             raise ConfigError(f"Nobody is called '{name}' here; `edge-fl provision list` says who is.")
-        file = self._file(name)
-        left = tuple(site for site in self.sites if site.identity != name)
-        self._record = msgspec.structs.replace(self._record, sites=left)  # its devices may come to another site
+        if (site := site_of(name, self.sites)) is not None:
+            others = tuple(other for other in self.sites if other != site)
+            free = msgspec.structs.replace(site, devices=())
+            self._record = msgspec.structs.replace(self._record, sites=(*others, free))
         try:
             self._keep(_revoked(self.issued, name))
         finally:
-            file.unlink(missing_ok=True)
+            self._file(name).unlink(missing_ok=True)
 
     def _issue(self, name: str, *, days: int) -> Path:
         key: PrivateKey = Ed25519PrivateKey.generate()
@@ -396,7 +394,7 @@ class Authority:
 
     def _file(self, name: str) -> Path:
         if (site := site_of(name, self.sites)) is not None:
-            return self.folder / site.folder / SITE_IDENTITY
+            return self.folder / site.file
         folder = self.folder if name == BROKER or is_coordinators(name) else self.folder / "devices"
         return folder / f"{name}.pem"
 

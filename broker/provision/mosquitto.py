@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from broker.broker_log import BROKER_LOG
-from broker.provision.authority import BROKER, COORDINATOR, SITE_IDENTITY
+from broker.provision.authority import BROKER, COORDINATOR
 from broker.provision.site import Site
 from edge_fl.core.atomic import write_atomically
 from edge_fl.core.errors import StateError
@@ -43,7 +43,7 @@ def let_workers_in(folder: Path, *, count: int, fleet: str) -> Path | None:
     file = folder / _ACL
     if not file.exists():
         return None
-    held, topics = file.read_text(), Topics(fleet)
+    held, topics = _text(file), Topics(fleet)
     missing = [number for number in range(1, count + 1) if f"user {worker_name(number)}\n" not in held]
     lines = [
         f"user {worker_name(number)}\ntopic read {topics.up('+', str(number))}/chunk/#\n" for number in missing
@@ -70,8 +70,8 @@ def site_access(site: Site, *, fleet: str) -> list[str]:
     """The lines of an access list that let the site speak and listen for its devices alone."""
     topics = Topics(fleet)
     allowed = [f"user {site.identity}", f"topic read {topics.all}"]
-    for device in site.devices:
-        allowed += [f"topic write {topics.up(device, '+')}/#", f"topic read {topics.down(device)}/#"]
+    for up, down in _topics_of(site, topics):
+        allowed += [f"topic write {up}", f"topic read {down}"]
     return allowed
 
 
@@ -106,18 +106,18 @@ def _replace_user(file: Path, user: str, lines: list[str]) -> Path | None:
 
 def _config(site: Site, topics: Topics, broker: BrokerAddress) -> bytes:
     bridged = [f"topic {topics.all} in 1"]
-    for device in site.devices:
-        bridged += [f"topic {topics.up(device, '+')}/# out 1", f"topic {topics.down(device)}/# in 1"]
+    for up, down in _topics_of(site, topics):
+        bridged += [f"topic {up} out 1", f"topic {down} in 1"]
     return _lines(
         f"# The broker of site '{site.name}', written by `edge-fl provision site`.",
         "# Start it in this folder: mosquitto -c mosquitto.conf",
-        *_broker(site.port, Path(), SITE_IDENTITY),
+        *_broker(site.port, Path(), site.file.name),
         "",
         f"connection {site.name}",
         f"address {broker.host}:{broker.port}",
         "bridge_cafile ca.pem",
-        f"bridge_certfile {SITE_IDENTITY}",
-        f"bridge_keyfile {SITE_IDENTITY}",
+        f"bridge_certfile {site.file.name}",
+        f"bridge_keyfile {site.file.name}",
         f"remote_clientid {site.identity}",
         "notifications false",
         "# What does not arrive is asked for again: nothing needs to wait for a broken line.",
@@ -125,6 +125,11 @@ def _config(site: Site, topics: Topics, broker: BrokerAddress) -> bytes:
         "restart_timeout 1 30",
         *bridged,
     )
+
+
+def _topics_of(site: Site, topics: Topics) -> list[tuple[str, str]]:
+    """The filters of what each device of the site sends, and of what it is sent."""
+    return [(f"{topics.up(device, '+')}/#", f"{topics.down(device)}/#") for device in site.devices]
 
 
 def _broker(port: int, folder: Path, own: str) -> list[str]:

@@ -7,15 +7,17 @@ import msgspec
 from edge_fl.core.errors import ConfigError
 from edge_fl.wire.messages import check_id
 
-__all__ = ["SITE_PREFIX", "Site", "site_of"]
+__all__ = ["Site", "site_of"]
 
-SITE_PREFIX = "site:"
-"""Begins the name in a site's certificate: no device's id has a colon, so a site passes for no device."""
-_LONGEST = 64 - len(SITE_PREFIX)  # characters: a certificate takes 64
+_PREFIX = "site:"  # no device's id has a colon, so a site passes for no device
+_LONGEST = 64 - len(_PREFIX)  # characters: a certificate takes 64
 
 
 class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The site ``name``: its ``devices`` reach its broker at ``hosts``, with TLS on ``port``."""
+    """The site ``name``: its ``devices`` reach its broker at ``hosts``, with TLS on ``port``.
+
+    One whose identity is revoked has no devices.
+    """
 
     name: str
     hosts: tuple[str, ...]
@@ -25,12 +27,17 @@ class Site(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def identity(self) -> str:
         """The name in its certificate."""
-        return f"{SITE_PREFIX}{self.name}"
+        return f"{_PREFIX}{self.name}"
 
     @property
     def folder(self) -> Path:
         """What its machine needs, below the authority's folder."""
         return Path("sites") / self.name
+
+    @property
+    def file(self) -> Path:
+        """Its identity, below the authority's folder."""
+        return self.folder / "site.pem"
 
     def check(self, others: tuple["Site", ...]) -> None:
         """Raises ConfigError where the name is none, nobody can reach it, or a device is at another site."""

@@ -4,16 +4,13 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import time
 from pathlib import Path
 
+from device_sim.emulation.broker_process import BrokerProcess
 from edge_fl.core.errors import BrokerError
 from edge_fl.transport.address import BrokerAddress
 
 __all__ = ["Mosquitto", "free_port", "mosquitto_program"]
-
-_START_SECONDS = 10.0
 
 
 def mosquitto_program() -> str | None:
@@ -21,10 +18,8 @@ def mosquitto_program() -> str | None:
     return shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
-class Mosquitto:
+class Mosquitto(BrokerProcess):
     """A broker on a port of this machine, which drops nothing that waits and keeps nothing on disk.
-
-    Leaving the context ends it.
 
     Parameters
     ----------
@@ -34,11 +29,6 @@ class Mosquitto:
         Where it listens; None for a free port.
     config
         The lines of its configuration; None to let in whoever comes.
-
-    Attributes
-    ----------
-    address
-        Where it listens, the same one after every start.
 
     Raises
     ------
@@ -50,58 +40,20 @@ class Mosquitto:
         program = mosquitto_program()
         if program is None:
             raise BrokerError("Mosquitto is not installed: on Debian, apt-get install mosquitto brings it.")
-        self.address = address or BrokerAddress("127.0.0.1", free_port())
-        self._log, file = folder / "mosquitto.log", folder / "mosquitto.conf"
+        address, file = address or BrokerAddress("127.0.0.1", free_port()), folder / "mosquitto.conf"
         file.write_text(
             config
-            or f"listener {self.address.port} {self.address.host}\nallow_anonymous true\n"
+            or f"listener {address.port} {address.host}\nallow_anonymous true\n"
             "persistence false\nmax_queued_messages 0\n"
         )
-        self._folder, self._command = folder, (program, "-c", str(file.absolute()))
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> "Mosquitto":
-        """Start it; raises BrokerError if it does not come up."""
-        self.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        """End it."""
-        self.kill()
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        assert self._process is not None
-        return self._process.pid
-
-    def start(self) -> None:
-        """Start it, for the first time or again, and wait until it is up; raises BrokerError if it does not come up."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, cwd=self._folder)
-        until = time.monotonic() + _START_SECONDS
-        while not (self._listens() and self._reloads()):
-            if time.monotonic() > until or self._process.poll() is not None:
-                self.kill()
-                raise BrokerError(f"Mosquitto did not start at {self.address}; it says why in {self._log}.")
-            time.sleep(0.02)
+        super().__init__("Mosquitto", (program, "-c", str(file.absolute())), address=address, folder=folder)
 
     def reload(self) -> None:
         """Have it read its configuration and lists again (SIGHUP)."""
         os.kill(self.pid, signal.SIGHUP)
 
-    def kill(self) -> None:
-        """End it as a power cut would (SIGKILL)."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection((self.address.host, self.address.port), timeout=1).close()
-        except OSError:
-            return False
-        return True
+    def _is_up(self) -> bool:
+        return super()._is_up() and self._reloads()
 
     def _reloads(self) -> bool:
         """Whether SIGHUP is for it to handle: it listens a moment earlier, and then the signal would end it."""

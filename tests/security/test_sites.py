@@ -19,12 +19,12 @@ from broker.provision.site import Site
 from device_sim.emulation.mosquitto import Mosquitto, free_port
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import BrokerError, ConfigError
-from edge_fl.identity.file import device_identity, read_identity
+from edge_fl.identity.file import device_identity
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.transport.connection import Connection
 from edge_fl.transport.interface import Disconnected, Message
 from edge_fl.wire.messages import Topics
-from tests.security.conftest import mosquitto_of
+from tests.security.conftest import SecuredFleet, mosquitto_of
 from tests.security.test_fleet import edge_fl, open_run, run, same, wait_until_it_hears, weights
 
 __all__ = ["open_run"]
@@ -114,24 +114,28 @@ def session(address: BrokerAddress, name: str, *subscriptions: str) -> Iterator[
         connection.close()
 
 
-@pytest.mark.mosquitto
-def test_a_site_speaks_for_its_devices_alone(tmp_path: Path) -> None:
-    authority, port = fleet_in(tmp_path)
+@contextmanager
+def fleet_that_knows_a_site(folder: Path) -> Iterator[tuple[SecuredFleet, Path]]:
+    """Its broker, and the identity of the site 'plant', whose device is tea."""
+    authority, port = fleet_in(folder)
     site = Site("plant", ("localhost",), free_port(), ("tea",))
     identity = authority.site(site)
     with mosquitto_of(authority, port) as hub:
         let_site_in(authority.folder, site, fleet="edge-fl")
         hub.reload()
-        as_site = replace(hub.address, host="localhost", access=read_identity(identity).access)
-        as_coordinator = replace(
-            hub.address, host="localhost", access=read_identity(authority.folder / "coordinator.pem").access
-        )
-        with session(as_coordinator, "coordinator", f"{TOPICS.root}/up/#", TOPICS.all) as coordinator:
+        yield SecuredFleet(authority, replace(hub.address, host="localhost"), hub), identity
+
+
+@pytest.mark.mosquitto
+def test_a_site_speaks_for_its_devices_alone(tmp_path: Path) -> None:
+    with fleet_that_knows_a_site(tmp_path) as (fleet, identity):
+        as_site = fleet.of(identity)
+        with session(fleet.coordinator, "coordinator", f"{TOPICS.root}/up/#", TOPICS.all) as coordinator:
             for topic in (TOPICS.up("coffee"), TOPICS.all, TOPICS.down("tea")):
-                with session(as_site, site.identity, TOPICS.all) as bridge:
+                with session(as_site, "site:plant", TOPICS.all) as bridge:
                     bridge.publish(topic, b"forged")
                     until_it_ends(bridge)
-            with session(as_site, site.identity, f"{TOPICS.root}/#") as bridge:
+            with session(as_site, "site:plant", f"{TOPICS.root}/#") as bridge:
                 bridge.publish(TOPICS.up("tea", "3"), b"own")
                 assert heard(coordinator, b"own") == [b"own"]
                 coordinator.publish(TOPICS.down("coffee"), b"another's")
@@ -148,31 +152,23 @@ def until_it_ends(end: Connection) -> None:
 
 @pytest.mark.mosquitto
 def test_a_revoked_site_has_no_rights_whatever_session_it_has(tmp_path: Path) -> None:
-    authority, port = fleet_in(tmp_path)
-    site = Site("plant", ("localhost",), free_port(), ("tea",))
-    identity = authority.site(site)
-    with mosquitto_of(authority, port) as hub:
-        let_site_in(authority.folder, site, fleet="edge-fl")
-        hub.reload()
-        as_site = replace(hub.address, host="localhost", access=read_identity(identity).access)
-        as_coordinator = replace(
-            hub.address, host="localhost", access=read_identity(authority.folder / "coordinator.pem").access
-        )
+    with fleet_that_knows_a_site(tmp_path) as (fleet, identity):
+        as_site = fleet.of(identity)
         with (
-            session(as_coordinator, "coordinator", f"{TOPICS.root}/up/#") as coordinator,
-            session(as_site, site.identity, TOPICS.all) as bridge,
+            session(fleet.coordinator, "coordinator", f"{TOPICS.root}/up/#") as coordinator,
+            session(as_site, "site:plant", TOPICS.all) as bridge,
         ):
             bridge.publish(TOPICS.up("tea"), b"before")
             assert heard(coordinator, b"before") == [b"before"]
             kept = identity.read_bytes()
             assert edge_fl("provision", "revoke", "site:plant", folder=tmp_path).wait(60) == 0
-            hub.reload()
+            fleet.reload()
             time.sleep(1)
             bridge.publish(TOPICS.up("tea"), b"after")
             until_it_ends(bridge)
             assert coordinator.next(1) is None
         identity.write_bytes(kept)
-        with pytest.raises(BrokerError), session(as_site, site.identity, TOPICS.all):
+        with pytest.raises(BrokerError), session(as_site, "site:plant", TOPICS.all):
             pass
 
 
@@ -204,6 +200,20 @@ def test_a_second_call_replaces_devices_and_renews_nothing(tmp_path: Path) -> No
     assert (tmp_path / "fleet/sites/plant/site.pem").read_bytes() != identity
     shown = edge_fl("provision", "list", "--json", folder=tmp_path).communicate(timeout=60)[0]
     assert [row["revoked"] for row in json.loads(shown) if row["name"] == "site:plant"] == [True, False]
+
+
+def test_a_revoked_site_comes_back_on_its_port(tmp_path: Path) -> None:
+    fleet_in(tmp_path)
+    words, config = (
+        ["provision", "site", "plant", "--host", "a", "--device", "tea"],
+        "fleet/sites/plant/mosquitto.conf",
+    )
+    assert edge_fl(*words, "--port", "18993", folder=tmp_path).wait(60) == 0
+    revoked = edge_fl("provision", "revoke", "site:plant", folder=tmp_path).communicate(timeout=60)[0]
+    assert "to site 'plant'" not in revoked
+    assert edge_fl(*words, folder=tmp_path).wait(60) == 0
+    assert "listener 18993\n" in (tmp_path / config).read_text()
+    assert (tmp_path / "fleet/sites/plant/site.pem").exists()
 
 
 def test_a_device_is_at_one_site(tmp_path: Path) -> None:
