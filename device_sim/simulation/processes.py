@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from pickle import PickleBuffer
 from queue import SimpleQueue
 from typing import Any, cast
 
-from device_sim.simulation.channel import Channel, ready_among
+from device_sim.simulation.buffer_files import BufferFiles, Packed
 from device_sim.simulation.parts import PARTS_AT_ONCE, Engine, by_holder
 from device_sim.simulation.trainer import Trainer, power_of_two
 from device_sim.simulation.worker import Hold, Job, Train, Worker
@@ -44,17 +44,19 @@ class ProcessEngine(Engine):
 
     def __init__(self, bundle: Bundle, open: Callable[[Bundle], Trainer], processes: int) -> None:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-        self._workers: dict[Channel, multiprocessing.process.BaseProcess] = {}
-        for _ in range(processes):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, bundle.root, open), daemon=True)
-            process.start()
-            theirs.close()  # so that the end of the process is the end of its pipe
-            self._workers[Channel(ours, PARTS_AT_ONCE)] = process
-        # Numbers of the parts that each has yet to answer, in the order of its answers.
-        self._begun: dict[Channel, deque[int]] = {worker: deque() for worker in self._workers}
-        self._models: dict[Channel, bytes] = {}  # the frame of a round's model that each has
-        self._holds: dict[int, Channel] = {}  # who has the updates of a part, by its number
+        self._holds: dict[int, _Process] = {}  # who has the updates of a part, by its number
+        self._workers = list[_Process]()
+        try:
+            for _ in range(processes):
+                files = BufferFiles.make(PARTS_AT_ONCE)
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_serve, args=(theirs, files.folder, bundle.root, open), daemon=True)
+                process.start()
+                theirs.close()  # so that the end of the process is the end of its pipe
+                self._workers.append(_Process(process, ours, files))
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def workers(self) -> int:
@@ -64,7 +66,7 @@ class ProcessEngine(Engine):
     @property
     def room(self) -> int:
         """A part that is trained and one that waits, for each process."""
-        return PARTS_AT_ONCE * len(self._workers) - sum(map(len, self._begun.values()))
+        return PARTS_AT_ONCE * len(self._workers) - sum(len(worker.begun) for worker in self._workers)
 
     def part_size(self, count: int) -> int:
         """A few parts for each process."""
@@ -76,18 +78,17 @@ class ProcessEngine(Engine):
 
     def begin(self, number: int, model: Any, job: Train | Hold) -> None:
         """Send it to a process that has the fewest."""
-        worker = min(self._begun, key=lambda each: len(self._begun[each]))
-        _send(worker, job, None if self._models.get(worker) == model else model)
-        self._models[worker] = model
-        self._begun[worker].append(number)
+        worker = min(self._workers, key=lambda each: len(each.begun))
+        worker.send(job, model)
+        worker.begun.append(number)
         if isinstance(job, Hold):
             self._holds[number] = worker
 
     def finished(self) -> list[tuple[int, Any]]:
         """Answers that have come, at least one; RunError where a process was ended."""
-        ready = ready_among([worker for worker, parts in self._begun.items() if parts])
-        answers = [(worker, _received(worker)) for worker in ready]
-        return [(self._begun[worker].popleft(), answer) for worker, answer in answers]
+        busy: dict[Any, _Process] = {worker.connection: worker for worker in self._workers if worker.begun}
+        answers = [(worker, worker.answer()) for worker in map(busy.__getitem__, wait(busy))]
+        return [(worker.begun.popleft(), answer) for worker, answer in answers]
 
     def do_where_held(
         self, jobs: Callable[[Sequence[int]], Job], parts: Sequence[int]
@@ -96,33 +97,52 @@ class ProcessEngine(Engine):
         shares = by_holder(self._holds, parts)
         self._holds.clear()
         for worker, some in shares.items():
-            _send(worker, jobs(some), None)
-        return [(some, _received(worker)) for worker, some in shares.items()], []
+            worker.send(jobs(some), worker.model)
+        return [(some, worker.answer()) for worker, some in shares.items()], []
 
     def close(self) -> None:
         """End the processes, whatever they do."""
-        for channel, process in self._workers.items():
-            channel.close()
-            process.terminate()
-            process.join()
+        for worker in self._workers:
+            worker.end()
         self._workers.clear()
-        self._begun.clear()
 
 
-def _send(worker: Channel, job: Job, model: bytes | None) -> None:
-    """Have a process do a job, on the model that it has where this is None."""
-    try:
-        worker.send((job, model and PickleBuffer(model)))
-    except OSError as error:
-        raise _ended() from error
+class _Process:
+    """A worker: its ``process``, our end of its pipe, and the files for what is large.
 
+    ``begun`` are the numbers of the parts that it has yet to answer, in the order of its answers; ``model`` is the
+    frame of a round's model that it has.
+    """
 
-def _received(worker: Channel) -> Any:
-    """A process's answer to a job."""
-    try:
-        return worker.receive()
-    except (EOFError, OSError) as error:
-        raise _ended() from error
+    def __init__(
+        self, process: multiprocessing.process.BaseProcess, connection: Connection, files: BufferFiles
+    ) -> None:
+        self._process, self.connection, self._files = process, connection, files
+        self.begun = deque[int]()
+        self.model = b""
+
+    def send(self, job: Job, model: bytes) -> None:
+        """Have it do a job, on a model that is sent where it has another; RunError where it was ended."""
+        newer = None if model == self.model else PickleBuffer(model)
+        try:
+            self.connection.send(self._files.ask((job, newer)))
+        except OSError as error:
+            raise _ended() from error
+        self.model = model
+
+    def answer(self) -> Any:
+        """Wait for its next answer; RunError where it was ended."""
+        try:
+            return self._files.answered(self.connection.recv())
+        except (EOFError, OSError) as error:
+            raise _ended() from error
+
+    def end(self) -> None:
+        """End it, and leave nothing of it here."""
+        self.connection.close()
+        self._process.terminate()
+        self._process.join()
+        self._files.close()
 
 
 def _ended() -> RunError:
@@ -133,30 +153,35 @@ def _ended() -> RunError:
     )
 
 
-def _serve(connection: Connection, root: Path, open: Callable[[Bundle], Trainer]) -> None:
+def _serve(connection: Connection, folder: Path, root: Path, open: Callable[[Bundle], Trainer]) -> None:
     """Train what comes, until the parent is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    parent = Channel(connection, PARTS_AT_ONCE)
-    jobs: SimpleQueue[tuple[Job, bytes] | None] = SimpleQueue()
-    threading.Thread(target=_take_in, args=(parent, jobs), daemon=True).start()
+    files = BufferFiles.open(folder)
+    jobs: SimpleQueue[tuple[Packed, Job, bytes] | None] = SimpleQueue()
+    threading.Thread(target=_take_in, args=(connection, files, jobs), daemon=True).start()
     worker = Worker(partial(Bundle.load, root), open)
     with suppress(OSError):  # the parent is no more
-        while (job := jobs.get()) is not None:
+        while (taken := jobs.get()) is not None:
+            asked, job, model = taken
             try:
-                parent.send(worker.do(*job))
+                answer = files.answer(worker.do(job, model), asked)
             except RunError as error:
-                parent.send(error)
+                answer = files.answer(error, asked)
+            connection.send(answer)
 
 
-def _take_in(parent: Channel, jobs: "SimpleQueue[tuple[Job, bytes] | None]") -> None:
-    """Take jobs out of the pipe as they come, and None when no more will."""
+def _take_in(
+    connection: Connection, files: BufferFiles, jobs: "SimpleQueue[tuple[Packed, Job, bytes] | None]"
+) -> None:
+    """Take jobs in as they come, and None when no more will."""
     model = b""
     try:
         while True:
-            job, newer = parent.receive()
+            asked = connection.recv()
+            job, newer = files.asked(asked)
             model = model if newer is None else newer
-            jobs.put((job, model))
+            jobs.put((asked, job, model))
     except (EOFError, OSError):
         pass
     finally:

@@ -10,11 +10,13 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from device_sim.simulation.buffer_files import BufferFiles, Packed
 from device_sim.simulation.parts import PARTS_AT_ONCE, Engine, by_holder
 from device_sim.simulation.trainer import Trainer, power_of_two
 from device_sim.simulation.worker import Hold, Job, Train, Worker
@@ -29,7 +31,9 @@ _log = logging.getLogger(__name__)
 _PARTS = 16  # of a round, however many workers there are: results do not depend on those
 _FEWEST = 4  # parts, where they are small
 _SMALL, _LARGEST = 8, 64  # clients of a part: of fewer a stack is slow, of more a lost actor costs much
+_FILES = PARTS_AT_ONCE + 1  # for parts, and for what an actor is asked of those that it holds
 _CONNECTION_SECONDS = 5.0
+_CLOSING_SECONDS = 2.0
 _ACTOR_SECONDS = 120.0  # until a cluster has room for the first worker
 _SHOWN = 200  # characters of what Ray says
 # What a client of HTTP/2 says first (RFC 9113, 3.4); the settings in it are empty, and a server answers with its own.
@@ -42,7 +46,8 @@ class RayEngine(Engine):
     """Actors, each with a part that it trains and one that waits.
 
     It joins the cluster at an address, or starts one on this machine that ends with it. The bundle goes through the
-    object store once, and a round's model once a round. A part whose actor or host is lost goes to another actor, and
+    object store once, and a round's model once a round. Samples and updates do so, too, but those of actors on this
+    machine, which go through files. A part whose actor or host is lost goes to another actor, and
     its updates are the same bits there. Where no actor is left, the round fails. Before each round it fills what room
     the cluster has with actors: a host that comes back, or is new, has work again.
 
@@ -91,10 +96,12 @@ class RayEngine(Engine):
         self._awaited: dict[Any, tuple[Any, _Part | None]] = {}  # an actor by its answer; no part: it begins
         self._lost: list[_Part] = []  # that nobody trains now
         self._holds: dict[int, Any] = {}  # the actor that has the updates of a part, by its number
+        self._near: dict[Any, BufferFiles] = {}  # of actors on this machine
         try:
             _join(self._ray, address, cores=cpus * workers if workers else None)
             _check_hosts(self._ray, cpus, gpu=gpu)
             self._files = self._ray.put(_files(bundle.root))
+            self._node = _node()
             self._kind = self._ray.remote(_Actor).options(
                 num_cpus=cpus, num_gpus=1 if gpu else 0, scheduling_strategy="SPREAD", max_restarts=0
             )
@@ -108,7 +115,7 @@ class RayEngine(Engine):
     @property
     def workers(self) -> int:
         """The actors that are left, and those that begin."""
-        return len({*self._free, *(actor for actor, _ in self._awaited.values())} - self._gone)
+        return len(self._living())
 
     @property
     def room(self) -> int:
@@ -129,8 +136,8 @@ class RayEngine(Engine):
         """Begin as many actors as the cluster has room for, or as are wanted; nobody waits for them."""
         room = self._wanted or _room(self._ray, self._cpus, gpu=self._gpu)
         for _ in range(room - self.workers):
-            actor = self._kind.remote(self._files, self._open)
-            self._awaited[actor.ready.remote()] = actor, None
+            actor = self._kind.remote(self._files, self._open, self._node)
+            self._awaited[actor.shared.remote()] = actor, None
 
     def begin(self, number: int, model: Any, job: Train | Hold) -> None:
         """Give it to an actor that has the fewest."""
@@ -139,7 +146,7 @@ class RayEngine(Engine):
     def _begin(self, part: "_Part") -> None:
         actor = max(self._free, key=self._free.count)
         self._free.remove(actor)
-        self._awaited[actor.do.remote(part.job, part.model)] = actor, part
+        self._awaited[self._asked(actor, part.job, part.model)] = actor, part
         if isinstance(part.job, Hold):
             self._holds[part.number] = actor
 
@@ -158,11 +165,14 @@ class RayEngine(Engine):
         found: list[tuple[int, Any]] = []
         for answer in ready:
             actor, part = self._awaited.pop(answer)
-            came = self._came(answer)
+            came = self._came(actor, answer)
             if isinstance(came, _Loss):
                 self._lost += [part] if part else []
                 self._forget(actor)
                 continue
+            if part is None and came is not None:
+                with suppress(OSError):  # another user's
+                    self._near[actor] = BufferFiles.open(came)
             if actor not in self._gone:
                 self._free += [actor] * (1 if part else PARTS_AT_ONCE)
             found += [(part.number, came)] if part else []
@@ -174,10 +184,10 @@ class RayEngine(Engine):
         """All at once; what a lost actor held is lost."""
         shares = by_holder(self._holds, parts)
         self._holds.clear()
-        asked = [(actor, some, actor.do.remote(jobs(some), b"")) for actor, some in shares.items()]
+        asked = [(actor, some, self._asked(actor, jobs(some), b"")) for actor, some in shares.items()]
         answers, lost = list[tuple[list[int], Any]](), list[int]()
         for actor, some, answer in asked:
-            came = self._came(answer)
+            came = self._came(actor, answer)
             if isinstance(came, _Loss):
                 self._forget(actor)
                 lost += some
@@ -185,15 +195,24 @@ class RayEngine(Engine):
                 answers.append((some, came))
         return answers, lost
 
+    def _living(self) -> set[Any]:
+        return {*self._free, *(actor for actor, _ in self._awaited.values())} - self._gone
+
     def _forget(self, actor: Any) -> None:
         """Give a lost actor nothing more, whatever else it answered before."""
         self._gone.add(actor)
         self._free = [other for other in self._free if other is not actor]
 
-    def _came(self, answer: Any) -> Any:
+    def _asked(self, actor: Any, job: Job, model: Any) -> Any:
+        """Have an actor do a job; what stands for its answer."""
+        files = self._near.get(actor)
+        return actor.do.remote(files.ask(job) if files else job, model)
+
+    def _came(self, actor: Any, answer: Any) -> Any:
         """What an actor answered, or that it is lost; raises what it could not do."""
         try:
-            return self._ray.get(answer)
+            came = self._ray.get(answer)
+            return self._near[actor].answered(came) if isinstance(came, Packed) else came
         except self._ray.exceptions.RayTaskError:  # it is there
             raise
         except self._ray.exceptions.RayError as error:
@@ -202,7 +221,12 @@ class RayEngine(Engine):
 
     def close(self) -> None:
         """End the actors, and leave the cluster."""
+        if closing := [actor.close.remote() for actor in self._living()]:  # those that train are ended as they are
+            self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSING_SECONDS)
         self._ray.shutdown()
+        for files in self._near.values():
+            files.close()
+        self._near.clear()
 
 
 @dataclass(frozen=True)
@@ -221,21 +245,41 @@ class _Loss:
 class _Actor:
     """A worker of the cluster."""
 
-    def __init__(self, files: dict[str, bytes], open: Callable[[Bundle], Trainer]) -> None:
+    def __init__(self, files: dict[str, bytes], open: Callable[[Bundle], Trainer], driver: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="edge-fl-")
         root = Path(self._folder.name)
         for name, content in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(content)
         self._worker = Worker(partial(Bundle.load, root), open)
+        near = _node() == driver
+        self._shared = BufferFiles.make(_FILES, root) if near else None
 
-    def ready(self) -> bool:
-        """Whether it is there."""
-        return True
+    def shared(self) -> Path | None:
+        """Where it made files to share with the process that coordinates, if that runs on its host."""
+        return self._shared.folder if self._shared else None
 
-    def do(self, job: Job, model: bytes) -> Any:
+    def do(self, job: Job | Packed, model: bytes) -> Any:
         """As :meth:`Worker.do`."""
-        return self._worker.do(job, model)
+        if not isinstance(job, Packed):
+            return self._worker.do(job, model)
+        assert self._shared is not None
+        try:
+            return self._shared.answer(self._worker.do(self._shared.asked(job), model), job)
+        except RunError as error:
+            return error
+
+    def close(self) -> None:
+        """Leave nothing on its host."""
+        self._folder.cleanup()
+
+
+def _node() -> str:
+    """The host of the cluster that this process belongs to."""
+    import ray
+
+    node: str = ray.get_runtime_context().get_node_id()
+    return node
 
 
 def check_address(address: str, *, insecure: bool) -> None:
