@@ -31,7 +31,7 @@ from edge_fl.runs.config import RunConfig, SecureAggregation
 from edge_fl.secure_aggregation.participant import Participant
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import AggregationRequest, SendMasked, Task, Unmask
-from edge_fl.wire.values import WITHHELD, encode_values_into, values_size
+from edge_fl.wire.values import WITHHELD, floats_of
 
 __all__ = ["PATTERNS", "bench_secure"]
 
@@ -190,11 +190,9 @@ def _update(layout: Layout, name: str, number: int) -> _Update:
     began = time.process_time()
     frame = encode_frame(header, pattern, delta)
     encoding = time.process_time() - began
-    selection = Selection.of(pattern, mode)
-    values = bytearray(values_size(selection))
-    encode_values_into(memoryview(values), selection, delta)
+    values = floats_of(pattern.layout, Selection.of(pattern, mode).gather(delta))
     announced = msgspec.structs.replace(header, values=WITHHELD)
-    return _Update(frame, encode_frame(announced, pattern, delta), bytes(values), encoding)
+    return _Update(frame, encode_frame(announced, pattern, delta), values, encoding)
 
 
 def _summed(fleet: _Timed, updates: dict[str, _Update], plan: Plan, folder: Path) -> Any:

@@ -50,7 +50,9 @@ class ProcessEngine(Engine):
             for _ in range(processes):
                 files = BufferFiles.make(PARTS_AT_ONCE)
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(theirs, files.folder, bundle.root, open), daemon=True)
+                process = context.Process(
+                    target=_serve, args=(theirs, files.folder, bundle.root, open), daemon=True
+                )
                 process.start()
                 theirs.close()  # so that the end of the process is the end of its pipe
                 self._workers.append(_Process(process, ours, files))

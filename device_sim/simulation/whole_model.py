@@ -47,8 +47,9 @@ class HostModel:
 
     def load(self, selection: Selection, parts: Mapping[str, Tensor], slots: Mapping[str, Tensor]) -> None:
         """As :class:`WholeModel`."""
+        full = self._full.current
         for spec in selection.layout.tensors:
-            selection.gather_into(spec, self._full.weights[spec.name], _array(parts[f"{TENSOR}{spec.name}"]))
+            selection.gather_into(spec, full[spec.name], _array(parts[f"{TENSOR}{spec.name}"]))
         fresh = {name: np.zeros(tuple(part.shape), dtype=np.float32) for name, part in slots.items()}
         for name, kept in self._full.gather_slots(selection, fresh).items():
             _array(slots[name])[...] = kept

@@ -4,7 +4,7 @@ The compact program runs on what ``gather`` returns in ``units`` mode; a frame c
 method's own mode.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -72,6 +72,14 @@ class Selection:
             full = full.take(kept, axis=axis)  # an axis after another is quicker than all in one index
         np.take(full, indices, axis=last, out=out, mode="clip")
 
+    def kept(self, tensor: Tensor, full: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The kept entries of ``full``: itself, where these are all."""
+        if all(kept is None for kept in self.axes[tensor.name]):
+            return full
+        out = np.empty(self.shape(tensor), dtype=np.float32)
+        self.gather_into(tensor, full, out)
+        return out
+
     def gather(self, weights: Weights) -> dict[str, NDArray[np.float32]]:
         """The kept entries of every tensor, as new C-contiguous arrays."""
         kept = {}
@@ -91,13 +99,26 @@ class Selection:
             else:
                 full[self.index(tensor)] = kept[tensor.name]
 
+    def widened(self, kept: Weights, thinner: "Selection") -> dict[str, NDArray[np.float32]]:
+        """What this selection keeps of tensors that are zero but for what a ``thinner`` one of its pattern keeps.
+
+        In ``rows`` mode a pattern keeps the columns of dropped units, too, which in ``units`` mode it does not.
+        """
+        return {tensor.name: self._widened(tensor, kept[tensor.name], thinner) for tensor in self.layout.tensors}
+
+    def _widened(self, tensor: Tensor, kept: NDArray[np.float32], thinner: "Selection") -> NDArray[np.float32]:
+        shape = self.shape(tensor)
+        if kept.shape == shape:
+            return kept
+        wide = np.zeros(shape, dtype=np.float32)
+        axes = zip(kept.shape, shape, self.axes[tensor.name], thinner.axes[tensor.name], strict=True)
+        places = [None if few == many else _places(own, other) for few, many, own, other in axes]
+        wide[_index(places, shape)] = kept
+        return wide
+
     def index(self, tensor: Tensor) -> Index:
         """A numpy index of the kept entries of ``tensor``."""
-        axes = self.axes[tensor.name]
-        if sum(kept is not None for kept in axes) <= 1:
-            return tuple(slice(None) if kept is None else kept for kept in axes)
-        whole = [np.arange(n) if kept is None else kept for n, kept in zip(tensor.shape, axes, strict=True)]
-        return np.ix_(*whole)
+        return _index(self.axes[tensor.name], tensor.shape)
 
 
 def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]:
@@ -116,6 +137,17 @@ def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]
 def kept_shape(tensor: Tensor, pattern: Pattern) -> tuple[int, ...]:
     """The shape of what ``pattern`` keeps of ``tensor`` in ``units`` mode."""
     return _shape(tensor.axes("units"), pattern)
+
+
+def _index(axes: Sequence[Kept], shape: Sequence[int]) -> Index:
+    if sum(kept is not None for kept in axes) <= 1:
+        return tuple(slice(None) if kept is None else kept for kept in axes)
+    return np.ix_(*(np.arange(n) if kept is None else kept for n, kept in zip(shape, axes, strict=True)))
+
+
+def _places(own: Kept, others: Kept) -> Kept:
+    """Where ``others`` are among a selection's own kept indices of an axis."""
+    return others if own is None or others is None else np.searchsorted(own, others)
 
 
 def _shape(axes: tuple[Axis, ...], pattern: Pattern) -> tuple[int, ...]:

@@ -22,12 +22,12 @@ def norm_of(selection: Selection, kept: Weights) -> float:
 
 
 def clipped(selection: Selection, delta: Weights, most: float) -> tuple[_Delta, bool]:
-    """Full-size differences whose kept parameters have an L2 norm of ``most`` at most (McMahan et al. 2018, eq. (1)).
+    """Kept differences, whose parameters have an L2 norm of ``most`` at most (McMahan et al. 2018, eq. (1)).
 
     BatchNorm's statistics do not change: no norm bounds them well. The second result says whether the update was
     within the norm before.
     """
-    norm = norm_of(selection, selection.gather(delta))
+    norm = norm_of(selection, delta)
     factor = 1.0 if norm <= most else (1 - _ROUNDING) * most / norm
     changed = {
         tensor.name: np.multiply(delta[tensor.name], factor, dtype=np.float64).astype(np.float32)
@@ -38,18 +38,17 @@ def clipped(selection: Selection, delta: Weights, most: float) -> tuple[_Delta, 
 
 
 def noised(selection: Selection, delta: Weights, deviation: float, key: bytes) -> _Delta:
-    """``delta`` with Gaussian noise of ``deviation`` on each kept parameter entry.
+    """The kept differences ``delta`` with Gaussian noise of ``deviation`` on each entry of a parameter.
 
     The noise is keyed by ``key`` (a secret of the device, with the round) and by the update itself. A device that does
     a task again sends the same bytes, so nobody learns more by asking twice; another update has other noise.
     """
-    kept, result = selection.gather(delta), {name: np.array(array) for name, array in delta.items()}
-    digest = hashlib.sha256(key)
+    digest, result = hashlib.sha256(key), dict(delta)
     for tensor in selection.layout.parameters:
-        digest.update(kept[tensor.name].tobytes())
+        digest.update(delta[tensor.name].tobytes())
     stream = SecretStream(digest.digest())
     for tensor in selection.layout.parameters:
-        entries = kept[tensor.name]
+        entries = delta[tensor.name]
         noise = deviation * stream.normal(entries.size).reshape(entries.shape)
-        result[tensor.name][selection.index(tensor)] = (entries + noise).astype(np.float32)
+        result[tensor.name] = (entries + noise).astype(np.float32)
     return result

@@ -49,9 +49,10 @@ class LocalSettings:
 class LocalResult:
     """What a round of local training gave.
 
-    ``delta`` holds full-size differences to the weights training started from; ``pattern`` says which of them
-    to upload, and ``sent`` (``SelectsEntries.sent``) what of that; ``loss`` is the mean over the steps; ``state``
-    replaces the method's state once accepted, and has the personal tensors.
+    ``delta`` holds differences to the weights that training started from: the entries that ``pattern`` keeps in the
+    method's mode, to be uploaded. ``sent`` (``SelectsEntries.sent``, full-size) says which of them, where that is not
+    all. ``loss`` is the mean over the steps; ``state`` replaces the method's state once accepted, and has the personal
+    tensors.
     """
 
     pattern: Pattern
@@ -109,12 +110,13 @@ class LocalRun:
         personal: Weights,
         dropout: tuple[Dropout, ...] = (),
     ) -> None:
-        self.settings, self._variant = settings, method.variant
+        self.settings, self._variant, self._mode = settings, method.variant, method.mode
         self._personal, self._dropout = personal, dropout
         self._job, self.samples = job, samples
         self._local = _required(method.local(job), LocalHalf, f"What local() of '{method.name}' returns")
         slots = self._local.slots if isinstance(self._local, TrainsSlots) else None
-        self.full = LocalModel({**job.weights, **personal}, slots)
+        self._start = {**job.weights, **personal}
+        self.full = LocalModel(self._start, slots)
         self._losses: list[float] = []
         self._labels = _label_input(job.label_mask, masked=isinstance(method, MasksLabels) and method.masks_labels)
         self.order = Stream.of(seed=job.seed, purpose="batches", client=job.client, round=job.round)
@@ -161,25 +163,24 @@ class LocalRun:
 
     def result(self) -> LocalResult:
         """What was learned, once; raises RunError when a weight is no longer finite, or has gone too far."""
-        layout, before = self._job.layout.trained, {**self._job.weights, **self._personal}
-        local, own = self._local, personal_state(self._job.layout, self.full.weights)
-        delta = self.full.take_change(before)
-        name, size = farthest(layout, delta)
-        statistics = (delta[tensor.name] for tensor in layout.statistics)
+        layout, local = self._job.layout.trained, self._local
+        own = personal_state(self._job.layout, self.full.weights) if self._personal else {}
+        change = self.full.take_change(Selection.of(local.upload, self._mode))
+        name, size = farthest(layout, change.all)
+        statistics = (change.all[tensor.name] for tensor in layout.statistics)
         if not math.isfinite(size) or not all(np.isfinite(each).all() for each in statistics):
             raise RunError(
                 f"The weights of client '{self._job.client}' are no longer finite; lower the step size."
             )
-        if size > LEAST_MAX_CHANGE and size > max_change(layout, before):  # which reads all of the model
+        if size > LEAST_MAX_CHANGE and size > max_change(layout, self._start):  # which reads all of the model
             raise RunError(
                 f"The training of client '{self._job.client}' changed '{name}' by {size:.1e}; lower the step size."
             )
         if isinstance(local, TrainsSlots):
             local.trained(self.full.slots)
         sent = local.sent if isinstance(local, SelectsEntries) else {}
-        shared = {name: delta[name] for name in self._job.weights}
         loss, state = float(np.mean(self._losses)), {**local.state(), **own}
-        return LocalResult(local.upload, shared, loss, len(self.samples.y), state, sent)
+        return LocalResult(local.upload, change.uploaded, loss, len(self.samples.y), state, sent)
 
 
 def draw_first(runs: Sequence[LocalRun]) -> None:
@@ -216,7 +217,7 @@ class _Compact:
     def __init__(self, runtime: Runtime, run: LocalRun) -> None:
         self._run, self.trained, pattern = run, run.step, run.step.pattern
         self._selection = Selection.of_trained(pattern)
-        self._kept = self._selection.gather(run.full.weights)
+        self._kept = self._selection.gather(run.full.current)
         self._program = runtime.train_step(pattern, run.settings.batch, run.variant)
         self._slots = run.full.gather_slots(self._selection, self._program.fresh_slots(self._kept))
 

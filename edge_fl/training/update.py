@@ -24,11 +24,11 @@ from edge_fl.training.clipping import clipped, noised
 from edge_fl.training.local_run import LocalResult, LocalRun, LocalSettings, train
 from edge_fl.training.personal import personal_tensors
 from edge_fl.wire.context import Context, Vector
-from edge_fl.wire.frame import Frame, Header, encode_frame
+from edge_fl.wire.frame import Frame, Header, encode_kept
 from edge_fl.wire.masks import decode_mask
 from edge_fl.wire.messages import Clipping, Task
 from edge_fl.wire.sparse import encode_sent
-from edge_fl.wire.values import FLOAT32, WITHHELD, encode_values_into, flatten, unflatten, values_size
+from edge_fl.wire.values import FLOAT32, WITHHELD, flatten, flattened, floats_of, unflatten
 
 __all__ = ["Update", "Visit", "assigned_pattern", "make_update"]
 
@@ -129,11 +129,11 @@ class Visit:
         memory: dict[str, Vector] = {}
         if self._recipe.sends_entries:
             selection = Selection.of(result.pattern, header.mode)
-            section = encode_sent(flatten(selection, result.delta), _sent(selection, result))
+            section = encode_sent(flattened(selection.layout, result.delta), _sent(selection, result))
         elif compressor is not None:
             context = Context(Selection.of(result.pattern, header.mode), self._job.round, self._shared)
             section, memory = _compress(compressor, context, result, self._job)
-        frame = encode_frame(header, result.pattern, result.delta, section)
+        frame = encode_kept(header, result.pattern, result.delta, section)
         return Update(frame, result.loss, {**result.state, **memory})
 
     def _private(self, header: Header, result: LocalResult, clipping: Clipping) -> tuple[Header, LocalResult]:
@@ -154,11 +154,8 @@ class Visit:
         """All but the values; raises ConfigError where not all of them could be summed as they are."""
         if header.values != FLOAT32:
             raise ConfigError(f"Secure aggregation sums whole rows, which '{self._task.method}' does not send.")
-        selection = Selection.of(result.pattern, header.mode)
-        values = bytearray(values_size(selection))
-        encode_values_into(memoryview(values), selection, result.delta)
-        frame = encode_frame(msgspec.structs.replace(header, values=WITHHELD), result.pattern, result.delta)
-        return Update(frame, result.loss, result.state, bytes(values))
+        frame = encode_kept(msgspec.structs.replace(header, values=WITHHELD), result.pattern, {})
+        return Update(frame, result.loss, result.state, floats_of(result.pattern.layout, result.delta))
 
     def _header(self, result: LocalResult) -> Header:
         return Header(
@@ -234,7 +231,7 @@ def _compress(
     selection = context.selection
     kept = {name: flatten(selection, views[f"{compressor.name}.{name}"]) for name in compressor.memory}
     stream = Stream.of(seed=job.seed, purpose=compressor.name, client=job.client, round=job.round)
-    done = compressor.compress(flatten(selection, result.delta), kept, context, stream)
+    done = compressor.compress(flattened(selection.layout, result.delta), kept, context, stream)
     _check_compressed(done, compressor, context.count)
     for name, vector in done.memory.items():
         for tensor, entries in unflatten(vector, selection).items():

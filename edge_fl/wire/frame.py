@@ -1,7 +1,7 @@
 """The frame: a model or an update as bytes, self-describing and checksummed (docs/protocol.md, section 2)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.errors import FrameError
-from edge_fl.core.layout import Layout, Mode
+from edge_fl.core.layout import Layout, Mode, Tensor
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.wire.context import Context, Decoder
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
-from edge_fl.wire.sections import open_frame, seal_frame, unsealed_frame
-from edge_fl.wire.values import FLOAT32, WITHHELD, decode_values, encode_values_into, values_size
+from edge_fl.wire.sections import open_frame, sealed_frame
+from edge_fl.wire.values import FLOAT32, WITHHELD, as_floats, decode_values
 
 __all__ = [
     "FRAME_OVERHEAD",
@@ -26,6 +26,7 @@ __all__ = [
     "Header",
     "decode_frame",
     "encode_frame",
+    "encode_kept",
     "frame_header",
     "largest_frame",
 ]
@@ -108,17 +109,25 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed:
         The parameters' kept entries as ``header.values`` (a compressor, or ``sparse``) wrote them; None to send
         float32.
     """
+    selection = Selection.of(pattern, header.mode)
+    floats = _floats(header, pattern.layout, compressed)
+    kept = {tensor.name: selection.kept(tensor, tensors[tensor.name]) for tensor in floats}
+    return encode_kept(header, pattern, kept, compressed)
+
+
+def encode_kept(header: Header, pattern: Pattern, kept: Weights, compressed: bytes | None = None) -> bytes:
+    """As :func:`encode_frame`, of the ``kept`` entries of tensors, in the header's ``mode``."""
     encoding, mask = encode_mask(pattern)
     header = msgspec.structs.replace(header, mask=encoding, layout=pattern.layout.digest)
-    head = msgspec.msgpack.encode(header)
-    selection = Selection.of(pattern, header.mode)
-    withheld = header.values == WITHHELD
-    has = header.has_statistics
-    size = 0 if withheld else values_size(selection, compressed, statistics=has)
-    frame, section = unsealed_frame(_MAGIC, head, mask, size)
-    if not withheld:
-        encode_values_into(section, selection, tensors, compressed, statistics=has)
-    return seal_frame(frame)
+    floats = (kept[tensor.name] for tensor in _floats(header, pattern.layout, compressed))
+    values = [np.ascontiguousarray(array, dtype="<f4") for array in floats]
+    return sealed_frame(_MAGIC, msgspec.msgpack.encode(header), mask, [compressed or b"", *values])
+
+
+def _floats(header: Header, layout: Layout, compressed: bytes | None) -> Sequence[Tensor]:
+    if header.values == WITHHELD:
+        return ()
+    return as_floats(layout, compressed, statistics=header.has_statistics)
 
 
 def decode_frame(

@@ -9,11 +9,15 @@ All little-endian, each section starting at a multiple of 8::
 
 import struct
 import zlib
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from edge_fl.core.errors import FrameError
 
-__all__ = ["VERSION", "Sections", "open_frame", "seal_frame", "unsealed_frame"]
+__all__ = ["VERSION", "Sections", "open_frame", "sealed_frame"]
 
 VERSION = 1
 _PRELUDE = struct.Struct("<4sB3sIIQI4s")
@@ -29,21 +33,20 @@ class Sections(NamedTuple):
     values: memoryview
 
 
-def unsealed_frame(magic: bytes, head: bytes, mask: bytes, size: int) -> tuple[bytearray, memoryview]:
-    """A frame without its checksum, and its value section of ``size`` bytes, zero until they are written."""
+def sealed_frame(magic: bytes, head: bytes, mask: bytes, values: Sequence[bytes | NDArray[Any]]) -> bytes:
+    """The frame whose value section has these bytes and little-endian arrays, one behind another."""
+    parts = [part if isinstance(part, bytes) else part.reshape(-1).view(np.uint8).data for part in values]
     mask_at = _aligned(_PRELUDE.size + len(head))
-    values_at = _aligned(mask_at + len(mask))
-    frame = bytearray(values_at + size)
-    _PRELUDE.pack_into(frame, 0, magic, VERSION, bytes(3), len(head), len(mask), size, 0, bytes(4))
-    frame[_PRELUDE.size : _PRELUDE.size + len(head)] = head
-    frame[mask_at : mask_at + len(mask)] = mask
-    return frame, memoryview(frame)[values_at:]
-
-
-def seal_frame(frame: bytearray) -> bytes:
-    """The frame with its checksum, once its values are written."""
-    struct.pack_into("<I", frame, _CHECKSUM.start, _checksum(memoryview(frame)))
-    return bytes(frame)
+    start = bytearray(_aligned(mask_at + len(mask)))
+    size = sum(map(len, parts))
+    _PRELUDE.pack_into(start, 0, magic, VERSION, bytes(3), len(head), len(mask), size, 0, bytes(4))
+    start[_PRELUDE.size : _PRELUDE.size + len(head)] = head
+    start[mask_at : mask_at + len(mask)] = mask
+    checksum = _checksum(memoryview(start))
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    struct.pack_into("<I", start, _CHECKSUM.start, checksum)
+    return b"".join([start, *parts])
 
 
 def open_frame(view: memoryview, magic: bytes, *, checked: bool = True) -> Sections:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.unreadable import UNREADABLE
-from edge_fl.wire.sections import open_frame, seal_frame, unsealed_frame
+from edge_fl.wire.sections import open_frame, sealed_frame
 
 __all__ = ["MOST_BITS", "PartialSum", "SumHeader", "TensorSum", "decode_sum", "encode_sum"]
 
@@ -69,13 +69,7 @@ def encode_sum(header: SumHeader, layout: Layout, tensors: Mapping[str, TensorSu
     head = msgspec.msgpack.encode(msgspec.structs.replace(header, layout=layout.digest, entries=each))
     mask = b"".join(_mask(tensor, held.rows) for tensor, held in sums)
     arrays = [array for _, held in sums for array in (held.holders, held.total)]
-    frame, section = unsealed_frame(_MAGIC, head, mask, sum(_ITEM * array.size for array in arrays))
-    start = 0
-    for array in arrays:
-        end = start + _ITEM * array.size
-        section[start:end] = np.ascontiguousarray(array, dtype="<i8").reshape(-1).view(np.uint8).data
-        start = end
-    return seal_frame(frame)
+    return sealed_frame(_MAGIC, head, mask, [np.ascontiguousarray(array, dtype="<i8") for array in arrays])
 
 
 def decode_sum(data: bytes | memoryview, layout: Layout) -> PartialSum:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_fl.core.errors import FrameError, RunError
-from edge_fl.core.layout import Tensor
+from edge_fl.core.layout import Layout, Tensor
 from edge_fl.core.selection import Selection, Weights
 from edge_fl.wire.context import Context, Decoder, Vector
 from edge_fl.wire.sparse import SPARSE, decode_sent
@@ -22,9 +22,11 @@ __all__ = [
     "FLOAT32",
     "WITHHELD",
     "Values",
+    "as_floats",
     "decode_values",
-    "encode_values_into",
     "flatten",
+    "flattened",
+    "floats_of",
     "unflatten",
     "values_size",
 ]
@@ -50,29 +52,20 @@ class Values:
 
 def values_size(selection: Selection, compressed: bytes | None = None, *, statistics: bool = True) -> int:
     """Bytes of the value section under ``selection``, float32 or ``compressed``, with its ``statistics`` or without."""
-    if compressed is None:
-        return _ITEM * _count(selection, _travelling(selection, statistics=statistics))
-    return len(compressed) + _ITEM * _count(selection, selection.layout.statistics if statistics else ())
+    floats = as_floats(selection.layout, compressed, statistics=statistics)
+    return len(compressed or b"") + _ITEM * _count(selection, floats)
 
 
-def encode_values_into(
-    out: memoryview,
-    selection: Selection,
-    tensors: Weights,
-    compressed: bytes | None = None,
-    *,
-    statistics: bool = True,
-) -> None:
-    """Write the value section of the full ``tensors`` into ``out``, in one pass."""
+def as_floats(layout: Layout, compressed: bytes | None = None, *, statistics: bool = True) -> Sequence[Tensor]:
+    """The tensors whose kept entries a value section has as float32, in their order, behind what is ``compressed``."""
     if compressed is None:
-        travelling = _travelling(selection, statistics=statistics)
-        _gather(np.frombuffer(out, dtype="<f4"), selection, travelling, tensors)
-        return
-    out[: len(compressed)] = compressed
-    behind = selection.layout.statistics if statistics else ()
-    numbers = np.empty(_count(selection, behind), dtype="<f4")
-    _gather(numbers, selection, behind, tensors)
-    out[len(compressed) :] = numbers.tobytes()
+        return _travelling(layout, statistics=statistics)
+    return layout.statistics if statistics else ()
+
+
+def floats_of(layout: Layout, kept: Weights) -> bytes:
+    """A value section of float32 alone: the ``kept`` entries of every tensor."""
+    return b"".join(np.ascontiguousarray(kept[tensor.name], dtype="<f4").tobytes() for tensor in layout.tensors)
 
 
 def decode_values(
@@ -102,7 +95,7 @@ def decode_values(
         expected = values_size(selection, statistics=statistics)
         if len(section) != expected:
             raise FrameError("values", f"The value section has {len(section)} bytes where {expected} belong.")
-        travelling = _travelling(selection, statistics=statistics)
+        travelling = _travelling(selection.layout, statistics=statistics)
         values = Values(_split(np.frombuffer(section, dtype="<f4"), selection, travelling))
     elif encoding == SPARSE or encoding in decoders:
         decoder = None if encoding == SPARSE else decoders[encoding]
@@ -147,32 +140,28 @@ def _check_decoded(vector: object, count: int, encoding: str) -> None:
 
 
 def flatten(selection: Selection, tensors: Weights) -> Vector:
-    """The kept entries of every parameter tensor as one vector, in the layout's order."""
-    vector = np.empty(_count(selection, selection.layout.parameters), dtype=np.float32)
-    _gather(vector, selection, selection.layout.parameters, tensors)
-    return vector
+    """The kept entries of every parameter tensor as one vector, in the layout's order, of full ``tensors``."""
+    layout = selection.layout
+    return flattened(layout, {t.name: selection.kept(t, tensors[t.name]) for t in layout.parameters})
+
+
+def flattened(layout: Layout, kept: Weights) -> Vector:
+    """As :func:`flatten`, of the ``kept`` entries."""
+    nothing = np.empty(0, dtype=np.float32)
+    return np.concatenate([nothing, *(kept[tensor.name].reshape(-1) for tensor in layout.parameters)])
 
 
 def unflatten(vector: Vector, selection: Selection) -> dict[str, NDArray[np.float32]]:
-    """The reverse of :func:`flatten`: kept entries by tensor, as views of ``vector``."""
+    """The reverse of :func:`flattened`: kept entries by tensor, as views of ``vector``."""
     return _split(vector, selection, selection.layout.parameters)
 
 
-def _travelling(selection: Selection, *, statistics: bool) -> Sequence[Tensor]:
-    return selection.layout.tensors if statistics else selection.layout.parameters
+def _travelling(layout: Layout, *, statistics: bool) -> Sequence[Tensor]:
+    return layout.tensors if statistics else layout.parameters
 
 
 def _count(selection: Selection, tensors: Sequence[Tensor]) -> int:
     return sum(math.prod(selection.shape(tensor)) for tensor in tensors)
-
-
-def _gather(flat: NDArray[np.float32], selection: Selection, tensors: Sequence[Tensor], full: Weights) -> None:
-    start = 0
-    for tensor in tensors:
-        shape = selection.shape(tensor)
-        count = math.prod(shape)
-        selection.gather_into(tensor, full[tensor.name], flat[start : start + count].reshape(shape))
-        start += count
 
 
 def _split(

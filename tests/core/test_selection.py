@@ -90,6 +90,19 @@ def test_gather_and_scatter_are_the_reference(mode: Mode, pattern: Pattern) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
+@given(patterns())
+def test_what_units_keep_is_found_among_what_a_wider_selection_keeps(mode: Mode, pattern: Pattern) -> None:
+    units, wide = Selection.of(pattern, "units"), Selection.of(pattern, mode)
+    kept = {name: array + 1 for name, array in units.gather(numbered(pattern.layout)).items()}
+    full = {tensor.name: np.zeros(tensor.shape, dtype=np.float32) for tensor in pattern.layout.tensors}
+    units.scatter(kept, full)
+    for name, array in wide.widened(kept, units).items():
+        np.testing.assert_array_equal(array, wide.gather(full)[name])
+    for tensor in pattern.layout.tensors:
+        np.testing.assert_array_equal(wide.kept(tensor, full[tensor.name]), wide.gather(full)[tensor.name])
+
+
+@pytest.mark.parametrize("mode", MODES)
 @given(layouts())
 def test_a_full_pattern_keeps_every_tensor_whole(mode: Mode, layout: Layout) -> None:
     selection = Selection.of(Pattern.full(layout), mode)
