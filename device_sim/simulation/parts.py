@@ -43,8 +43,11 @@ class Engine(ABC):
         """How many parts could be begun now; each worker has up to ``PARTS_AT_ONCE``."""
 
     @abstractmethod
-    def part_size(self, count: int) -> int:
-        """How many clients of a round of ``count`` are a part; depends on nothing that a resumed run may change."""
+    def part_sizes(self, count: int) -> Iterator[int]:
+        """How many clients of a round of ``count`` each part has, powers of two, and so on without end.
+
+        They depend on nothing that a resumed run may change.
+        """
 
     @abstractmethod
     def share(self, model: bytes) -> Any:
@@ -88,8 +91,8 @@ class PartsTrainer(Trainer):
 
     def updates(self, model: bytes, calls: Iterable[Call], count: int) -> Iterator[Update]:
         """Have parts of the calls done, a few ahead of the one whose updates are taken; RunError without a worker."""
-        size = self._engine.part_size(count)
-        for _, _, updates in self._done(model, _cut(calls, size), lambda _number, part: Train(part)):
+        parts = _cut(calls, self._engine.part_sizes(count))
+        for _, _, updates in self._done(model, parts, lambda _number, part: Train(part)):
             yield from updates
 
     def hold(
@@ -98,7 +101,7 @@ class PartsTrainer(Trainer):
         """As :meth:`updates`, of updates that workers hold: each part's number, its clients, and what is told of their
         updates.
         """
-        return self._done(model, _cut(calls, self._engine.part_size(count)), Hold)
+        return self._done(model, _cut(calls, self._engine.part_sizes(count)), Hold)
 
     def hold_again(
         self, model: bytes, parts: Iterable[list[Call]]
@@ -160,10 +163,10 @@ def by_holder(holders: Mapping[int, Holder], parts: Sequence[int]) -> dict[Holde
     return shares
 
 
-def _cut(calls: Iterable[Call], size: int) -> Iterator[list[Call]]:
-    """Parts of so many calls."""
+def _cut(calls: Iterable[Call], sizes: Iterator[int]) -> Iterator[list[Call]]:
+    """Parts of so many calls each."""
     waiting = iter(calls)
-    while part := list(islice(waiting, size)):
+    while part := list(islice(waiting, next(sizes))):
         yield part
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -23,7 +23,8 @@ from edge_fl.core.errors import RunError
 
 __all__ = ["ProcessEngine"]
 
-_PARTS = 4  # of a round for each process, so that all end at about the same time
+_PARTS = 4  # of a round for each process, or some more
+_SMALLER = 4  # times, at most: of few clients a stack is slow
 
 
 class ProcessEngine(Engine):
@@ -70,9 +71,15 @@ class ProcessEngine(Engine):
         """A part that is trained and one that waits, for each process."""
         return PARTS_AT_ONCE * len(self._workers) - sum(len(worker.begun) for worker in self._workers)
 
-    def part_size(self, count: int) -> int:
-        """A few parts for each process."""
-        return power_of_two(max(count // (_PARTS * len(self._workers)), 1))
+    def part_sizes(self, count: int) -> Iterator[int]:
+        """A few parts for each process, and smaller ones at the end, so that all end at about the same time."""
+        processes, left = len(self._workers), count
+        largest = power_of_two(max(count // (_PARTS * processes), 1))
+        least = min(largest, max(largest // _SMALLER, 2))
+        while True:
+            share = power_of_two(max(left // (2 * processes), least))
+            yield min(share, largest)
+            left -= min(share, largest)
 
     def share(self, model: bytes) -> bytes:
         """Itself: it is sent with the first part that a process gets of a round."""

@@ -9,10 +9,11 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +123,10 @@ class RayEngine(Engine):
         """What actors could be given besides what they have."""
         return len(self._free)
 
-    def part_size(self, count: int) -> int:
+    def part_sizes(self, count: int) -> Iterator[int]:
         """The same whatever the cluster."""
         small = min(_SMALL, count // _FEWEST)
-        return power_of_two(min(max(count // _PARTS, small, 1), _LARGEST))
+        return repeat(power_of_two(min(max(count // _PARTS, small, 1), _LARGEST)))
 
     def share(self, model: bytes) -> Any:
         """A reference to it in the object store, which each host fetches once."""
@@ -267,7 +268,7 @@ class _Actor:
         try:
             return self._shared.answer(self._worker.do(self._shared.asked(job), model), job)
         except RunError as error:
-            return error
+            return self._shared.answer(error, job)
 
     def close(self) -> None:
         """Leave nothing on its host."""

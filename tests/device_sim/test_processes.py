@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 from broker.model import GlobalModel
 from broker.observer import Observer
 from broker.tasks import make_task
+from device_sim.simulation.buffer_files import BufferFiles
 from device_sim.simulation.processes import ProcessEngine
 from device_sim.simulation.ray_engine import RayEngine
 from device_sim.simulation.settings import Population, TrainerSettings
@@ -155,7 +156,7 @@ def waiting(go: Path, bundle: Bundle) -> Trainer:
 def test_a_process_takes_the_next_part_while_it_trains_one(torch_bundle: Bundle, tmp_path: Path) -> None:
     """A part fills the pipe, so a process that left it there would have this one wait."""
     engine, go = ProcessEngine(torch_bundle, partial(waiting, tmp_path / "go"), 1), tmp_path / "go"
-    calls: list[Any] = [bytes(8 << 20)]  # which a channel has no file for
+    calls: list[Any] = [bytes(8 << 20)]  # no buffer, so no file takes them
     try:
         assert engine.room == 2
         engine.begin(0, b"", Train(calls))
@@ -168,6 +169,26 @@ def test_a_process_takes_the_next_part_while_it_trains_one(torch_bundle: Bundle,
         assert (found, engine.room) == ([(0, []), (1, [])], 2)
     finally:
         engine.close()
+
+
+def test_without_room_for_its_files_no_process_is_left(
+    torch_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, make = list[BufferFiles](), BufferFiles.make
+
+    def once(count: int) -> BufferFiles:
+        if made:
+            monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+        made.append(make(count))
+        return made[-1]
+
+    monkeypatch.setattr(BufferFiles, "make", once)
+    with pytest.raises(RunError, match=r"No such file or directory.*another in TMPDIR"):
+        ProcessEngine(torch_bundle, partial(waiting, tmp_path / "go"), 2)
+    assert len(made) == 1
+    assert not multiprocessing.active_children()
+    assert made[0].folder is not None
+    assert not made[0].folder.exists()
 
 
 class Killer(Observer):

@@ -291,6 +291,8 @@ def test_every_site_has_the_newest_list_of_revoked_certificates(tmp_path: Path) 
     authority.revoke("milk")
     newest = (authority.folder / "revoked.pem").read_bytes()
     assert (authority.folder / "sites" / "plant" / "revoked.pem").read_bytes() == newest
+    with pytest.raises(ConfigError, match="Nobody is called 'plant' here; its site is 'site:plant'"):
+        authority.revoke("plant")
 
 
 def test_a_sites_identity_is_no_devices_and_is_renewed_and_revoked(tmp_path: Path) -> None:
