@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,8 @@ def test_a_process_takes_the_next_part_while_it_trains_one(torch_bundle: Bundle,
     engine, go = ProcessEngine(torch_bundle, partial(waiting, tmp_path / "go"), 1), tmp_path / "go"
     calls: list[Any] = [bytes(8 << 20)]  # no buffer, so no file takes them
     try:
+        assert list(islice(engine.part_sizes(100), 9)) == [16, 16, 16, 16, 16, 8, 4, 4, 4]
+        assert list(islice(engine.part_sizes(3), 4)) == [1, 1, 1, 1]
         assert engine.room == 2
         engine.begin(0, b"", Train(calls))
         engine.begin(1, b"", Train(calls))
