@@ -335,8 +335,8 @@ def _join(ray: Any, address: str | None, *, cores: int | None) -> None:
         ray.init(address=address, **quiet)
     except (OSError, RuntimeError, ray.exceptions.RayError) as error:
         raise ConfigError(
-            f"The Ray cluster at '{address}' cannot be joined ({said(error)[:_SHOWN]}): see `ray status` on its head, "
-            "its versions of Python and Ray, and its token."
+            f"The Ray cluster at '{address}' cannot be joined ({said(error)[:_SHOWN]}): set RAY_AUTH_TOKEN as its "
+            "hosts have it, see `ray status` on its head, and have the same versions of Python and Ray here and there."
         ) from error
 
 
