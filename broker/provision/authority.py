@@ -343,9 +343,9 @@ class Authority:
         if not self.holds(name):
             if any(held.name == name for held in self.issued):
                 raise ConfigError(f"'{name}' is revoked already.")
-            sites = (f"its site is '{site.identity}'" for site in self.sites if site.name == name)
-            hint = next(sites, "`edge-fl provision list` says who is")
-            raise ConfigError(f"Nobody is called '{name}' here; {hint}.")
+            sites = (f": give '{site.identity}' to revoke that site" for site in self.sites if site.name == name)
+            hint = next(sites, "; `edge-fl provision list` says who is")
+            raise ConfigError(f"Nobody is called '{name}' here{hint}.")
         if (site := site_of(name, self.sites)) is not None:
             others = tuple(other for other in self.sites if other != site)
             free = msgspec.structs.replace(site, devices=())

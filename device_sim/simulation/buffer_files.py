@@ -4,7 +4,7 @@ import os
 import pickle
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,9 +42,6 @@ class BufferFiles:
     ----------
     descriptors
         Of the same files at both ends, in the same order.
-
-    Attributes
-    ----------
     folder
         Where the other end finds the files until it opens them; None at that end.
     """
@@ -61,35 +58,40 @@ class BufferFiles:
         """
         try:
             folder = Path(tempfile.mkdtemp(prefix="edge-fl-", dir=root))  # nobody else may look into it
-            names = [folder / str(place) for place in range(count)]
-            return cls([os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600) for name in names], folder)
         except OSError as error:
+            raise _no_room(error) from error
+        try:
+            return cls(_opened([folder / str(place) for place in range(count)], os.O_CREAT | os.O_EXCL), folder)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
             raise _no_room(error) from error
 
     @classmethod
     def open(cls, folder: Path) -> "BufferFiles":
         """Open what another process made; OSError where there is no such folder here, or none that may be read."""
-        names = sorted(folder.iterdir(), key=lambda name: int(name.name))
-        opened = cls([os.open(name, os.O_RDWR) for name in names])
+        opened = cls(_opened(sorted(folder.iterdir(), key=lambda name: int(name.name)), 0))
         shutil.rmtree(folder, ignore_errors=True)
         return opened
 
     def ask(self, message: object) -> Packed:
-        """Put a message's buffers into a file that holds nothing now; RunError where it has no room for them."""
+        """Put a message's buffers into a file that holds nothing now.
+
+        RunError where it has no room for them, IndexError where every file holds a message under way.
+        """
         packed = self._packed(message, self._free[-1])
         self._free.pop()
         return packed
 
-    def asked(self, packed: Packed) -> Any:
-        """The message; EOFError where the file has less than it says."""
+    def take(self, packed: Packed) -> Any:
+        """The message; EOFError where its file has less than it says."""
         return self._unpacked(packed)
 
     def answer(self, answer: object, packed: Packed) -> Packed:
         """Put an answer's buffers where those of the message were; RunError where there is no room for them."""
         return self._packed(answer, packed.place)
 
-    def answered(self, packed: Packed) -> Any:
-        """The answer; its file may be used again. EOFError where the file has less than it says."""
+    def take_back(self, packed: Packed) -> Any:
+        """The answer, whose file may be used again; EOFError where it has less than the answer says."""
         value = self._unpacked(packed)
         self._free.append(packed.place)
         return value
@@ -141,6 +143,19 @@ class _Pickler(pickle.Pickler):
             return True
         self._buffers.append(raw)
         return False
+
+
+def _opened(names: Iterable[Path], flags: int) -> list[int]:
+    """A descriptor of each; OSError, and none, where one cannot be opened."""
+    descriptors: list[int] = []
+    try:
+        for name in names:
+            descriptors.append(os.open(name, os.O_RDWR | flags, 0o600))  # noqa: PERF401  (those before it are closed)
+    except OSError:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    return descriptors
 
 
 def _no_room(error: OSError) -> RunError:

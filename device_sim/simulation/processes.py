@@ -44,19 +44,11 @@ class ProcessEngine(Engine):
     """
 
     def __init__(self, bundle: Bundle, open: Callable[[Bundle], Trainer], processes: int) -> None:
-        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
         self._holds: dict[int, _Process] = {}  # who has the updates of a part, by its number
         self._workers = list[_Process]()
         try:
             for _ in range(processes):
-                files = BufferFiles.make(PARTS_AT_ONCE)
-                ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=_serve, args=(theirs, files.folder, bundle.root, open), daemon=True
-                )
-                process.start()
-                theirs.close()  # so that the end of the process is the end of its pipe
-                self._workers.append(_Process(process, ours, files))
+                self._workers.append(_Process(bundle.root, open))
         except BaseException:
             self.close()
             raise
@@ -77,9 +69,9 @@ class ProcessEngine(Engine):
         largest = power_of_two(max(count // (_PARTS * processes), 1))
         least = min(largest, max(largest // _SMALLER, 2))
         while True:
-            share = power_of_two(max(left // (2 * processes), least))
-            yield min(share, largest)
-            left -= min(share, largest)
+            size = min(power_of_two(max(left // (2 * processes), least)), largest)
+            yield size
+            left -= size
 
     def share(self, model: bytes) -> bytes:
         """Itself: it is sent with the first part that a process gets of a round."""
@@ -117,16 +109,24 @@ class ProcessEngine(Engine):
 
 
 class _Process:
-    """A worker: its ``process``, our end of its pipe, and the files for what is large.
+    """A worker: a process, our end of its pipe, and the files for what is large.
 
     ``begun`` are the numbers of the parts that it has yet to answer, in the order of its answers; ``model`` is the
     frame of a round's model that it has.
     """
 
-    def __init__(
-        self, process: multiprocessing.process.BaseProcess, connection: Connection, files: BufferFiles
-    ) -> None:
-        self._process, self.connection, self._files = process, connection, files
+    def __init__(self, root: Path, open: Callable[[Bundle], Trainer]) -> None:
+        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        self._files = BufferFiles.make(PARTS_AT_ONCE)
+        try:
+            self.connection, theirs = context.Pipe()
+            about = theirs, self._files.folder, root, open
+            self._process = context.Process(target=_serve, args=about, daemon=True)
+            self._process.start()
+        except BaseException:
+            self._files.close()
+            raise
+        theirs.close()  # so that the end of the process is the end of its pipe
         self.begun = deque[int]()
         self.model = b""
 
@@ -142,7 +142,7 @@ class _Process:
     def answer(self) -> Any:
         """Wait for its next answer; RunError where it was ended."""
         try:
-            return self._files.answered(self.connection.recv())
+            return self._files.take_back(self.connection.recv())
         except (EOFError, OSError) as error:
             raise _ended() from error
 
@@ -165,8 +165,8 @@ def _ended() -> RunError:
 def _serve(connection: Connection, folder: Path, root: Path, open: Callable[[Bundle], Trainer]) -> None:
     """Train what comes, until the parent is no more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this
+    files = BufferFiles.open(folder)  # first, as then they have no names
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    files = BufferFiles.open(folder)
     jobs: SimpleQueue[tuple[Packed, Job, bytes] | None] = SimpleQueue()
     threading.Thread(target=_take_in, args=(connection, files, jobs), daemon=True).start()
     worker = Worker(partial(Bundle.load, root), open)
@@ -188,7 +188,7 @@ def _take_in(
     try:
         while True:
             asked = connection.recv()
-            job, newer = files.asked(asked)
+            job, newer = files.take(asked)
             model = model if newer is None else newer
             jobs.put((asked, job, model))
     except (EOFError, OSError):

@@ -8,7 +8,6 @@ import os
 import secrets
 import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from device_sim.simulation.buffer_files import BufferFiles, Packed
 from device_sim.simulation.parts import PARTS_AT_ONCE, Engine, by_holder
 from device_sim.simulation.trainer import Trainer, power_of_two
 from device_sim.simulation.worker import Hold, Job, Train, Worker
+from device_sim.simulation.worker_folder import WorkerFolder
 from edge_fl.core.bundle import Bundle
 from edge_fl.core.errors import ConfigError, RunError, RuntimeMissingError, said
 from edge_fl.transport.address import is_loopback
@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 _PARTS = 16  # of a round, however many workers there are: results do not depend on those
 _FEWEST = 4  # parts, where they are small
 _SMALL, _LARGEST = 8, 64  # clients of a part: of fewer a stack is slow, of more a lost actor costs much
-_FILES = PARTS_AT_ONCE + 1  # for parts, and for what an actor is asked of those that it holds
 _CONNECTION_SECONDS = 5.0
 _CLOSING_SECONDS = 2.0
 _ACTOR_SECONDS = 120.0  # until a cluster has room for the first worker
@@ -47,8 +46,8 @@ class RayEngine(Engine):
     """Actors, each with a part that it trains and one that waits.
 
     It joins the cluster at an address, or starts one on this machine that ends with it. The bundle goes through the
-    object store once, and a round's model once a round. Samples and updates do so, too, but those of actors on this
-    machine, which go through files. A part whose actor or host is lost goes to another actor, and
+    object store once, and a round's model once a round. Samples and updates go through it, too; those of actors on
+    this machine go through files. A part whose actor or host is lost goes to another actor, and
     its updates are the same bits there. Where no actor is left, the round fails. Before each round it fills what room
     the cluster has with actors: a host that comes back, or is new, has work again.
 
@@ -109,6 +108,8 @@ class RayEngine(Engine):
             self._hire()
             while not self._free:
                 self.finished()
+            hosts = sum(node["Alive"] for node in self._ray.nodes())
+            _log.info("the Ray cluster has %d hosts and room for %d workers", hosts, self.workers)
         except BaseException:
             self.close()
             raise
@@ -146,15 +147,16 @@ class RayEngine(Engine):
 
     def _begin(self, part: "_Part") -> None:
         actor = max(self._free, key=self._free.count)
-        self._free.remove(actor)
         self._awaited[self._asked(actor, part.job, part.model)] = actor, part
+        self._free.remove(actor)
         if isinstance(part.job, Hold):
             self._holds[part.number] = actor
 
     def finished(self) -> list[tuple[int, Any]]:
         """Answers that have come; none where an actor has begun, or is lost and another gets its part next time."""
         while self._lost and self._free:
-            self._begin(self._lost.pop())
+            self._begin(self._lost[-1])
+            self._lost.pop()
         busy = any(part is not None for _, part in self._awaited.values())
         timeout = None if busy else _ACTOR_SECONDS
         ready, _ = self._ray.wait(list(self._awaited), timeout=timeout) if self._awaited else ([], [])
@@ -177,6 +179,7 @@ class RayEngine(Engine):
             if actor not in self._gone:
                 self._free += [actor] * (1 if part else PARTS_AT_ONCE)
             found += [(part.number, came)] if part else []
+        self._close_files_of_lost()
         return found
 
     def do_where_held(
@@ -194,6 +197,7 @@ class RayEngine(Engine):
                 lost += some
             else:
                 answers.append((some, came))
+        self._close_files_of_lost()
         return answers, lost
 
     def _living(self) -> set[Any]:
@@ -204,6 +208,12 @@ class RayEngine(Engine):
         self._gone.add(actor)
         self._free = [other for other in self._free if other is not actor]
 
+    def _close_files_of_lost(self) -> None:
+        """Once all is read that such an actor answered before."""
+        busy = {actor for actor, _ in self._awaited.values()}
+        for actor in self._gone & self._near.keys() - busy:
+            self._near.pop(actor).close()
+
     def _asked(self, actor: Any, job: Job, model: Any) -> Any:
         """Have an actor do a job; what stands for its answer."""
         files = self._near.get(actor)
@@ -213,21 +223,27 @@ class RayEngine(Engine):
         """What an actor answered, or that it is lost; raises what it could not do."""
         try:
             came = self._ray.get(answer)
-            return self._near[actor].answered(came) if isinstance(came, Packed) else came
+            return self._near[actor].take_back(came) if isinstance(came, Packed) else came
         except self._ray.exceptions.RayTaskError:  # it is there
             raise
         except self._ray.exceptions.RayError as error:
-            _log.warning("a Ray worker is lost (%s): others do its work", type(error).__name__)
+            if actor not in self._gone:
+                _log.warning("a Ray worker is lost (%s)", type(error).__name__)
             return _Loss()
 
     def close(self) -> None:
         """End the actors, and leave the cluster."""
-        if closing := [actor.close.remote() for actor in self._living()]:  # those that train are ended as they are
-            self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSING_SECONDS)
-        self._ray.shutdown()
-        for files in self._near.values():
-            files.close()
-        self._near.clear()
+        living = self._living()
+        self._free.clear()
+        self._awaited.clear()
+        try:
+            if closing := [actor.close.remote() for actor in living]:  # those that train are ended as they are
+                self._ray.wait(closing, num_returns=len(closing), timeout=_CLOSING_SECONDS)
+        finally:
+            self._ray.shutdown()
+            for files in self._near.values():
+                files.close()
+            self._near.clear()
 
 
 @dataclass(frozen=True)
@@ -247,14 +263,14 @@ class _Actor:
     """A worker of the cluster."""
 
     def __init__(self, files: dict[str, bytes], open: Callable[[Bundle], Trainer], driver: str) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="edge-fl-")
-        root = Path(self._folder.name)
+        self._folder = WorkerFolder()
+        root = self._folder.path / "bundle"
         for name, content in files.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(content)
         self._worker = Worker(partial(Bundle.load, root), open)
         near = _node() == driver
-        self._shared = BufferFiles.make(_FILES, root) if near else None
+        self._shared = BufferFiles.make(PARTS_AT_ONCE, self._folder.path) if near else None
 
     def shared(self) -> Path | None:
         """Where it made files to share with the process that coordinates, if that runs on its host."""
@@ -266,13 +282,13 @@ class _Actor:
             return self._worker.do(job, model)
         assert self._shared is not None
         try:
-            return self._shared.answer(self._worker.do(self._shared.asked(job), model), job)
+            return self._shared.answer(self._worker.do(self._shared.take(job), model), job)
         except RunError as error:
             return self._shared.answer(error, job)
 
     def close(self) -> None:
         """Leave nothing on its host."""
-        self._folder.cleanup()
+        self._folder.close()
 
 
 def _node() -> str:

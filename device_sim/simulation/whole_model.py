@@ -26,7 +26,7 @@ class WholeModel(Protocol):
         ...
 
     def put_back(self, selection: Selection, parts: Mapping[str, Tensor], slots: Mapping[str, Tensor]) -> None:
-        """Take them from the stack again."""
+        """Take them from the stack again, which leaves them as they are until others are loaded, or for ever."""
         ...
 
     def finish(self) -> None:

@@ -4,7 +4,7 @@ The compact program runs on what ``gather`` returns in ``units`` mode; a frame c
 method's own mode.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
@@ -91,34 +91,39 @@ class Selection:
     def scatter(self, kept: Weights, into: Mapping[str, NDArray[np.float32]]) -> None:
         """Write kept entries back into the full tensors, leaving every other entry as it is."""
         for tensor in self.layout.tensors:
-            full, axes = into[tensor.name], self.axes[tensor.name]
-            rows, columns = axes if len(axes) == 2 else (None, None)
-            if rows is not None and columns is not None and full.flags.c_contiguous:
-                places = rows[:, np.newaxis] * full.shape[1] + columns  # numpy is slow at two indices
-                full.reshape(-1)[places] = kept[tensor.name]
-            else:
-                full[self.index(tensor)] = kept[tensor.name]
+            self._put(tensor, kept[tensor.name], into[tensor.name])
 
-    def widened(self, kept: Weights, thinner: "Selection") -> dict[str, NDArray[np.float32]]:
-        """What this selection keeps of tensors that are zero but for what a ``thinner`` one of its pattern keeps.
+    def _put(self, tensor: Tensor, kept: NDArray[np.float32], full: NDArray[np.float32]) -> None:
+        axes = self.axes[tensor.name]
+        rows, columns = axes if len(axes) == 2 else (None, None)
+        if rows is not None and columns is not None and full.flags.c_contiguous:
+            places = rows[:, np.newaxis] * full.shape[1] + columns  # numpy is slow at two indices
+            full.reshape(-1)[places] = kept
+        else:
+            full[self.index(tensor)] = kept
+
+    def widened(self, kept: Weights, other: "Selection") -> dict[str, NDArray[np.float32]]:
+        """What this selection keeps of tensors that are zero but for what an ``other`` one of its pattern keeps.
 
         In ``rows`` mode a pattern keeps the columns of dropped units, too, which in ``units`` mode it does not.
         """
-        return {tensor.name: self._widened(tensor, kept[tensor.name], thinner) for tensor in self.layout.tensors}
+        return {tensor.name: self._widened(tensor, kept[tensor.name], other) for tensor in self.layout.tensors}
 
-    def _widened(self, tensor: Tensor, kept: NDArray[np.float32], thinner: "Selection") -> NDArray[np.float32]:
-        shape = self.shape(tensor)
-        if kept.shape == shape:
+    def _widened(self, tensor: Tensor, kept: NDArray[np.float32], other: "Selection") -> NDArray[np.float32]:
+        axes = zip(self.axes[tensor.name], other.axes[tensor.name], strict=True)
+        if all(own is theirs or np.array_equal(own, theirs) for own, theirs in axes):  # type: ignore[arg-type]
             return kept
-        wide = np.zeros(shape, dtype=np.float32)
-        axes = zip(kept.shape, shape, self.axes[tensor.name], thinner.axes[tensor.name], strict=True)
-        places = [None if few == many else _places(own, other) for few, many, own, other in axes]
-        wide[_index(places, shape)] = kept
-        return wide
+        full = np.zeros(tensor.shape, dtype=np.float32)
+        other._put(tensor, kept, full)
+        return self.kept(tensor, full)
 
     def index(self, tensor: Tensor) -> Index:
         """A numpy index of the kept entries of ``tensor``."""
-        return _index(self.axes[tensor.name], tensor.shape)
+        axes = self.axes[tensor.name]
+        if sum(kept is not None for kept in axes) <= 1:
+            return tuple(slice(None) if kept is None else kept for kept in axes)
+        whole = [np.arange(n) if kept is None else kept for n, kept in zip(tensor.shape, axes, strict=True)]
+        return np.ix_(*whole)
 
 
 def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]:
@@ -137,17 +142,6 @@ def masked(weights: Weights, pattern: Pattern) -> dict[str, NDArray[np.float32]]
 def kept_shape(tensor: Tensor, pattern: Pattern) -> tuple[int, ...]:
     """The shape of what ``pattern`` keeps of ``tensor`` in ``units`` mode."""
     return _shape(tensor.axes("units"), pattern)
-
-
-def _index(axes: Sequence[Kept], shape: Sequence[int]) -> Index:
-    if sum(kept is not None for kept in axes) <= 1:
-        return tuple(slice(None) if kept is None else kept for kept in axes)
-    return np.ix_(*(np.arange(n) if kept is None else kept for n, kept in zip(shape, axes, strict=True)))
-
-
-def _places(own: Kept, others: Kept) -> Kept:
-    """Where ``others`` are among a selection's own kept indices of an axis."""
-    return others if own is None or others is None else np.searchsorted(own, others)
 
 
 def _shape(axes: tuple[Axis, ...], pattern: Pattern) -> tuple[int, ...]:

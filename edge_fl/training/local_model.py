@@ -13,9 +13,12 @@ __all__ = ["Change", "LocalModel"]
 
 
 class Change(NamedTuple):
-    """By how much weights changed: of all that did, full or the kept entries, and of what is ``uploaded``."""
+    """By how much weights changed: of all that was ``trained``, full or the kept entries, and of what is ``uploaded``.
 
-    all: dict[str, NDArray[np.float32]]
+    Arrays of the two may be the same.
+    """
+
+    trained: dict[str, NDArray[np.float32]]
     uploaded: dict[str, NDArray[np.float32]]
 
 
@@ -66,7 +69,10 @@ class LocalModel:
         }
 
     def put_back(self, selection: Selection, kept: Weights, slots: Weights) -> None:
-        """Write kept entries and their optimiser's state back; ``kept`` is read until others are taken."""
+        """Write kept entries and their optimiser's state back.
+
+        ``kept`` stays as it is until others are taken or put back, or the change is taken: it may be read only then.
+        """
         if self._full is None and self._trained is None:
             self._trained = selection, kept
         else:
@@ -82,11 +88,14 @@ class LocalModel:
             change = selection.gather(self._start)
             for name, before in change.items():
                 np.subtract(kept[name], before, out=before)
-            return Change(change, uploaded.widened(change, selection))
-        change = self.weights
-        for name, tensor in change.items():  # another array would be a pass over cold memory
-            np.subtract(tensor, self._start[name], out=tensor)
-        return Change(change, uploaded.gather(change))
+            sent = uploaded.widened(change, selection)
+        else:
+            change = self.weights
+            for name, tensor in change.items():  # another array would be a pass over cold memory
+                np.subtract(tensor, self._start[name], out=tensor)
+            sent = uploaded.gather(change)
+        self._start, self._full, self._trained = {}, None, None
+        return Change(change, sent)
 
 
 def _copied(tensors: Weights) -> dict[str, NDArray[np.float32]]:

@@ -83,7 +83,8 @@ class LocalRun:
 
     Each of ``settings.steps`` times, a trainer takes the entries that the pattern of ``step`` keeps of ``full``, asks
     for :meth:`inputs`, computes the step and tells its loss to :meth:`stepped`. It may keep the entries for as long as
-    ``step`` is equal, and puts them back before it takes others, and before :meth:`result`.
+    ``step`` is equal, and puts them back before it takes others, and before :meth:`result`. What is put back stays as
+    it is until then: it is not copied.
 
     Rows that a method leaves behind in mid-round keep what they learned locally (FedBIAD eq. (7)), but only the
     rows of the last pattern are uploaded.
@@ -166,8 +167,8 @@ class LocalRun:
         layout, local = self._job.layout.trained, self._local
         own = personal_state(self._job.layout, self.full.weights) if self._personal else {}
         change = self.full.take_change(Selection.of(local.upload, self._mode))
-        name, size = farthest(layout, change.all)
-        statistics = (change.all[tensor.name] for tensor in layout.statistics)
+        name, size = farthest(layout, change.trained)
+        statistics = (change.trained[tensor.name] for tensor in layout.statistics)
         if not math.isfinite(size) or not all(np.isfinite(each).all() for each in statistics):
             raise RunError(
                 f"The weights of client '{self._job.client}' are no longer finite; lower the step size."

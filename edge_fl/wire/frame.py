@@ -18,7 +18,7 @@ from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.wire.context import Context, Decoder
 from edge_fl.wire.masks import MaskEncoding, decode_mask, encode_mask
 from edge_fl.wire.sections import open_frame, sealed_frame
-from edge_fl.wire.values import FLOAT32, WITHHELD, as_floats, decode_values
+from edge_fl.wire.values import FLOAT32, WITHHELD, decode_values, float_tensors
 
 __all__ = [
     "FRAME_OVERHEAD",
@@ -116,18 +116,24 @@ def encode_frame(header: Header, pattern: Pattern, tensors: Weights, compressed:
 
 
 def encode_kept(header: Header, pattern: Pattern, kept: Weights, compressed: bytes | None = None) -> bytes:
-    """As :func:`encode_frame`, of the ``kept`` entries of tensors, in the header's ``mode``."""
+    """As :func:`encode_frame`, of float32 arrays by name that ``pattern`` ``kept`` in the header's ``mode``.
+
+    Raises ValueError where one has another shape than what is kept of its tensor.
+    """
     encoding, mask = encode_mask(pattern)
     header = msgspec.structs.replace(header, mask=encoding, layout=pattern.layout.digest)
-    floats = (kept[tensor.name] for tensor in _floats(header, pattern.layout, compressed))
-    values = [np.ascontiguousarray(array, dtype="<f4") for array in floats]
+    selection, values = Selection.of(pattern, header.mode), list[NDArray[np.float32]]()
+    for tensor in _floats(header, pattern.layout, compressed):
+        if (found := kept[tensor.name].shape) != (shape := selection.shape(tensor)):
+            raise ValueError(f"'{tensor.name}' has the shape {found}, and {shape} of it is kept")
+        values.append(np.ascontiguousarray(kept[tensor.name], dtype="<f4"))
     return sealed_frame(_MAGIC, msgspec.msgpack.encode(header), mask, [compressed or b"", *values])
 
 
 def _floats(header: Header, layout: Layout, compressed: bytes | None) -> Sequence[Tensor]:
     if header.values == WITHHELD:
         return ()
-    return as_floats(layout, compressed, statistics=header.has_statistics)
+    return float_tensors(layout, compressed, statistics=header.has_statistics)
 
 
 def decode_frame(

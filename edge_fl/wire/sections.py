@@ -34,7 +34,7 @@ class Sections(NamedTuple):
 
 
 def sealed_frame(magic: bytes, head: bytes, mask: bytes, values: Sequence[bytes | NDArray[Any]]) -> bytes:
-    """The frame whose value section has these bytes and little-endian arrays, one behind another."""
+    """The frame whose value section has these bytes and C-contiguous little-endian arrays, one behind another."""
     parts = [part if isinstance(part, bytes) else part.reshape(-1).view(np.uint8).data for part in values]
     mask_at = _aligned(_PRELUDE.size + len(head))
     start = bytearray(_aligned(mask_at + len(mask)))

@@ -22,10 +22,10 @@ __all__ = [
     "FLOAT32",
     "WITHHELD",
     "Values",
-    "as_floats",
     "decode_values",
     "flatten",
     "flattened",
+    "float_tensors",
     "floats_of",
     "unflatten",
     "values_size",
@@ -52,11 +52,11 @@ class Values:
 
 def values_size(selection: Selection, compressed: bytes | None = None, *, statistics: bool = True) -> int:
     """Bytes of the value section under ``selection``, float32 or ``compressed``, with its ``statistics`` or without."""
-    floats = as_floats(selection.layout, compressed, statistics=statistics)
+    floats = float_tensors(selection.layout, compressed, statistics=statistics)
     return len(compressed or b"") + _ITEM * _count(selection, floats)
 
 
-def as_floats(layout: Layout, compressed: bytes | None = None, *, statistics: bool = True) -> Sequence[Tensor]:
+def float_tensors(layout: Layout, compressed: bytes | None = None, *, statistics: bool = True) -> Sequence[Tensor]:
     """The tensors whose kept entries a value section has as float32, in their order, behind what is ``compressed``."""
     if compressed is None:
         return _travelling(layout, statistics=statistics)
@@ -64,8 +64,9 @@ def as_floats(layout: Layout, compressed: bytes | None = None, *, statistics: bo
 
 
 def floats_of(layout: Layout, kept: Weights) -> bytes:
-    """A value section of float32 alone: the ``kept`` entries of every tensor."""
-    return b"".join(np.ascontiguousarray(kept[tensor.name], dtype="<f4").tobytes() for tensor in layout.tensors)
+    """A value section of float32 alone: the ``kept`` entries of every tensor, an array each."""
+    arrays = (np.ascontiguousarray(kept[tensor.name], dtype="<f4") for tensor in layout.tensors)
+    return b"".join(array.reshape(-1).view(np.uint8).data for array in arrays)
 
 
 def decode_values(
@@ -146,9 +147,10 @@ def flatten(selection: Selection, tensors: Weights) -> Vector:
 
 
 def flattened(layout: Layout, kept: Weights) -> Vector:
-    """As :func:`flatten`, of the ``kept`` entries."""
+    """As :func:`flatten`, of the ``kept`` entries, an array for each tensor."""
     nothing = np.empty(0, dtype=np.float32)
-    return np.concatenate([nothing, *(kept[tensor.name].reshape(-1) for tensor in layout.parameters)])
+    parts = [nothing, *(kept[tensor.name].reshape(-1) for tensor in layout.parameters)]
+    return np.concatenate(parts, dtype=np.float32)
 
 
 def unflatten(vector: Vector, selection: Selection) -> dict[str, NDArray[np.float32]]:

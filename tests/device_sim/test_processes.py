@@ -174,6 +174,15 @@ def test_a_process_takes_the_next_part_while_it_trains_one(torch_bundle: Bundle,
         engine.close()
 
 
+def test_of_a_process_that_cannot_start_nothing_is_left(
+    torch_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(AttributeError, match=r"local object|lambda"):  # it cannot be pickled
+        ProcessEngine(torch_bundle, lambda bundle: Waiting(tmp_path), 1)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_room_for_its_files_no_process_is_left(
     torch_bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

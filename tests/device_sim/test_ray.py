@@ -20,6 +20,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from broker.observer import Observer
+from device_sim.simulation.buffer_files import BufferFiles
 from device_sim.simulation.settings import RayCluster, TrainerSettings
 from device_sim.simulation.simulate import Simulation
 from edge_fl.core.bundle import Bundle
@@ -71,10 +72,24 @@ def test_any_number_of_workers_trains_what_one_process_does(
 ) -> None:
     """On this machine large buffers go through files, and actors leave nothing in the folder for temporary ones."""
     watcher = Watcher()
-    assert trained(torch_bundle, tmp_path / "run", ray_settings(workers), watcher) == alone
+    run = simulation(torch_bundle, tmp_path / "run", ray_settings(workers), watcher, rounds=3)
+    weights = load_file(run.run().weights)
+    run.close()  # again
+    assert {name: array.tobytes() for name, array in weights.items()} == alone
     assert 1 <= len({Path(name).parent for name in watcher.bytes}) <= workers  # the others began too late
     assert sum(watcher.bytes.values()) > 0
     assert not any(Path(name).parents[1].exists() for name in watcher.bytes)
+
+
+@pytest.mark.matrix
+def test_actors_of_another_user_answer_through_ray(
+    torch_bundle: Bundle, tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(folder: Path) -> BufferFiles:
+        raise PermissionError(folder)
+
+    monkeypatch.setattr(BufferFiles, "open", refused)
+    assert trained(torch_bundle, tmp_path / "run", ray_settings(2)) == alone
 
 
 @pytest.mark.matrix

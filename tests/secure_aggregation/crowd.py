@@ -24,7 +24,7 @@ from edge_fl.runs.config import RunConfig, SecureAggregation
 from edge_fl.secure_aggregation.participant import Participant
 from edge_fl.wire.frame import Header, decode_frame, encode_frame
 from edge_fl.wire.messages import SendMasked, Task
-from edge_fl.wire.values import WITHHELD, encode_values_into, values_size
+from edge_fl.wire.values import WITHHELD, floats_of
 
 RUN, ROUND = "run", 3
 
@@ -62,11 +62,8 @@ def update(layout: Layout, client: str, pattern: Pattern, mode: Mode, *, samples
         loss=0.5 + samples / 1000,
         values=WITHHELD,
     )
-    selection = Selection.of(pattern, mode)
-    values = bytearray(values_size(selection))
-    encode_values_into(memoryview(values), selection, delta)
-    frame = encode_frame(header, pattern, delta)
-    return Update(client, tier, frame, bytes(values), selection.gather(delta), pattern, samples)
+    kept, frame = Selection.of(pattern, mode).gather(delta), encode_frame(header, pattern, delta)
+    return Update(client, tier, frame, floats_of(layout, kept), kept, pattern, samples)
 
 
 class Crowd(Participants):

@@ -7,6 +7,7 @@ stays open, so that ``Liar`` can have one wrong update after another refused.
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,7 +49,7 @@ from edge_fl.wire.messages import (
     Want,
     encode_message,
 )
-from edge_fl.wire.sections import seal_frame, unsealed_frame
+from edge_fl.wire.sections import sealed_frame
 from edge_fl.wire.signed import decode_signed, encode_signed
 
 TOPICS = Topics()
@@ -336,22 +337,27 @@ def _update(header: Header, layout: Layout, value: float = 0.0, **changes: Any) 
 def _with_mask(header: Header, layout: Layout, encoding: str, mask: bytes) -> bytes:
     """A frame with another mask section, whose checksum holds."""
     head = msgspec.msgpack.encode(msgspec.structs.replace(header, layout=layout.digest, mask=encoding))
-    frame, _ = unsealed_frame(b"EFLF", head, mask, 8)
-    return seal_frame(frame)
+    return sealed_frame(b"EFLF", head, mask, [bytes(8)])
+
+
+def _sealed_again(frame: bytearray) -> bytes:
+    """A frame that was changed, with a checksum that holds."""
+    struct.pack_into("<I", frame, 24, zlib.crc32(frame[28:], zlib.crc32(frame[:24])))
+    return bytes(frame)
 
 
 def _claims(header: Header, layout: Layout, at: int, size: int) -> bytes:
     """A frame that says of one of its sections that it is huge."""
     frame = bytearray(_update(header, layout))
     struct.pack_into("<I", frame, at, size)
-    return seal_frame(frame)
+    return _sealed_again(frame)
 
 
 def _with_layout(header: Header, layout: Layout) -> bytes:
     frame = bytearray(_update(header, layout))
     at = frame.index(layout.digest.encode())
     frame[at : at + 4] = b"0000" if frame[at : at + 4] != b"0000" else b"1111"
-    return seal_frame(frame)
+    return _sealed_again(frame)
 
 
 Make = Callable[[Header, Layout], bytes]

@@ -15,6 +15,7 @@ import numpy as np
 
 from edge_fl.agent import agent, aggregation
 from edge_fl.cli.main import run
+from edge_fl.core.selection import Selection
 from edge_fl.secure_aggregation.participant import Participant
 from edge_fl.training import update
 from edge_fl.wire.messages import Keys, Unmasked
@@ -34,17 +35,18 @@ class Lying(update.Visit):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        honest = update.encode_frame
+        honest = update.encode_kept
 
         def lied(header: Any, pattern: Any, delta: Any, section: Any) -> bytes:
-            update.encode_frame = honest
+            update.encode_kept = honest
             if self.lie == "late" and self._job.round < 4:
                 return honest(header, pattern, delta, section)
             if self.lie == "boast":
                 return honest(msgspec.structs.replace(header, samples=_MOST), pattern, delta, section)
-            return honest(header, pattern, _LIES[self.lie](self._job.weights), section)
+            lie = Selection.of(pattern, header.mode).gather(_LIES[self.lie](self._job.weights))
+            return honest(header, pattern, lie, section)
 
-        update.encode_frame = lied
+        update.encode_kept = lied
 
 
 class WrongShares(Participant):

@@ -291,7 +291,7 @@ def test_every_site_has_the_newest_list_of_revoked_certificates(tmp_path: Path) 
     authority.revoke("milk")
     newest = (authority.folder / "revoked.pem").read_bytes()
     assert (authority.folder / "sites" / "plant" / "revoked.pem").read_bytes() == newest
-    with pytest.raises(ConfigError, match="Nobody is called 'plant' here; its site is 'site:plant'"):
+    with pytest.raises(ConfigError, match="Nobody is called 'plant' here: give 'site:plant' to revoke that site"):
         authority.revoke("plant")
 
 

@@ -46,7 +46,17 @@ def test_the_change_is_that_of_the_full_tensors_and_zero_where_nothing_was_train
     expected = {name: full[name] - start[name] for name in full}
     for name, kept in uploaded.gather(expected).items():
         assert np.array_equal(change.uploaded[name], kept)
-        assert np.abs(change.all[name]).max() == np.abs(expected[name]).max()
+        assert np.abs(change.trained[name]).max() == np.abs(expected[name]).max()
+
+
+@pytest.mark.parametrize("patterns", [(FIRST,), (FIRST, SECOND)])
+def test_the_change_is_taken_once(patterns: tuple[Pattern, ...]) -> None:
+    model, full, _ = started()
+    for pattern in patterns:
+        trained(model, pattern, full)
+    model.take_change(Selection.of(FIRST, "units"))
+    with pytest.raises(KeyError):
+        model.take_change(Selection.of(FIRST, "units"))
 
 
 def test_an_upload_of_other_rows_than_were_trained_has_what_these_were() -> None:
@@ -65,7 +75,7 @@ def test_the_weights_may_be_looked_at_and_written_to_at_any_time() -> None:
         array[...] = np.nan  # it was read when the weights were
     model.weights["layer0.weight"][0, 0] = full["layer0.weight"][0, 0] = 77
     change = model.take_change(Selection.of(FIRST, "units"))
-    assert all(np.array_equal(change.all[name], full[name] - start[name]) for name in full)
+    assert all(np.array_equal(change.trained[name], full[name] - start[name]) for name in full)
 
 
 def test_state_that_starts_otherwise_than_fresh_follows_the_rows_that_are_kept() -> None:

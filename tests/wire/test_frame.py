@@ -17,7 +17,7 @@ from edge_fl.core.layout import Layout, Mode
 from edge_fl.core.pattern import Pattern
 from edge_fl.core.randomness import Stream
 from edge_fl.core.selection import Selection
-from edge_fl.wire.frame import Header, decode_frame, encode_frame
+from edge_fl.wire.frame import Header, decode_frame, encode_frame, encode_kept
 from edge_fl.wire.sparse import SPARSE, encode_sent
 from edge_fl.wire.values import FLOAT32, flatten, values_size
 
@@ -275,6 +275,12 @@ def test_another_version_is_refused(small: Layout) -> None:
     frame = bytearray(frame_of(small, "prefix", "units"))
     frame[4] = 2
     assert refusal(sealed(frame), small) == "version"
+
+
+def test_kept_entries_of_another_shape_are_no_frame(mlp: Layout) -> None:
+    kept = Selection.of(Pattern.prefix(mlp, 500), "units").gather(numbered(mlp))
+    with pytest.raises(ValueError, match="has the shape"):
+        encode_kept(HEADER, Pattern.full(mlp), kept)
 
 
 @pytest.mark.parametrize("name", ["conv.weight", "conv.mean", "scale"])
