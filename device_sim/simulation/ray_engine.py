@@ -47,9 +47,9 @@ class RayEngine(Engine):
 
     It joins the cluster at an address, or starts one on this machine that ends with it. The bundle goes through the
     object store once, and a round's model once a round. Samples and updates go through it, too; those of actors on
-    this machine go through files. A part whose actor or host is lost goes to another actor, and
-    its updates are the same bits there. Where no actor is left, the round fails. Before each round it fills what room
-    the cluster has with actors: a host that comes back, or is new, has work again.
+    this machine go through files. A part whose actor or host is lost goes to another actor, and its updates are the
+    same bits there. Where no actor is left, the round fails. Before each round it fills what room the cluster has with
+    actors: a host that comes back, or is new, has work again.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class RayEngine(Engine):
             while not self._free:
                 self.finished()
             hosts = sum(node["Alive"] for node in self._ray.nodes())
-            _log.info("the Ray cluster has %d hosts and room for %d workers", hosts, self.workers)
+            _log.info("the Ray cluster has %d hosts, and %d workers begin", hosts, self.workers)
         except BaseException:
             self.close()
             raise
