@@ -270,9 +270,8 @@ def revoke(
         if holds := authority.holds(name):  # at once, whatever became of the tokens
             authority.revoke(name)
             if site_of(name, authority.sites) is not None:
-                let_site_out(
-                    folder, name
-                )  # its session may last for months, and no list of certificates ends that
+                # Its session may last for months, and no list of certificates ends that.
+                let_site_out(folder, name)
             typer.echo(f"'{name}' is revoked. Mosquitto reads that after: systemctl reload mosquitto (SIGHUP).")
             for site in (each for each in authority.sites if authority.holds(each.identity)):
                 typer.echo(

@@ -84,7 +84,12 @@ class BufferFiles:
 
     def take(self, packed: Packed) -> Any:
         """The message; EOFError where its file has less than it says."""
-        return self._unpacked(packed)
+        start, buffers = 0, list[bytes | bytearray]()
+        for size, readonly in packed.sizes:
+            got = _got(self._descriptors[packed.place], size, start)
+            buffers.append(got if readonly else bytearray(got))
+            start += size
+        return pickle.loads(packed.pickle, buffers=buffers)
 
     def answer(self, answer: object, packed: Packed) -> Packed:
         """Put an answer's buffers where those of the message were; RunError where there is no room for them."""
@@ -92,7 +97,7 @@ class BufferFiles:
 
     def take_back(self, packed: Packed) -> Any:
         """The answer, whose file may be used again; EOFError where it has less than the answer says."""
-        value = self._unpacked(packed)
+        value = self.take(packed)
         self._free.append(packed.place)
         return value
 
@@ -112,14 +117,6 @@ class BufferFiles:
         except OSError as error:
             raise _no_room(error) from error
         return Packed(stream.getvalue(), place, [(len(buffer), buffer.readonly) for buffer in buffers])
-
-    def _unpacked(self, packed: Packed) -> Any:
-        start, buffers = 0, list[bytes | bytearray]()
-        for size, readonly in packed.sizes:
-            got = _got(self._descriptors[packed.place], size, start)
-            buffers.append(got if readonly else bytearray(got))
-            start += size
-        return pickle.loads(packed.pickle, buffers=buffers)
 
 
 class _Pickler(pickle.Pickler):

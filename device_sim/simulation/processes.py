@@ -172,12 +172,7 @@ def _serve(connection: Connection, folder: Path, root: Path, open: Callable[[Bun
     worker = Worker(partial(Bundle.load, root), open)
     with suppress(OSError):  # the parent is no more
         while (taken := jobs.get()) is not None:
-            asked, job, model = taken
-            try:
-                answer = files.answer(worker.do(job, model), asked)
-            except RunError as error:
-                answer = files.answer(error, asked)
-            connection.send(answer)
+            connection.send(worker.answer(files, *taken))
 
 
 def _take_in(

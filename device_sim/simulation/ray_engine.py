@@ -281,10 +281,7 @@ class _Actor:
         if not isinstance(job, Packed):
             return self._worker.do(job, model)
         assert self._shared is not None
-        try:
-            return self._shared.answer(self._worker.do(self._shared.take(job), model), job)
-        except RunError as error:
-            return self._shared.answer(error, job)
+        return self._worker.answer(self._shared, job, self._shared.take(job), model)
 
     def close(self) -> None:
         """Leave nothing on its host."""

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.held_update import HeldUpdate, held_update, sum_frame
+from device_sim.simulation.buffer_files import BufferFiles, Packed
 from device_sim.simulation.trainer import Call, Trainer
 from edge_fl.aggregation.exact_sums import Counted, ExactSum, HeldUpdates
 from edge_fl.aggregation.spool import Spool
 from edge_fl.core.bundle import Bundle
+from edge_fl.core.errors import RunError
 from edge_fl.core.registry import keep_place
 from edge_fl.core.server_half import State
 from edge_fl.recipes.recipe import open_recipe
@@ -88,6 +90,13 @@ class Worker:
             keep_place(error)
             error.add_note(traceback.format_exc())
             return error
+
+    def answer(self, files: BufferFiles, asked: Packed, job: Job, model: bytes) -> Packed:
+        """As :meth:`do`, into the file of the message that asked; the error that says so where there is no room."""
+        try:
+            return files.answer(self.do(job, model), asked)
+        except RunError as error:
+            return files.answer(error, asked)
 
     def _train(self, model: bytes, calls: list[Call]) -> Iterator[Update]:
         self._bundle = self._bundle or self._load()

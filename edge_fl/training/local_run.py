@@ -112,7 +112,7 @@ class LocalRun:
         dropout: tuple[Dropout, ...] = (),
     ) -> None:
         self.settings, self._variant, self._mode = settings, method.variant, method.mode
-        self._personal, self._dropout = personal, dropout
+        self._dropout = dropout
         self._job, self.samples = job, samples
         self._local = _required(method.local(job), LocalHalf, f"What local() of '{method.name}' returns")
         slots = self._local.slots if isinstance(self._local, TrainsSlots) else None
@@ -165,7 +165,7 @@ class LocalRun:
     def result(self) -> LocalResult:
         """What was learned, once; raises RunError when a weight is no longer finite, or has gone too far."""
         layout, local = self._job.layout.trained, self._local
-        own = personal_state(self._job.layout, self.full.weights) if self._personal else {}
+        own = personal_state(self._job.layout, self.full.weights) if self._job.layout.personal else {}
         change = self.full.take_change(Selection.of(local.upload, self._mode))
         name, size = farthest(layout, change.trained)
         statistics = (change.trained[tensor.name] for tensor in layout.statistics)

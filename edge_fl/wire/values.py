@@ -59,7 +59,7 @@ def values_size(selection: Selection, compressed: bytes | None = None, *, statis
 def float_tensors(layout: Layout, compressed: bytes | None = None, *, statistics: bool = True) -> Sequence[Tensor]:
     """The tensors whose kept entries a value section has as float32, in their order, behind what is ``compressed``."""
     if compressed is None:
-        return _travelling(layout, statistics=statistics)
+        return layout.tensors if statistics else layout.parameters
     return layout.statistics if statistics else ()
 
 
@@ -96,7 +96,7 @@ def decode_values(
         expected = values_size(selection, statistics=statistics)
         if len(section) != expected:
             raise FrameError("values", f"The value section has {len(section)} bytes where {expected} belong.")
-        travelling = _travelling(selection.layout, statistics=statistics)
+        travelling = float_tensors(selection.layout, statistics=statistics)
         values = Values(_split(np.frombuffer(section, dtype="<f4"), selection, travelling))
     elif encoding == SPARSE or encoding in decoders:
         decoder = None if encoding == SPARSE else decoders[encoding]
@@ -156,10 +156,6 @@ def flattened(layout: Layout, kept: Weights) -> Vector:
 def unflatten(vector: Vector, selection: Selection) -> dict[str, NDArray[np.float32]]:
     """The reverse of :func:`flattened`: kept entries by tensor, as views of ``vector``."""
     return _split(vector, selection, selection.layout.parameters)
-
-
-def _travelling(layout: Layout, *, statistics: bool) -> Sequence[Tensor]:
-    return layout.tensors if statistics else layout.parameters
 
 
 def _count(selection: Selection, tensors: Sequence[Tensor]) -> int:

@@ -204,10 +204,8 @@ def test_a_second_call_replaces_devices_and_renews_nothing(tmp_path: Path) -> No
 
 def test_a_revoked_site_comes_back_on_its_port(tmp_path: Path) -> None:
     fleet_in(tmp_path)
-    words, config = (
-        ["provision", "site", "plant", "--host", "a", "--device", "tea"],
-        "fleet/sites/plant/mosquitto.conf",
-    )
+    words = ["provision", "site", "plant", "--host", "a", "--device", "tea"]
+    config = "fleet/sites/plant/mosquitto.conf"
     assert edge_fl(*words, "--port", "18993", folder=tmp_path).wait(60) == 0
     revoked = edge_fl("provision", "revoke", "site:plant", folder=tmp_path).communicate(timeout=60)[0]
     assert "to site 'plant'" not in revoked
