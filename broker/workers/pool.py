@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import queue
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -45,8 +46,9 @@ _PATIENT_SECONDS = (
     7 * 86400.0
 )  # for the broker, by a worker that is started again: the coordinator waits for it, too
 _TRIES = 3  # at adding up, that workers say failed
-_MOST_ENDS = 10  # of workers, without an update or a sum in between
-_MOST_ENDS_OF_ONE = 5  # of workers that were at one update, after which it is refused
+_MOST_ENDS = 10  # of workers, without an update or a sum in between; a run outlives more of them ...
+_ENDS_SECONDS = 60.0  # ... if they all come within this time: a worker needs seconds to start on a busy machine
+_MOST_ENDS_OF_ONE = 5  # of workers that could fetch the same update, after which it is refused
 
 
 def check_count(count: int) -> None:
@@ -72,7 +74,7 @@ class Taken(NamedTuple):
 
 @dataclass
 class _Task:
-    """A job, and how many workers ended at it."""
+    """A job, and how many workers ended while they could fetch its update."""
 
     job: Fetch
     ends: int = 0
@@ -87,6 +89,7 @@ class _Worker:
     process: BaseProcess
     pipe: Pipe
     first: bool = True  # life of this number
+    hearing: bool = False  # devices, so that it can be at its updates
     listener: threading.Thread | None = None
     tasks: dict[str, _Task] = field(default_factory=dict)
     sums: "queue.SimpleQueue[Added | None]" = field(default_factory=queue.SimpleQueue)
@@ -125,7 +128,7 @@ class Workers:
         self._workers: dict[int, _Worker] = {}
         self._homes: dict[str, int] = {}  # whose each client is
         self._lives = self._jobs = 0
-        self._ends = 0  # of workers, since one did something
+        self._ends, self._first_end = 0, 0.0  # of workers, since one did something
         self._over = False
         try:
             for start in starts:
@@ -156,6 +159,7 @@ class Workers:
         try:
             while True:
                 answer = worker.pipe.recv()
+                worker.hearing |= isinstance(answer, Ready)
                 if isinstance(answer, Added):
                     worker.sums.put(answer)
                 elif isinstance(answer, Hears):
@@ -178,21 +182,27 @@ class Workers:
         _end(before)
         if self._over:
             return
-        self._ends += 1
-        if self._ends > _MOST_ENDS:
-            raise RunError(
-                f"Workers ended {self._ends} times and took in nothing: see that they have memory enough, and continue "
-                "the run with --resume."
-            )
+        self._count_end()
         _log.warning("worker %d ended (exit code %s): it is started again", before.number, before.process.exitcode)
         worker = self._begin(replace(self._starts[before.number], timeout=_PATIENT_SECONDS))
         for client, task in before.tasks.items():
-            task.ends += 1
+            task.ends += 1 if before.hearing else 0
             if task.ends >= _MOST_ENDS_OF_ONE:
                 yield Taken(task.job, Fetched(task.job.number, "fault", "Workers ended at it again and again."))
                 continue
             worker.tasks[client] = task
             worker.send(task.job)
+
+    def _count_end(self) -> None:
+        now = time.monotonic()
+        if self._ends == 0:
+            self._first_end = now
+        self._ends += 1
+        if self._ends > _MOST_ENDS and now - self._first_end >= _ENDS_SECONDS:
+            raise RunError(
+                f"Workers ended {self._ends} times and took in nothing: see that they have memory enough, and continue "
+                "the run with --resume."
+            )
 
     # --- updates
 

@@ -10,6 +10,7 @@ import pytest
 
 from broker.embedded import EmbeddedBroker
 from broker.update_file import UpdateFile
+from broker.workers import pool
 from broker.workers.jobs import Fetch, Fetched, Rejected, Start, Wants
 from broker.workers.pool import Said, Taken, Workers
 from device_sim.emulation.crowd import ReadyUpdates
@@ -137,7 +138,23 @@ def test_what_is_wrong_with_an_update_or_a_chunk_costs_that_alone(house: House) 
     assert house.taken().fetched.held is not None
 
 
-def test_an_update_that_workers_end_at_is_given_up_and_workers_that_end_idly_end_the_run(house: House) -> None:
+def test_workers_that_are_killed_before_they_can_fetch_cost_no_update(house: House) -> None:
+    """More often than a run outlives, and than an update is tried, but all of them within a minute."""
+    content = house.update()
+    house.fetch(content)
+    house.wanted(content)
+    for _ in range(12):
+        house.workers._workers[1].process.kill()
+        assert house.workers.heard(house.next(type(None))) == []
+    house.wanted(content)
+    house.send(content)
+    assert house.taken().fetched.held is not None
+
+
+def test_an_update_that_workers_end_at_is_given_up_and_workers_that_end_idly_end_the_run(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "_ENDS_SECONDS", 0.0)
     house.fetch(house.update())
     for _ in range(5):
         house.next(Wants)
