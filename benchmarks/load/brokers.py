@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.load.child import Child
 from benchmarks.load.nats import Nats
-from benchmarks.load.turns import Fleet, MeasuredBroker, Scaled, allow_files, scale_rounds
+from benchmarks.load.turns import Fleet, MeasuredBroker, Scaled, Stage, allow_files, scale_rounds
 from broker.embedded import EmbeddedBroker
 from device_sim.emulation.mosquitto import Mosquitto
 from edge_fl.measure.bars import Bars
@@ -87,16 +87,14 @@ def bench_brokers(setting: BrokersSetting, report: Callable[[str], None]) -> Res
                 folder.mkdir()
                 report(f"{fleet} agents: {name}")
                 with _broker(name, folder) as broker:
-                    rounds = scale_rounds(
+                    (rounds,) = scale_rounds(
                         fleet,
-                        workers=0,
+                        [Stage(broker, folder)],
                         turns=1,
                         rounds=setting.rounds,
                         processes=setting.processes,
                         bundle=bundle,
-                        folder=folder,
                         report=report,
-                        broker=broker,
                     )
                 figures = _figures(fleet, rounds[1:] or rounds)
                 seconds[name] = figures[_ROUND]

@@ -1,6 +1,7 @@
 """What each part of a deployment takes as devices, updates and workers grow, and which part gives out first."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -9,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.load.turns import Fleet, Scaled, allow_files, scale_rounds
+from benchmarks.load.turns import Fleet, Scaled, Stage, allow_files, scale_rounds
 from device_sim.emulation.mosquitto import Mosquitto
 from edge_fl.measure.bars import Bars
 from edge_fl.measure.table import Result, Row
@@ -28,7 +29,8 @@ _ABOUT = (
     "Rounds of devices that train nothing: they hold ready updates, and speak the whole protocol in MQTT sessions of "
     "their own, many sessions to a process. The coordinator is the real one, with 0 to several worker processes. The "
     "method is FedBIAD at p = 0.5, with exact sums, so that workers also add up. Mosquitto has persistence off and "
-    "unlimited queues. Everything shares this machine's cores. Where a core's speed is 1/4, coordinator and workers "
+    "unlimited queues. Everything shares this machine's cores. Runs with other numbers of workers take turns, a round "
+    "each, so that a slow phase of the machine is one of all. Where a core's speed is 1/4, coordinator and workers "
     "each run 5 ms of every 20. They stand still in between, and mostly leave a core free. Mosquitto and devices run "
     "at full speed. A round's seconds are from the "
     "first task sent to the last update accepted; closing is from there until the model is changed and recorded, "
@@ -83,22 +85,19 @@ def bench_scale(setting: ScaleSetting, report: Callable[[str], None]) -> Result:
         report(f"{setting.model}: exporting")
         case = find_case(setting.model)
         bundle = export_bundle(case.build(), case.target("onnx"), Path(scratch) / "bundle")
-        for fleet, turns, workers in product(setting.fleets, setting.turns, setting.workers):
-            folder = Path(scratch) / f"fleet-{len(rows)}"
-            folder.mkdir()
-            with Mosquitto(folder) as broker:
-                rounds = scale_rounds(
+        for fleet, turns in product(setting.fleets, setting.turns):
+            with _stages(Path(scratch) / f"{len(rows)}", setting.workers) as stages:
+                found = scale_rounds(
                     fleet,
-                    workers=workers,
+                    stages,
                     turns=turns,
                     rounds=setting.rounds,
                     processes=setting.processes,
                     bundle=bundle,
-                    folder=folder,
                     report=report,
-                    broker=broker,
                 )
-            rows.append({**_place(fleet, turns, workers), **_figures(fleet, rounds[1:] or rounds)})
+            for stage, rounds in zip(stages, found, strict=True):
+                rows.append({**_place(fleet, turns, stage.workers), **_figures(fleet, rounds[1:] or rounds)})
     return Result(
         title="Growth",
         command=setting.command,
@@ -107,6 +106,18 @@ def bench_scale(setting: ScaleSetting, report: Callable[[str], None]) -> Result:
         notes=[*_of_workers(rows), *_of_free_cores(rows), *_slopes(rows)],
         bars=_BARS,
     )
+
+
+@contextmanager
+def _stages(folder: Path, workers: Sequence[int]) -> Iterator[list[Stage]]:
+    """A stage for each number of workers, with a broker and a folder each, below ``folder``."""
+    with ExitStack() as stack:
+        stages = []
+        for count in workers:
+            place = folder / f"workers-{count}"
+            place.mkdir(parents=True)
+            stages.append(Stage(stack.enter_context(Mosquitto(place)), place, count))
+        yield stages
 
 
 def _place(fleet: Fleet, turns: int, workers: int) -> Row:

@@ -24,7 +24,7 @@ from edge_fl.recipes.recipe import open_recipe
 from edge_fl.runs.config import RunConfig
 from edge_fl.transport.address import BrokerAddress
 
-__all__ = ["Fleet", "MeasuredBroker", "Scaled", "Turn", "allow_files", "scale_rounds", "take_turns"]
+__all__ = ["Fleet", "MeasuredBroker", "Scaled", "Stage", "Turn", "allow_files", "scale_rounds", "take_turns"]
 
 _METHOD, _PARAMETERS = "fedbiad", {"dropout": [500]}
 _WAIT_SECONDS = 600.0
@@ -78,6 +78,15 @@ class Turn:
     hashed_around: tuple[float, float]
     served: Served
     served_around: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where a run takes place: over a ``broker`` that runs, in a ``folder``, with so many ``workers``."""
+
+    broker: MeasuredBroker
+    folder: Path
+    workers: int = 0
 
 
 @dataclass(frozen=True)
@@ -158,20 +167,20 @@ def _name(number: int) -> str:
 
 def scale_rounds(
     fleet: Fleet,
+    stages: Sequence[Stage],
     *,
-    workers: int,
     turns: int,
     rounds: int,
     processes: int,
     bundle: Bundle,
-    folder: Path,
     report: Callable[[str], None],
-    broker: MeasuredBroker,
-) -> list[Scaled]:
-    """A fleet's rounds alone, over a ``broker`` that runs, of a coordinator with so many ``workers``.
+) -> list[list[Scaled]]:
+    """A fleet's rounds on each stage, for each stage in order.
 
-    Coordinator and workers run one of every so many ``turns`` (:func:`benchmarks.load.slow_cores.slow_cores`). Sums are
-    exact, so that workers add up, too. The run lies in ``folder``. Raises as :func:`take_turns` does.
+    Every stage makes its first round, then every stage the second, backwards, and so on: a phase in which the machine
+    is slow is one of all. Coordinators and workers run one of every so many ``turns``
+    (:func:`benchmarks.load.slow_cores.slow_cores`). Sums are exact, so that workers add up, too. Raises as
+    :func:`take_turns` does.
     """
     config = patient_config(
         "scale",
@@ -180,19 +189,40 @@ def scale_rounds(
         rounds=rounds,
         selected=fleet.selected,
         registered=fleet.agents,
-        wait=_WAIT_SECONDS,
+        wait=_WAIT_SECONDS * max(len(stages), 1),  # for the rounds of the others, too
     )
     config = msgspec.structs.replace(config, exact_sums=True, evaluate_every=rounds + 1, max_devices=fleet.agents)
-    found = []
+    found: list[list[Scaled]] = [[] for _ in stages]
     slow = f", 1/{turns} of a core each" if turns > 1 else ""
-    with _cast(fleet, broker, bundle, config, folder / "run", processes=processes, workers=workers) as cast:
+    with ExitStack() as stack:
+        casts = [
+            stack.enter_context(
+                _cast(
+                    fleet,
+                    stage.broker,
+                    bundle,
+                    config,
+                    stage.folder / "run",
+                    processes=processes,
+                    workers=stage.workers,
+                )
+            )
+            for stage in stages
+        ]
+        for cast in casts:
+            cast.asked(1)
         for number in range(1, rounds + 1):
-            cast.asked(number)
-            report(f"{fleet} agents, {workers} workers{slow}: round {number}")
-            with slow_cores([cast.lead.pid, *children_of(cast.lead.pid)], turns):
-                served, used = cast.timed(cast.lead, None)
-            found.append(Scaled(served, *used, resident_of(broker.pid)))
-        cast.check(rounds * fleet.selected)
+            order = range(len(stages)) if number % 2 else reversed(range(len(stages)))
+            for place in order:
+                stage, cast = stages[place], casts[place]
+                report(f"{fleet} agents, {stage.workers} workers{slow}: round {number}")
+                with slow_cores([cast.lead.pid, *children_of(cast.lead.pid)], turns):
+                    served, used = cast.timed(cast.lead, None)
+                found[place].append(Scaled(served, *used, resident_of(stage.broker.pid)))
+                if number < rounds:
+                    cast.asked(number + 1)  # now, so that it does nothing in the others' rounds
+                else:
+                    cast.check(rounds * fleet.selected)
     return found
 
 

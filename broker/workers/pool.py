@@ -12,6 +12,8 @@ from multiprocessing.connection import Connection as Pipe
 from multiprocessing.process import BaseProcess
 from typing import NamedTuple
 
+import msgspec
+
 from broker.workers.jobs import (
     Added,
     AddUp,
@@ -27,6 +29,8 @@ from broker.workers.jobs import (
     Ready,
     Resume,
     Start,
+    decode_answer,
+    encode,
 )
 from broker.workers.worker import run_worker
 from edge_fl.core.content import Ref
@@ -99,7 +103,7 @@ class _Worker:
     def send(self, job: Job) -> None:
         """Tell it; of one that has ended a listener tells, and what it was told is told the next."""
         with suppress(OSError):
-            self.pipe.send(job)
+            self.pipe.send_bytes(encode(job))
 
 
 class Workers:
@@ -158,7 +162,7 @@ class Workers:
     def _listen(self, worker: _Worker) -> None:
         try:
             while True:
-                answer = worker.pipe.recv()
+                answer = decode_answer(worker.pipe.recv_bytes())
                 worker.hearing |= isinstance(answer, Ready)
                 if isinstance(answer, Added):
                     worker.sums.put(answer)
@@ -168,7 +172,7 @@ class Workers:
                     worker.ready.put(answer)
                 else:
                     self._post(Said(worker.number, worker.life, answer))
-        except (EOFError, OSError):
+        except (EOFError, OSError, msgspec.MsgspecError):  # who cannot be understood is ended, too
             worker.ready.put(None)
             worker.hears.put(None)
             worker.sums.put(None)
@@ -218,7 +222,7 @@ class Workers:
             self._homes[job.client] = min(self._workers.values(), key=lambda each: len(each.tasks)).number
         worker = self._workers[self._homes[job.client]]
         self._jobs += 1
-        numbered = replace(job, number=self._jobs)
+        numbered = msgspec.structs.replace(job, number=self._jobs)
         worker.tasks[job.client] = _Task(numbered)
         worker.send(numbered)
 
@@ -280,8 +284,12 @@ class Workers:
 
     # --- sums
 
-    def add_up(self, header: SumHeader, updates: Sequence[Counting]) -> Iterator[tuple[Sequence[Counting], bytes]]:
+    def add_up(
+        self, header: SumHeader, shared: bytes, updates: Sequence[Counting]
+    ) -> Iterator[tuple[Sequence[Counting], bytes]]:
         """Have workers add up shares of ``updates``, at least one: each share, and its sum as a frame.
+
+        ``shared`` is what their compressor was given.
 
         A share whose worker ends, or fails, is added up once more. Raises RunError where workers end again and again,
         or fail.
@@ -292,7 +300,7 @@ class Workers:
         while waiting:
             asked = list(zip(list(self._workers.values()), waiting, strict=False))
             for worker, share in asked:
-                worker.send(AddUp(header, share))
+                worker.send(AddUp(header, shared, share))
             waiting = []
             for worker, share in asked:
                 added = _sum_of(worker)

@@ -11,7 +11,6 @@ from broker.workers.jobs import Kept
 from broker.workers.pool import Workers
 from edge_fl.aggregation.bounds import WHOLE, Clip
 from edge_fl.aggregation.exact_sums import Counted, Held, entries_of, reach_of
-from edge_fl.aggregation.rules import Rule
 from edge_fl.core.layout import Layout
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.wire.frame import decode_frame
@@ -30,10 +29,10 @@ def total_of(
     left_out: frozenset[str],
 ) -> RoundSum:
     """What a round's updates come to, besides those ``left_out``, in sums that workers are to make."""
-    layout, shared = model.layout, recipe.shared()
+    layout = model.layout
     reports = [(client, report) for client, report in sorted(current.reports.items()) if client not in left_out]
-    kept = [Kept(_path(report), report.offset, report.size, shared) for _, report in reports]
-    sums = WorkerSums(layout, recipe.rule, workers=workers, run=model.run, round=current.number, kept=kept)
+    kept = [Kept(_path(report), report.offset, report.size) for _, report in reports]
+    sums = WorkerSums(layout, recipe, workers=workers, run=model.run, round=current.number, kept=kept)
     total = model.round_sum(sums)
     for number, (client, report) in enumerate(reports):
         held = report.held or _read(report, layout, recipe)
@@ -61,8 +60,10 @@ class WorkerSums(SumsOfWorkers):
 
     Parameters
     ----------
-    layout, rule, run, round
+    layout, run, round
         As :class:`broker.held_update.SumsOfWorkers` has them.
+    recipe
+        Has their rule, and what a compressor gave out with the model.
     workers
         Add up.
     kept
@@ -70,10 +71,10 @@ class WorkerSums(SumsOfWorkers):
     """
 
     def __init__(
-        self, layout: Layout, rule: Rule, *, workers: Workers, run: str, round: int, kept: Sequence[Kept]
+        self, layout: Layout, recipe: Recipe, *, workers: Workers, run: str, round: int, kept: Sequence[Kept]
     ) -> None:
-        super().__init__(layout, rule, run=run, round=round)
-        self._workers, self._kept = workers, kept
+        super().__init__(layout, recipe.rule, run=run, round=round)
+        self._workers, self._kept, self._shared = workers, kept, recipe.shared()
         self._numbers: list[int] = []
 
     def add_held(self, held: Held, samples: int, discount: float = 1, *, clip: Clip = WHOLE) -> None:
@@ -85,5 +86,5 @@ class WorkerSums(SumsOfWorkers):
         self, header: SumHeader, counted: Sequence[Counted]
     ) -> Iterator[tuple[Sequence[Counted], bytes]]:
         updates = [(self._kept[number], each) for number, each in zip(self._numbers, counted, strict=True)]
-        for share, frame in self._workers.add_up(header, updates):
+        for share, frame in self._workers.add_up(header, self._shared, updates):
             yield [each for _, each in share], frame

@@ -29,6 +29,8 @@ from broker.workers.jobs import (
     Resume,
     Start,
     Wants,
+    decode_job,
+    encode,
 )
 from edge_fl.aggregation.exact_sums import ExactSum, entries_of, reach_of
 from edge_fl.core.bundle import Bundle
@@ -64,9 +66,9 @@ def run_worker(pipe: Pipe, start: Start) -> None:
         threading.Thread(target=_hear, args=(pipe, connection), daemon=True).start()
         connection.open(timeout=start.timeout)
     except Exception as error:  # of the user's own code, too
-        pipe.send(Ready(said(error)))
+        pipe.send_bytes(encode(Ready(said(error))))
         return
-    pipe.send(Ready())
+    pipe.send_bytes(encode(Ready()))
     worker.run()
 
 
@@ -74,7 +76,7 @@ def _hear(pipe: Pipe, connection: Transport) -> None:
     """Put jobs in line with what devices send, and end with the coordinator, whatever is in line."""
     try:
         while True:
-            connection.post(pipe.recv())
+            connection.post(decode_job(pipe.recv_bytes()))
     except BaseException:  # a job that cannot be read is no better than none
         os._exit(0)
 
@@ -145,7 +147,7 @@ class Worker:
 
     def _tell(self, answer: Answer) -> None:
         try:
-            self._pipe.send(answer)
+            self._pipe.send_bytes(encode(answer))
         except OSError:  # the coordinator is gone
             os._exit(0)
 
@@ -235,6 +237,6 @@ class Worker:
         names = (tensor.name for tensor in self._layout.tensors)
         total = ExactSum(self._layout, dict(zip(names, job.header.exponents, strict=True)))
         for kept, counted in job.updates:
-            frame = decode_frame(kept.content(), self._layout, kept.shared, self._recipe.decoders)
+            frame = decode_frame(kept.content(), self._layout, job.shared, self._recipe.decoders)
             total.add(frame.selection, entries_of(self._layout, self._recipe.rule, frame.values), counted)
         return sum_frame(job.header, self._layout, total)

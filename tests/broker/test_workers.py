@@ -3,10 +3,10 @@
 import queue
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from broker.embedded import EmbeddedBroker
 from broker.update_file import UpdateFile
