@@ -138,7 +138,9 @@ class Intake:
         self._uploads.tick()
 
     def settle(self) -> None:
-        """Record how updates were judged, all of them at once, and only then tell the devices."""
+        """Have workers fetch; record how updates were judged, all of them at once, and only then tell the devices."""
+        if self._workers is not None:
+            self._workers.flush()
         if self._judged and self.round is not None:
             self._store.judge(self.round.number, self._judged)
             self._judged.clear()

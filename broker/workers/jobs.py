@@ -1,5 +1,6 @@
 """What a coordinator and its workers say to each other, and how: in msgpack, for pickle takes fifty times as long."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,8 @@ __all__ = [
     "Resume",
     "Start",
     "Wants",
-    "decode_answer",
-    "decode_job",
+    "decode_answers",
+    "decode_jobs",
     "encode",
 ]
 
@@ -155,11 +156,12 @@ class Wants(_Said, frozen=True):
 
 
 class Fetched(_Said, frozen=True):
-    """The update of the job number ``job`` is in its place, or refused with a ``code`` and a ``reason``.
+    """``client``'s update of the job number ``job`` is in its place, or refused with a ``code`` and a ``reason``.
 
     ``held`` is there where the worker was started to tell that.
     """
 
+    client: str
     job: int
     code: str = ""
     reason: str = ""
@@ -199,17 +201,17 @@ class Failed(_Said, frozen=True):
 Answer = Ready | Hears | Wants | Fetched | Rejected | Added | Offline | Failed
 
 
-def encode(said: Job | Answer) -> bytes:
-    """What goes through a pipe."""
+def encode(said: Sequence[Job] | Sequence[Answer]) -> bytes:
+    """What goes through a pipe: many at a time, as every message wakes a thread of the other side."""
     return _encoder.encode(said)
 
 
-def decode_job(data: bytes) -> Job:
+def decode_jobs(data: bytes) -> list[Job]:
     """What a coordinator said; raises msgspec.MsgspecError on anything else."""
     return _jobs.decode(data)
 
 
-def decode_answer(data: bytes) -> Answer:
+def decode_answers(data: bytes) -> list[Answer]:
     """What a worker said; raises msgspec.MsgspecError on anything else."""
     return _answers.decode(data)
 
@@ -227,5 +229,5 @@ def _path(kind: type, value: Any) -> object:
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-_jobs: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job, dec_hook=_path)
-_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer, dec_hook=_path)
+_jobs: msgspec.msgpack.Decoder[list[Job]] = msgspec.msgpack.Decoder(list[Job], dec_hook=_path)
+_answers: msgspec.msgpack.Decoder[list[Answer]] = msgspec.msgpack.Decoder(list[Answer], dec_hook=_path)

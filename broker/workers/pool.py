@@ -29,7 +29,7 @@ from broker.workers.jobs import (
     Ready,
     Resume,
     Start,
-    decode_answer,
+    decode_answers,
     encode,
 )
 from broker.workers.worker import run_worker
@@ -96,14 +96,17 @@ class _Worker:
     hearing: bool = False  # devices, so that it can be at its updates
     listener: threading.Thread | None = None
     tasks: dict[str, _Task] = field(default_factory=dict)
+    unsent: list[Job] = field(default_factory=list)
     sums: "queue.SimpleQueue[Added | None]" = field(default_factory=queue.SimpleQueue)
     ready: "queue.SimpleQueue[Ready | None]" = field(default_factory=queue.SimpleQueue)
     hears: "queue.SimpleQueue[Hears | None]" = field(default_factory=queue.SimpleQueue)
 
-    def send(self, job: Job) -> None:
-        """Tell it; of one that has ended a listener tells, and what it was told is told the next."""
-        with suppress(OSError):
-            self.pipe.send_bytes(encode(job))
+    def send(self, *jobs: Job) -> None:
+        """Tell it, after what is unsent; of one that has ended a listener tells, and its jobs are told the next."""
+        told, self.unsent = [*self.unsent, *jobs], []
+        if told:
+            with suppress(OSError):
+                self.pipe.send_bytes(encode(told))
 
 
 class Workers:
@@ -162,21 +165,25 @@ class Workers:
     def _listen(self, worker: _Worker) -> None:
         try:
             while True:
-                answer = decode_answer(worker.pipe.recv_bytes())
-                worker.hearing |= isinstance(answer, Ready)
-                if isinstance(answer, Added):
-                    worker.sums.put(answer)
-                elif isinstance(answer, Hears):
-                    worker.hears.put(answer)
-                elif isinstance(answer, Ready) and worker.first:
-                    worker.ready.put(answer)
-                else:
-                    self._post(Said(worker.number, worker.life, answer))
+                for answer in decode_answers(worker.pipe.recv_bytes()):
+                    self._sort(worker, answer)
         except (EOFError, OSError, msgspec.MsgspecError):  # who cannot be understood is ended, too
             worker.ready.put(None)
             worker.hears.put(None)
             worker.sums.put(None)
             self._post(Said(worker.number, worker.life, None))
+
+    def _sort(self, worker: _Worker, answer: Answer) -> None:
+        """Hand an answer to who waits for it."""
+        worker.hearing |= isinstance(answer, Ready)
+        if isinstance(answer, Added):
+            worker.sums.put(answer)
+        elif isinstance(answer, Hears):
+            worker.hears.put(answer)
+        elif isinstance(answer, Ready) and worker.first:
+            worker.ready.put(answer)
+        else:
+            self._post(Said(worker.number, worker.life, answer))
 
     def _again(self, before: _Worker) -> Iterator[Taken]:
         """Start a worker that has ended, and give it what it was at, but for what others have ended at, too.
@@ -192,10 +199,11 @@ class Workers:
         for client, task in before.tasks.items():
             task.ends += 1 if before.hearing else 0
             if task.ends >= _MOST_ENDS_OF_ONE:
-                yield Taken(task.job, Fetched(task.job.number, "fault", "Workers ended at it again and again."))
+                refused = Fetched(client, task.job.number, "fault", "Workers ended at it again and again.")
+                yield Taken(task.job, refused)
                 continue
             worker.tasks[client] = task
-            worker.send(task.job)
+        worker.send(*(task.job for task in worker.tasks.values()))
 
     def _count_end(self) -> None:
         now = time.monotonic()
@@ -217,14 +225,19 @@ class Workers:
         return task is not None and task.job.ref == ref
 
     def fetch(self, job: Fetch) -> None:
-        """Have the client's worker fetch an update, in place of any other of the client."""
+        """Have the client's worker fetch an update, in place of any other of the client, after :meth:`flush`."""
         if job.client not in self._homes:
             self._homes[job.client] = min(self._workers.values(), key=lambda each: len(each.tasks)).number
         worker = self._workers[self._homes[job.client]]
         self._jobs += 1
         numbered = msgspec.structs.replace(job, number=self._jobs)
         worker.tasks[job.client] = _Task(numbered)
-        worker.send(numbered)
+        worker.unsent.append(numbered)
+
+    def flush(self) -> None:
+        """Tell workers what they are to fetch."""
+        for worker in self._workers.values():
+            worker.send()
 
     def forget(self, besides: Collection[str] = ()) -> None:
         """Break off what is on its way, but for these clients' updates."""
@@ -275,12 +288,12 @@ class Workers:
 
     def _done(self, worker: _Worker, fetched: Fetched) -> list[Answer | Taken]:
         """An update that is whole, unless the client has offered another since."""
-        found = next((task.job for task in worker.tasks.values() if task.job.number == fetched.job), None)
-        if found is None:
+        task = worker.tasks.get(fetched.client)
+        if task is None or task.job.number != fetched.job:
             return []
-        del worker.tasks[found.client]
+        del worker.tasks[fetched.client]
         self._ends = 0
-        return [Taken(found, fetched)]
+        return [Taken(task.job, fetched)]
 
     # --- sums
 

@@ -29,7 +29,7 @@ from broker.workers.jobs import (
     Resume,
     Start,
     Wants,
-    decode_job,
+    decode_jobs,
     encode,
 )
 from edge_fl.aggregation.exact_sums import ExactSum, entries_of, reach_of
@@ -48,7 +48,7 @@ __all__ = ["Worker", "run_worker"]
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
-_BURST = 64  # events taken before what stalls is looked at
+_BURST = 16  # events taken before the coordinator is told what came of them
 _MOST_REJECTED = 1000  # clients whose rejections are told apart between two ticks
 
 
@@ -66,9 +66,9 @@ def run_worker(pipe: Pipe, start: Start) -> None:
         threading.Thread(target=_hear, args=(pipe, connection), daemon=True).start()
         connection.open(timeout=start.timeout)
     except Exception as error:  # of the user's own code, too
-        pipe.send_bytes(encode(Ready(said(error))))
+        pipe.send_bytes(encode([Ready(said(error))]))
         return
-    pipe.send_bytes(encode(Ready()))
+    pipe.send_bytes(encode([Ready()]))
     worker.run()
 
 
@@ -76,7 +76,8 @@ def _hear(pipe: Pipe, connection: Transport) -> None:
     """Put jobs in line with what devices send, and end with the coordinator, whatever is in line."""
     try:
         while True:
-            connection.post(decode_job(pipe.recv_bytes()))
+            for job in decode_jobs(pipe.recv_bytes()):
+                connection.post(job)
     except BaseException:  # a job that cannot be read is no better than none
         os._exit(0)
 
@@ -107,6 +108,7 @@ class Worker:
         self._uploads = Uploads(lambda client, missing: self._tell(Wants(client, Missing(*missing))), self._place)
         self._file: UpdateFile | None = None
         self._rejected: dict[tuple[str, str], tuple[int, str]] = {}  # how often, and why last, by client and code
+        self._answers: list[Answer] = []  # not told yet
         self._ticked = 0.0
 
     def run(self) -> None:
@@ -122,6 +124,7 @@ class Worker:
                 self._ticked = now
                 self._guarded(self._uploads.tick)
                 self._tell_rejections()
+            self._flush()
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -146,10 +149,16 @@ class Worker:
             self._tell(Failed(said(error)))
 
     def _tell(self, answer: Answer) -> None:
+        self._answers.append(answer)
+
+    def _flush(self) -> None:
+        if not self._answers:
+            return
         try:
-            self._pipe.send_bytes(encode(answer))
+            self._pipe.send_bytes(encode(self._answers))
         except OSError:  # the coordinator is gone
             os._exit(0)
+        self._answers.clear()
 
     def _reject(self, client: str, code: str, reason: str, times: int = 1) -> None:
         """Count it: a flood here is not to be one there."""
@@ -212,17 +221,17 @@ class Worker:
         try:
             return self._checked(job, content)
         except FrameError as error:
-            return Fetched(job.number, error.code, str(error))
+            return Fetched(job.client, job.number, error.code, str(error))
         except Exception as error:  # of a decoder of the user's own, or of memory: it costs one update
             _log.exception("an update of '%s' could not be checked", job.client)
-            return Fetched(job.number, "fault", f"{type(error).__name__}: {said(error)}.")
+            return Fetched(job.client, job.number, "fault", f"{type(error).__name__}: {said(error)}.")
 
     def _checked(self, job: Fetch, content: bytes) -> Fetched:
         frame, held = check_update(content, job.expected(self._layout, self._recipe)), None
         if self._holds:
             reach = reach_of(entries_of(self._layout, self._recipe.rule, frame.values))
             held = held_update(frame, len(content), layout=self._layout, reach=reach)
-        return Fetched(job.number, samples=frame.header.samples, loss=frame.header.loss, held=held)
+        return Fetched(job.client, job.number, samples=frame.header.samples, loss=frame.header.loss, held=held)
 
     # --- sums
 

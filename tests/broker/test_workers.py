@@ -57,6 +57,7 @@ class House:
             shared=b"",
         )
         self.workers.fetch(replace(job, **changes))
+        self.workers.flush()
 
     def wanted(self, content: bytes) -> None:
         """Wait until a worker asks for an update: what comes before that is nobody's."""
