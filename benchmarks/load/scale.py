@@ -30,12 +30,12 @@ _ABOUT = (
     "their own, many sessions to a process. The coordinator is the real one, with 0 to several worker processes. The "
     "method is FedBIAD at p = 0.5, with exact sums, so that workers also add up. Mosquitto has persistence off and "
     "unlimited queues. Everything shares this machine's cores. Runs with other numbers of workers take turns, a round "
-    "each, so that a slow phase of the machine is one of all. Where a core's speed is 1/4, coordinator and workers "
-    "each run 5 ms of every 20. They stand still in between, and mostly leave a core free. Mosquitto and devices run "
-    "at full speed. A round's seconds are from the "
-    "first task sent to the last update accepted; closing is from there until the model is changed and recorded, "
-    "without evaluation. CPU milliseconds are of one update: those of a round, closing included, by the updates in it. "
-    "Figures are medians of all rounds but the first. Memory is what a process has resident after a round."
+    "each, so that a slow phase of the machine is one of all. The others stay connected meanwhile. Where a core's "
+    "speed is 1/4, coordinator and workers each run 5 ms of every 20. They stand still in between, and mostly leave a "
+    "core free. Mosquitto and devices run at full speed. A round's seconds are from the first task sent to the last "
+    "update accepted; closing is from there until the model is changed and recorded, without evaluation. CPU "
+    "milliseconds are of one update: those of a round, closing included, by the updates in it. Figures are medians of "
+    "all rounds but the first. Memory is what a process has resident after a round."
 )
 
 
@@ -113,8 +113,8 @@ def _stages(folder: Path, workers: Sequence[int]) -> Iterator[list[Stage]]:
     """A stage for each number of workers, with a broker and a folder each, below ``folder``."""
     with ExitStack() as stack:
         stages = []
-        for count in workers:
-            place = folder / f"workers-{count}"
+        for number, count in enumerate(workers):
+            place = folder / f"{number}"
             place.mkdir(parents=True)
             stages.append(Stage(stack.enter_context(Mosquitto(place)), place, count))
         yield stages

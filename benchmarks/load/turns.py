@@ -189,28 +189,25 @@ def scale_rounds(
         rounds=rounds,
         selected=fleet.selected,
         registered=fleet.agents,
-        wait=_WAIT_SECONDS * max(len(stages), 1),  # for the rounds of the others, too
+        wait=_WAIT_SECONDS * len(stages),  # for the rounds of the others, too
     )
     config = msgspec.structs.replace(config, exact_sums=True, evaluate_every=rounds + 1, max_devices=fleet.agents)
     found: list[list[Scaled]] = [[] for _ in stages]
     slow = f", 1/{turns} of a core each" if turns > 1 else ""
     with ExitStack() as stack:
-        casts = [
-            stack.enter_context(
-                _cast(
-                    fleet,
-                    stage.broker,
-                    bundle,
-                    config,
-                    stage.folder / "run",
-                    processes=processes,
-                    workers=stage.workers,
-                )
+        casts = []
+        for stage in stages:
+            entered = _cast(
+                fleet,
+                stage.broker,
+                bundle,
+                config,
+                stage.folder / "run",
+                processes=processes,
+                workers=stage.workers,
             )
-            for stage in stages
-        ]
-        for cast in casts:
-            cast.asked(1)
+            casts.append(stack.enter_context(entered))
+            casts[-1].asked(1)  # now, so that no more devices connect at a time than one fleet has
         for number in range(1, rounds + 1):
             order = range(len(stages)) if number % 2 else reversed(range(len(stages)))
             for place in order:

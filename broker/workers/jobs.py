@@ -1,9 +1,13 @@
-"""What a coordinator and its workers say to each other, and how: in msgpack, for pickle takes fifty times as long."""
+"""What a coordinator and its workers say to each other, and how.
 
+A worker is started with a pickled :class:`Start`. What follows is msgpack: to pickle a task takes 0.1 ms.
+"""
+
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,7 +16,9 @@ from broker.held_update import HeldUpdate
 from broker.update_file import read_update
 from edge_fl.aggregation.exact_sums import Counted
 from edge_fl.core.content import Missing, Ref
+from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout
+from edge_fl.core.unreadable import UNREADABLE
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Task
@@ -41,6 +47,8 @@ __all__ = [
     "encode",
 ]
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True)
 class Start:
@@ -61,11 +69,11 @@ class Start:
     holds: bool
 
 
-class _Said(msgspec.Struct, frozen=True, tag=True):
+class _Saying(msgspec.Struct, frozen=True, tag=True):
     """Something that is said, told apart by its name."""
 
 
-class Fetch(_Said, frozen=True):
+class Fetch(_Saying, frozen=True):
     """Fetch the update ``ref`` of ``client`` into the file at ``path`` from ``offset`` on, and check it.
 
     ``task`` is what the client was asked, of a model of ``version``. The client registered ``samples`` samples, and may
@@ -98,13 +106,13 @@ class Fetch(_Said, frozen=True):
         )
 
 
-class Forget(_Said, frozen=True):
+class Forget(_Saying, frozen=True):
     """Break off what is on its way, but for these clients' updates."""
 
     besides: frozenset[str]
 
 
-class Resume(_Said, frozen=True):
+class Resume(_Saying, frozen=True):
     """Ask at once for what is missing of updates on their way."""
 
 
@@ -124,7 +132,7 @@ Counting = tuple[Kept, Counted]
 """An update, and what it counts."""
 
 
-class AddUp(_Said, frozen=True):
+class AddUp(_Saying, frozen=True):
     """Add these updates up; the sum is a frame with this ``header``, but for how many they are and what they count.
 
     ``shared`` is what their compressor was given.
@@ -138,24 +146,24 @@ class AddUp(_Said, frozen=True):
 Job = Fetch | Forget | Resume | AddUp
 
 
-class Ready(_Said, frozen=True):
+class Ready(_Saying, frozen=True):
     """The worker hears devices; or why it cannot."""
 
     failure: str = ""
 
 
-class Hears(_Said, frozen=True):
+class Hears(_Saying, frozen=True):
     """A chunk of the coordinator's own has come: the broker lets the worker hear."""
 
 
-class Wants(_Said, frozen=True):
+class Wants(_Saying, frozen=True):
     """Ask ``client`` for these chunks."""
 
     client: str
     missing: Missing
 
 
-class Fetched(_Said, frozen=True):
+class Fetched(_Saying, frozen=True):
     """``client``'s update of the job number ``job`` is in its place, or refused with a ``code`` and a ``reason``.
 
     ``held`` is there where the worker was started to tell that.
@@ -170,7 +178,7 @@ class Fetched(_Said, frozen=True):
     held: HeldUpdate | None = None
 
 
-class Rejected(_Said, frozen=True):
+class Rejected(_Saying, frozen=True):
     """Something else that came from ``client`` was turned away, so many ``times``."""
 
     client: str
@@ -179,20 +187,20 @@ class Rejected(_Said, frozen=True):
     times: int = 1
 
 
-class Added(_Said, frozen=True):
+class Added(_Saying, frozen=True):
     """A partial sum as a frame, or why there is none."""
 
     frame: bytes
     failure: str = ""
 
 
-class Offline(_Said, frozen=True):
+class Offline(_Saying, frozen=True):
     """The worker's session was lost, and is being brought up again."""
 
     reason: str
 
 
-class Failed(_Said, frozen=True):
+class Failed(_Saying, frozen=True):
     """The worker cannot go on: its disk fails."""
 
     reason: str
@@ -207,27 +215,34 @@ def encode(said: Sequence[Job] | Sequence[Answer]) -> bytes:
 
 
 def decode_jobs(data: bytes) -> list[Job]:
-    """What a coordinator said; raises msgspec.MsgspecError on anything else."""
-    return _jobs.decode(data)
+    """What a coordinator said; raises FrameError (``message``) on anything else."""
+    return _decoded(_jobs, data)
 
 
 def decode_answers(data: bytes) -> list[Answer]:
-    """What a worker said; raises msgspec.MsgspecError on anything else."""
-    return _answers.decode(data)
+    """What a worker said; raises FrameError (``message``) on anything else."""
+    return _decoded(_answers, data)
 
 
-def _plain(value: object) -> str:
+def _decoded(decoder: msgspec.msgpack.Decoder[list[_T]], data: bytes) -> list[_T]:
+    try:
+        return decoder.decode(data)
+    except UNREADABLE as error:
+        raise FrameError("message", f"The message cannot be read: {error}.") from error
+
+
+def _encode_path(value: object) -> bytes:
     if isinstance(value, Path):
-        return str(value)
+        return os.fsencode(value)  # names of files need not be UTF-8
     raise NotImplementedError(f"nothing of {type(value)} is said")
 
 
-def _path(kind: type, value: Any) -> object:
+def _decode_path(kind: type, value: Any) -> object:
     if kind is Path:
-        return Path(value)
+        return Path(os.fsdecode(value))
     raise NotImplementedError(f"nothing of {kind} is said")
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-_jobs: msgspec.msgpack.Decoder[list[Job]] = msgspec.msgpack.Decoder(list[Job], dec_hook=_path)
-_answers: msgspec.msgpack.Decoder[list[Answer]] = msgspec.msgpack.Decoder(list[Answer], dec_hook=_path)
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_path)
+_jobs: msgspec.msgpack.Decoder[list[Job]] = msgspec.msgpack.Decoder(list[Job], dec_hook=_decode_path)
+_answers: msgspec.msgpack.Decoder[list[Answer]] = msgspec.msgpack.Decoder(list[Answer], dec_hook=_decode_path)

@@ -34,7 +34,7 @@ from broker.workers.jobs import (
 )
 from broker.workers.worker import run_worker
 from edge_fl.core.content import Ref
-from edge_fl.core.errors import BrokerError, ConfigError, RunError, StateError
+from edge_fl.core.errors import BrokerError, ConfigError, FrameError, RunError, StateError
 from edge_fl.identity.certificates import COORDINATOR
 from edge_fl.wire.messages import Topics
 from edge_fl.wire.sum_frame import SumHeader
@@ -50,8 +50,7 @@ _PATIENT_SECONDS = (
     7 * 86400.0
 )  # for the broker, by a worker that is started again: the coordinator waits for it, too
 _TRIES = 3  # at adding up, that workers say failed
-_MOST_ENDS = 10  # of workers, without an update or a sum in between; a run outlives more of them ...
-_ENDS_SECONDS = 60.0  # ... if they all come within this time: a worker needs seconds to start on a busy machine
+_MOST_ENDS = 10  # of workers that heard devices, without an update or a sum in between
 _MOST_ENDS_OF_ONE = 5  # of workers that could fetch the same update, after which it is refused
 
 
@@ -96,17 +95,18 @@ class _Worker:
     hearing: bool = False  # devices, so that it can be at its updates
     listener: threading.Thread | None = None
     tasks: dict[str, _Task] = field(default_factory=dict)
-    unsent: list[Job] = field(default_factory=list)
+    unsent: list[Fetch] = field(default_factory=list)
     sums: "queue.SimpleQueue[Added | None]" = field(default_factory=queue.SimpleQueue)
     ready: "queue.SimpleQueue[Ready | None]" = field(default_factory=queue.SimpleQueue)
     hears: "queue.SimpleQueue[Hears | None]" = field(default_factory=queue.SimpleQueue)
 
     def send(self, *jobs: Job) -> None:
         """Tell it, after what is unsent; of one that has ended a listener tells, and its jobs are told the next."""
-        told, self.unsent = [*self.unsent, *jobs], []
+        told: list[Job] = [*self.unsent, *jobs]
         if told:
             with suppress(OSError):
                 self.pipe.send_bytes(encode(told))
+        self.unsent.clear()
 
 
 class Workers:
@@ -135,7 +135,8 @@ class Workers:
         self._workers: dict[int, _Worker] = {}
         self._homes: dict[str, int] = {}  # whose each client is
         self._lives = self._jobs = 0
-        self._ends, self._first_end = 0, 0.0  # of workers, since one did something
+        self._ends = 0  # of workers that heard devices, since one did something
+        self._down: dict[int, float] = {}  # since when workers end before they hear any, in monotonic seconds
         self._over = False
         try:
             for start in starts:
@@ -167,7 +168,9 @@ class Workers:
             while True:
                 for answer in decode_answers(worker.pipe.recv_bytes()):
                     self._sort(worker, answer)
-        except (EOFError, OSError, msgspec.MsgspecError):  # who cannot be understood is ended, too
+        except (EOFError, OSError, FrameError) as error:  # who cannot be understood is ended, too
+            if isinstance(error, FrameError):
+                _log.error("what worker %d says cannot be read: %s", worker.number, error)
             worker.ready.put(None)
             worker.hears.put(None)
             worker.sums.put(None)
@@ -175,7 +178,7 @@ class Workers:
 
     def _sort(self, worker: _Worker, answer: Answer) -> None:
         """Hand an answer to who waits for it."""
-        worker.hearing |= isinstance(answer, Ready)
+        worker.hearing |= isinstance(answer, Ready) and not answer.failure
         if isinstance(answer, Added):
             worker.sums.put(answer)
         elif isinstance(answer, Hears):
@@ -193,11 +196,12 @@ class Workers:
         _end(before)
         if self._over:
             return
-        self._count_end()
+        self._count_end(before)
+        told = before.tasks.keys() - {job.client for job in before.unsent} if before.hearing else frozenset()
         _log.warning("worker %d ended (exit code %s): it is started again", before.number, before.process.exitcode)
         worker = self._begin(replace(self._starts[before.number], timeout=_PATIENT_SECONDS))
         for client, task in before.tasks.items():
-            task.ends += 1 if before.hearing else 0
+            task.ends += client in told
             if task.ends >= _MOST_ENDS_OF_ONE:
                 refused = Fetched(client, task.job.number, "fault", "Workers ended at it again and again.")
                 yield Taken(task.job, refused)
@@ -205,12 +209,22 @@ class Workers:
             worker.tasks[client] = task
         worker.send(*(task.job for task in worker.tasks.values()))
 
-    def _count_end(self) -> None:
-        now = time.monotonic()
-        if self._ends == 0:
-            self._first_end = now
+    def _count_end(self, worker: _Worker) -> None:
+        """Raises RunError where workers end again and again, or one does not come up.
+
+        A busy machine needs seconds to start one, so that many may be killed before they do anything.
+        """
+        if not worker.hearing:
+            now = time.monotonic()
+            if now - self._down.setdefault(worker.number, now) > _START_SECONDS:
+                raise RunError(
+                    f"Worker {worker.number} ended as it started for {_START_SECONDS:.0f} s (last with exit code "
+                    f"{worker.process.exitcode}): see that it has memory enough, and continue the run with --resume."
+                )
+            return
+        self._down.pop(worker.number, None)
         self._ends += 1
-        if self._ends > _MOST_ENDS and now - self._first_end >= _ENDS_SECONDS:
+        if self._ends > _MOST_ENDS:
             raise RunError(
                 f"Workers ended {self._ends} times and took in nothing: see that they have memory enough, and continue "
                 "the run with --resume."

@@ -48,7 +48,8 @@ __all__ = ["Worker", "run_worker"]
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
-_BURST = 16  # events taken before the coordinator is told what came of them
+# Events taken, and seconds, before the coordinator hears what came of them: the rest dies with this process.
+_BURST, _BURST_SECONDS = 16, 0.02
 _MOST_REJECTED = 1000  # clients whose rejections are told apart between two ticks
 
 
@@ -78,8 +79,11 @@ def _hear(pipe: Pipe, connection: Transport) -> None:
         while True:
             for job in decode_jobs(pipe.recv_bytes()):
                 connection.post(job)
-    except BaseException:  # a job that cannot be read is no better than none
+    except (EOFError, OSError):
         os._exit(0)
+    except BaseException:  # a job that cannot be read is no better than none
+        _log.exception("what the coordinator says cannot be read")
+        os._exit(1)
 
 
 class Worker:
@@ -115,11 +119,11 @@ class Worker:
         """Do what comes, for as long as the process lives."""
         while True:
             event = self._connection.next(_TICK_SECONDS)
-            taken = 0
+            taken, until = 0, time.monotonic() + _BURST_SECONDS
             while event is not None:
                 self._handle(event)
                 taken += 1
-                event = self._connection.next(0.0) if taken < _BURST else None
+                event = self._connection.next(0.0) if taken < _BURST and time.monotonic() < until else None
             if (now := time.monotonic()) - self._ticked > _TICK_SECONDS:
                 self._ticked = now
                 self._guarded(self._uploads.tick)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from broker.embedded import EmbeddedBroker
 from broker.update_file import UpdateFile
 from broker.workers import pool
-from broker.workers.jobs import Fetch, Fetched, Rejected, Start, Wants
+from broker.workers.jobs import Fetch, Fetched, Ready, Rejected, Start, Wants
 from broker.workers.pool import Said, Taken, Workers
 from device_sim.emulation.crowd import ReadyUpdates
 from edge_fl.core.bundle import Bundle
@@ -44,7 +44,7 @@ class House:
         (chunk,) = ReadyUpdates(self.bundle.layout, self.recipe, "r").make(client, 1).chunks
         return bytes(chunk)
 
-    def fetch(self, content: bytes, client: str = "a", **changes: object) -> None:
+    def fetch(self, content: bytes, client: str = "a", *, flush: bool = True, **changes: object) -> None:
         job = Fetch(
             client=client,
             ref=ref_of(content),
@@ -57,7 +57,8 @@ class House:
             shared=b"",
         )
         self.workers.fetch(replace(job, **changes))
-        self.workers.flush()
+        if flush:
+            self.workers.flush()
 
     def wanted(self, content: bytes) -> None:
         """Wait until a worker asks for an update: what comes before that is nobody's."""
@@ -152,10 +153,45 @@ def test_workers_that_are_killed_before_they_can_fetch_cost_no_update(house: Hou
     assert house.taken().fetched.held is not None
 
 
-def test_an_update_that_workers_end_at_is_given_up_and_workers_that_end_idly_end_the_run(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool, "_ENDS_SECONDS", 0.0)
+def test_a_worker_that_does_not_come_up_ends_the_run(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "_START_SECONDS", 0.0)
+    for _ in range(2):  # one that heard devices, and one that did not yet
+        house.workers._workers[1].process.kill()
+        assert house.workers.heard(house.next(type(None))) == []
+    house.workers._workers[1].process.kill()
+    last = house.next(type(None))
+    with pytest.raises(RunError, match=r"Worker 1 ended as it started for 0 s \(last with exit code -9\)"):
+        house.workers.heard(last)
+
+
+def test_what_a_worker_was_not_told_yet_the_next_one_is(house: House) -> None:
+    content = house.update()
+    for _ in range(6):  # more than workers may end at it
+        house.fetch(content, flush=False)
+        house.workers._workers[1].process.kill()
+        assert house.workers.heard(house.next(type(None))) == []
+        house.wanted(content)
+        house.workers.forget()
+    house.fetch(content, flush=False)
+    house.workers.forget()
+    house.fetch(house.update("b"), "b")
+    house.wanted(house.update("b"))
+    house.send(content)  # nobody asked for it any more
+    house.send(house.update("b"), "b")
+    assert house.taken().job.client == "b"
+
+
+def test_a_worker_that_cannot_read_what_it_is_told_is_started_again(house: House) -> None:
+    house.workers._workers[1].pipe.send_bytes(b"\xa1\xff")
+    assert house.workers.heard(house.next(type(None))) == []
+    content = house.update()
+    house.fetch(content)
+    house.wanted(content)
+    house.send(content)
+    assert house.taken().fetched.code == ""
+
+
+def test_an_update_that_workers_end_at_is_given_up_and_workers_that_end_idly_end_the_run(house: House) -> None:
     house.fetch(house.update())
     for _ in range(5):
         house.next(Wants)
@@ -165,8 +201,10 @@ def test_an_update_that_workers_end_at_is_given_up_and_workers_that_end_idly_end
     assert isinstance(taken, Taken)
     assert taken.fetched.code == "fault"
     for _ in range(5):
+        house.next(Ready)
         house.workers._workers[1].process.kill()
         house.workers.heard(house.next(type(None)))
+    house.next(Ready)
     house.workers._workers[1].process.kill()
     last = house.next(type(None))
     with pytest.raises(RunError, match=r"Workers ended 11 times and took in nothing"):
