@@ -2,9 +2,9 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,19 @@ class Child:
         """Tell it something."""
         self._pipe.send(message)
 
-    def receive(self, timeout: float) -> Any:
-        """What it says next; raises RunError when it fails, or says nothing for ``timeout`` seconds."""
+    def receive(self, timeout: float, besides: Sequence["Child"] = ()) -> Any:
+        """What it says next; raises RunError when it fails, says nothing for ``timeout`` seconds, or waits for others
+        ``besides`` of which one ends.
+        """
+        ready = wait([self._pipe, *(child._process.sentinel for child in besides)], timeout)
+        if self._pipe not in ready:
+            for child in besides:
+                if child._process.sentinel in ready:
+                    child.receive(0)
         try:
             said = self._pipe.recv() if self._pipe.poll(timeout) else RunError(f"nothing for {timeout:.0f} s")
         except EOFError:
+            self._process.join(_STOP_SECONDS)
             said = RunError(f"it ended with exit code {self._process.exitcode}")
         if isinstance(said, EdgeFLError):
             raise RunError(f"The benchmark's {self._name} failed: {said}") from said

@@ -239,7 +239,7 @@ class _Cast:
 
     def asked(self, number: int) -> Asking:
         """Wait until round ``number`` is about to begin, and have the devices make its updates."""
-        asking: Asking = self.lead.receive(_WAIT_SECONDS)
+        asking: Asking = self.lead.receive(_WAIT_SECONDS, self.crowds)
         for crowd in self.crowds:
             crowd.send((number, asking.clients))
         for crowd in self.crowds:
@@ -250,7 +250,7 @@ class _Cast:
         """What ``child`` makes of a word, and the CPU seconds of broker and devices meanwhile."""
         before = self._cpu()
         child.send(word)
-        answer = child.receive(_WAIT_SECONDS)
+        answer = child.receive(_WAIT_SECONDS, self.crowds)
         after = self._cpu()
         return answer, (after[0] - before[0], after[1] - before[1])
 
