@@ -19,6 +19,7 @@ from exporter.measure.cases import find_case
 
 __all__ = ["ScaleSetting", "bench_scale"]
 
+_MOST_WAITING = 8000  # sessions of all runs that take turns
 _CPU, _ROUND, _RATE, _SPEED = "CPU of both (ms)", "round (s)", "updates a second", "a core's speed"
 _BARS = Bars(
     "CPU milliseconds of an update: coordinator and workers together",
@@ -30,12 +31,13 @@ _ABOUT = (
     "their own, many sessions to a process. The coordinator is the real one, with 0 to several worker processes. The "
     "method is FedBIAD at p = 0.5, with exact sums, so that workers also add up. Mosquitto has persistence off and "
     "unlimited queues. Everything shares this machine's cores. Runs with other numbers of workers take turns, a round "
-    "each, so that a slow phase of the machine is one of all. The others stay connected meanwhile. Where a core's "
-    "speed is 1/4, coordinator and workers each run 5 ms of every 20. They stand still in between, and mostly leave a "
-    "core free. Mosquitto and devices run at full speed. A round's seconds are from the first task sent to the last "
-    "update accepted; closing is from there until the model is changed and recorded, without evaluation. CPU "
-    "milliseconds are of one update: those of a round, closing included, by the updates in it. Figures are medians of "
-    "all rounds but the first. Memory is what a process has resident after a round."
+    "each, so that a slow phase of the machine is one of all. The others stay connected meanwhile; runs of more than "
+    "8000 sessions in all come one after another. Where a core's speed is 1/4, coordinator and workers each run 5 ms "
+    "of every 20. They stand still in between, and mostly leave a core free. Mosquitto and devices run at full speed. "
+    "A round's seconds are from the first task sent to the last update accepted; closing is from there until the "
+    "model is changed and recorded, without evaluation. CPU milliseconds are of one update: those of a round, closing "
+    "included, by the updates in it. Figures are medians of all rounds but the first. Memory is what a process has "
+    "resident after a round."
 )
 
 
@@ -85,8 +87,8 @@ def bench_scale(setting: ScaleSetting, report: Callable[[str], None]) -> Result:
         report(f"{setting.model}: exporting")
         case = find_case(setting.model)
         bundle = export_bundle(case.build(), case.target("onnx"), Path(scratch) / "bundle")
-        for fleet, turns in product(setting.fleets, setting.turns):
-            with _stages(Path(scratch) / f"{len(rows)}", setting.workers) as stages:
+        for fleet, turns, workers in _groups(setting):
+            with _stages(Path(scratch) / f"{len(rows)}", workers) as stages:
                 found = scale_rounds(
                     fleet,
                     stages,
@@ -106,6 +108,17 @@ def bench_scale(setting: ScaleSetting, report: Callable[[str], None]) -> Result:
         notes=[*_of_workers(rows), *_of_free_cores(rows), *_slopes(rows)],
         bars=_BARS,
     )
+
+
+def _groups(setting: ScaleSetting) -> Iterator[tuple[Fleet, int, Sequence[int]]]:
+    """Fleets, turns, and the numbers of workers whose runs take turns with each other.
+
+    Of a large fleet each is alone: sessions that wait take CPU, and a port each.
+    """
+    for fleet, turns in product(setting.fleets, setting.turns):
+        together = fleet.agents * len(setting.workers) <= _MOST_WAITING
+        for workers in [setting.workers] if together else [[count] for count in setting.workers]:
+            yield fleet, turns, workers
 
 
 @contextmanager
