@@ -259,7 +259,7 @@ class _Cast:
 
     def check(self, expected: int) -> None:
         """Wait for the end; RunError where the devices know of another number of accepted updates."""
-        self.lead.receive(_WAIT_SECONDS)  # its farewell, before which the last devices may not know
+        self.lead.receive(_WAIT_SECONDS, self.crowds)  # its farewell, before which the last devices may not know
         for crowd in self.crowds:
             crowd.send(None)
         accepted = sum(crowd.receive(_WAIT_SECONDS) for crowd in self.crowds)

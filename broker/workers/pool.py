@@ -50,7 +50,7 @@ _PATIENT_SECONDS = (
     7 * 86400.0
 )  # for the broker, by a worker that is started again: the coordinator waits for it, too
 _TRIES = 3  # at adding up, that workers say failed
-_MOST_ENDS = 10  # of workers that heard devices, without an update or a sum in between
+_MOST_ENDS = 10  # for each worker, without an update or a sum in between
 _MOST_ENDS_OF_ONE = 5  # of workers that could fetch the same update, after which it is refused
 
 
@@ -106,7 +106,7 @@ class _Worker:
         if told:
             with suppress(OSError):
                 self.pipe.send_bytes(encode(told))
-        self.unsent.clear()
+                self.unsent.clear()
 
 
 class Workers:
@@ -136,7 +136,9 @@ class Workers:
         self._homes: dict[str, int] = {}  # whose each client is
         self._lives = self._jobs = 0
         self._ends = 0  # of workers that heard devices, since one did something
-        self._down: dict[int, float] = {}  # since when workers end before they hear any, in monotonic seconds
+        self._down: dict[
+            int, tuple[float, int]
+        ] = {}  # since when (monotonic) and how often one ended that heard none
         self._over = False
         try:
             for start in starts:
@@ -216,15 +218,17 @@ class Workers:
         """
         if not worker.hearing:
             now = time.monotonic()
-            if now - self._down.setdefault(worker.number, now) > _START_SECONDS:
+            since, ends = self._down.get(worker.number, (now, 0))
+            self._down[worker.number] = (since, ends + 1)
+            if ends >= _MOST_ENDS and now - since > _START_SECONDS:
                 raise RunError(
-                    f"Worker {worker.number} ended as it started for {_START_SECONDS:.0f} s (last with exit code "
+                    f"Worker {worker.number} ended {ends + 1} times as it started (last with exit code "
                     f"{worker.process.exitcode}): see that it has memory enough, and continue the run with --resume."
                 )
             return
         self._down.pop(worker.number, None)
         self._ends += 1
-        if self._ends > _MOST_ENDS:
+        if self._ends > _MOST_ENDS * len(self._workers):
             raise RunError(
                 f"Workers ended {self._ends} times and took in nothing: see that they have memory enough, and continue "
                 "the run with --resume."

@@ -48,7 +48,7 @@ __all__ = ["Worker", "run_worker"]
 
 _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.25
-# Events taken, and seconds, before the coordinator hears what came of them: the rest dies with this process.
+# Events, and seconds, until the coordinator is told what came of them. What is not told yet is lost with this process.
 _BURST, _BURST_SECONDS = 16, 0.02
 _MOST_REJECTED = 1000  # clients whose rejections are told apart between two ticks
 
