@@ -80,7 +80,7 @@ class Child:
                 if child._process.sentinel in ready:
                     child.receive(0)
         try:
-            said = self._pipe.recv() if self._pipe.poll(0) else RunError(f"nothing for {timeout:.0f} s")
+            said = self._pipe.recv() if self._pipe in ready else RunError(f"nothing for {timeout:.0f} s")
         except (EOFError, OSError):  # the latter where it ended before it read what it was told
             self._process.join(_STOP_SECONDS)
             said = RunError(f"it ended with exit code {self._process.exitcode}")

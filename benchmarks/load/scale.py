@@ -32,8 +32,9 @@ _ABOUT = (
     "method is FedBIAD at p = 0.5, with exact sums, so that workers also add up. Mosquitto has persistence off and "
     "unlimited queues. Everything shares this machine's cores. Runs with other numbers of workers take turns, a round "
     "each, so that a slow phase of the machine is one of all. The others stay connected meanwhile; runs of more than "
-    "8000 sessions in all come one after another. Where a core's speed is 1/4, coordinator and workers each run 5 ms "
-    "of every 20. They stand still in between, and mostly leave a core free. Mosquitto and devices run at full speed. "
+    f"{_MOST_WAITING} sessions in all come one after another. Where a core's speed is 1/4, coordinator and workers "
+    "each run 5 ms of every 20. They stand still in between, and mostly leave a core free. Mosquitto and devices run "
+    "at full speed. "
     "A round's seconds are from the first task sent to the last update accepted; closing is from there until the "
     "model is changed and recorded, without evaluation. CPU milliseconds are of one update: those of a round, closing "
     "included, by the updates in it. Figures are medians of all rounds but the first. Memory is what a process has "
@@ -127,7 +128,7 @@ def _stages(folder: Path, workers: Sequence[int]) -> Iterator[list[Stage]]:
     with ExitStack() as stack:
         stages = []
         for number, count in enumerate(workers):
-            place = folder / f"{number}"
+            place = folder / str(number)
             place.mkdir(parents=True)
             stages.append(Stage(stack.enter_context(Mosquitto(place)), place, count))
         yield stages

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -16,9 +16,8 @@ from broker.held_update import HeldUpdate
 from broker.update_file import read_update
 from edge_fl.aggregation.exact_sums import Counted
 from edge_fl.core.content import Missing, Ref
-from edge_fl.core.errors import FrameError
 from edge_fl.core.layout import Layout
-from edge_fl.core.unreadable import UNREADABLE
+from edge_fl.core.unreadable import decoded
 from edge_fl.recipes.recipe import Recipe
 from edge_fl.transport.address import BrokerAddress
 from edge_fl.wire.messages import Task
@@ -46,8 +45,6 @@ __all__ = [
     "decode_jobs",
     "encode",
 ]
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -216,19 +213,12 @@ def encode(said: Sequence[Job] | Sequence[Answer]) -> bytes:
 
 def decode_jobs(data: bytes) -> list[Job]:
     """What a coordinator said; raises FrameError (``message``) on anything else."""
-    return _decoded(_jobs, data)
+    return decoded(_jobs, data)
 
 
 def decode_answers(data: bytes) -> list[Answer]:
     """What a worker said; raises FrameError (``message``) on anything else."""
-    return _decoded(_answers, data)
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[list[_T]], data: bytes) -> list[_T]:
-    try:
-        return decoder.decode(data)
-    except UNREADABLE as error:
-        raise FrameError("message", f"The message cannot be read: {error}.") from error
+    return decoded(_answers, data)
 
 
 def _encode_path(value: object) -> bytes:

@@ -136,9 +136,8 @@ class Workers:
         self._homes: dict[str, int] = {}  # whose each client is
         self._lives = self._jobs = 0
         self._ends = 0  # of workers that heard devices, since one did something
-        self._down: dict[
-            int, tuple[float, int]
-        ] = {}  # since when (monotonic) and how often one ended that heard none
+        # Of workers that end before they hear devices: since when, in monotonic seconds, and how often.
+        self._down: dict[int, tuple[float, int]] = {}
         self._over = False
         try:
             for start in starts:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from edge_fl.core.errors import FrameError
-from edge_fl.core.unreadable import UNREADABLE
+from edge_fl.core.unreadable import decoded
 from edge_fl.wire.messages import PROTOCOL, checked_body, sealed_body
 
 __all__ = [
@@ -99,18 +99,12 @@ def encode_enrol(message: Enrol | Enrolled | EnrolRefused) -> bytes:
 
 def decode_enrol(data: bytes) -> Enrol:
     """Read a device's request; raises FrameError (``checksum``, ``message``) on anything else."""
-    try:
-        return _requests.decode(_bounded(data))
-    except UNREADABLE as error:
-        raise FrameError("message", f"The request cannot be read: {error}.") from error
+    return decoded(_requests, _bounded(data), what="request")
 
 
 def decode_answer(data: bytes) -> Enrolled | EnrolRefused:
     """Read a listener's answer; raises FrameError (``checksum``, ``message``) on anything else."""
-    try:
-        return _answers.decode(_bounded(data))
-    except UNREADABLE as error:
-        raise FrameError("message", f"The answer cannot be read: {error}.") from error
+    return decoded(_answers, _bounded(data), what="answer")
 
 
 def _bounded(data: bytes) -> bytes:

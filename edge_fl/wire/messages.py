@@ -9,7 +9,7 @@ import msgspec
 
 from edge_fl.core.content import Ref, is_digest
 from edge_fl.core.errors import ConfigError, FrameError
-from edge_fl.core.unreadable import UNREADABLE
+from edge_fl.core.unreadable import decoded
 from edge_fl.core.width_factor import MOST_FACTOR
 from edge_fl.wire.masks import MaskEncoding
 
@@ -442,13 +442,13 @@ def encode_message(message: FromDevice | ToDevice) -> bytes:
 
 def decode_from_device(data: bytes) -> FromDevice:
     """Read a device's message; raises FrameError (``checksum``, ``message``) on anything else."""
-    message: FromDevice = _decoded(data, _from_device)
+    message: FromDevice = decoded(_from_device, checked_body(data))
     return message
 
 
 def decode_to_device(data: bytes) -> ToDevice:
     """Read a coordinator's message; raises FrameError (``checksum``, ``message``) on anything else."""
-    message: ToDevice = _decoded(data, _to_device)
+    message: ToDevice = decoded(_to_device, checked_body(data))
     return message
 
 
@@ -463,14 +463,6 @@ def checked_body(data: bytes) -> bytes:
     if crc32(body) != int.from_bytes(data[:_CRC_BYTES], "little") or not body:
         raise FrameError("checksum", "The message was damaged on its way.")
     return body
-
-
-def _decoded(data: bytes, decoder: msgspec.msgpack.Decoder[Any]) -> Any:
-    body = checked_body(data)
-    try:
-        return decoder.decode(body)
-    except UNREADABLE as error:
-        raise FrameError("message", f"The message cannot be read: {error}.") from error
 
 
 def check_id(name: str) -> str:

@@ -167,9 +167,8 @@ def test_a_worker_that_does_not_come_up_ends_the_run(house: House, monkeypatch: 
 def test_what_a_worker_was_not_told_yet_the_next_one_is(house: House) -> None:
     content = house.update()
     house.fetch(content, flush=False)
-    for _ in range(
-        5
-    ):  # the first ends before it was told, so four end at the update: one fewer than it is refused for
+    # The first worker ends before it was told, so four end at the update: one fewer than it is refused for.
+    for _ in range(5):
         house.workers._workers[1].process.kill()
         assert house.workers.heard(house.next(type(None))) == []
         house.wanted(content)
